@@ -25,19 +25,19 @@ def packages(tmp_path, monkeypatch):
 
 def test_every_file_counts(packages, tmp_path):
     packages(mine__a="x = 1\n", mine__sub__b="y = 1\n")
-    found = {content.source_hash("mine")}
+    digests = {content.source_hash("mine")}
     packages(mine__a="x = 2\n")
-    found.add(content.source_hash("mine"))
+    digests.add(content.source_hash("mine"))
     packages(mine__sub__b="y = 2\n")
-    found.add(content.source_hash("mine"))
+    digests.add(content.source_hash("mine"))
     (tmp_path / "mine" / "head.h").write_text("")
     packages()
-    found.add(content.source_hash("mine"))
-    assert len(found) == 4
+    digests.add(content.source_hash("mine"))
+    assert len(digests) == 4
     (tmp_path / "mine" / "__pycache__").mkdir()
     (tmp_path / "mine" / "__pycache__" / "a.pyc").write_text("")
     packages()
-    assert content.source_hash("mine") in found
+    assert content.source_hash("mine") in digests
 
 
 def test_what_is_imported_counts_too(packages):

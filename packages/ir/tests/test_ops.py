@@ -95,9 +95,9 @@ def test_exponent():
     assert result_dtype("ldexp", (D.I32, D.I32), D.I32)
 
 
-def test_the_message_says_what_was_wanted():
+def test_the_message_names_the_expected_types():
     assert result_dtype("add", (D.F32, D.F64), D.F32) == (
-        "'add' wants operands (f32, f32), got (f32, f64)"
+        "'add' takes operands (f32, f32), got (f32, f64)"
     )
-    assert result_dtype("lt", (D.F32, D.F32), D.F32) == "'lt' gives bool, not f32"
+    assert result_dtype("lt", (D.F32, D.F32), D.F32) == "'lt' returns bool, not f32"
     assert result_dtype("sqrt", (D.I32,), D.I32) == "'sqrt' computes on float types, not i32"

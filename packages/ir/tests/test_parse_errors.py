@@ -52,7 +52,7 @@ def edited(old, new):
         ("add a, a", "ad a, a", 6, "did you mean 'add'"),
         ("add a, a", "const x", 6, "expected a number"),
         ("add a, a", "reduce.sun a", 6, "expected a reduction"),
-        ("b: f32 = add a, a", "b, c: f32 = add a, a", 6, "which alone give several values"),
+        ("b: f32 = add a, a", "b, c: f32 = add a, a", 6, "the statements with several results"),
         ("store y[i0], b", "store.sub y[i0], b", 7, "expected a store mode"),
         ("    store y[i0], b", "      store y[i0], b", 7, "no line to be indented here"),
         ("    store y[i0], b", "   store y[i0], b", 7, "an indentation of 4 spaces"),
@@ -65,19 +65,19 @@ def edited(old, new):
     ],
 )
 def test_loop(old, new, line, expected):
-    found = error(parse, edited(old, new))
-    assert found.code in ("GY-PARSE-001", "GY-PARSE-003")
-    assert found.where.startswith(f"line {line}: ")
-    assert expected in found.message
+    diagnostic = error(parse, edited(old, new))
+    assert diagnostic.code in ("GY-PARSE-001", "GY-PARSE-003")
+    assert diagnostic.where.startswith(f"line {line}: ")
+    assert expected in diagnostic.message
 
 
 def test_what_a_node_refuses():
-    found = error(parse, edited("add a, a", "ad a, a"))
-    assert found.code == "GY-PARSE-003"
-    found = error(
+    diagnostic = error(parse, edited("add a, a", "ad a, a"))
+    assert diagnostic.code == "GY-PARSE-003"
+    diagnostic = error(
         parse, edited("    b: f32", "    i: i64 = index i0\n    q = bind i below 3\n    b: f32")
     )
-    assert (found.code, found.where) == ("GY-PARSE-001", "line 7: q = bind i below 3")
+    assert (diagnostic.code, diagnostic.where) == ("GY-PARSE-001", "line 7: q = bind i below 3")
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ def test_what_a_node_refuses():
     [(parse, "loop.program"), (parse_schedule, "kernel.schedule"), (parse_host, "host.program")],
 )
 def test_another_version_is_refused(read, kind):
-    found = error(read, f"{kind} 2 @p\n  return\n")
-    assert found.code == "GY-PARSE-002"
-    assert found.message == f"expected version 1 of {kind}, got version 2"
-    assert found.where == f"line 1: {kind} 2 @p"
+    diagnostic = error(read, f"{kind} 2 @p\n  return\n")
+    assert diagnostic.code == "GY-PARSE-002"
+    assert diagnostic.message == f"expected version 1 of {kind}, got version 2"
+    assert diagnostic.where == f"line 1: {kind} 2 @p"
 
 
 @pytest.mark.parametrize("read", [parse, parse_schedule, parse_host])
@@ -122,9 +122,9 @@ def test_the_first_line_says_the_level():
     ],
 )
 def test_kernel(text, line, expected):
-    found = error(parse_schedule, f"kernel.schedule 1 @p\n  {text}\n")
-    assert found.where.startswith(f"line {line}: ")
-    assert expected in found.message
+    diagnostic = error(parse_schedule, f"kernel.schedule 1 @p\n  {text}\n")
+    assert diagnostic.where.startswith(f"line {line}: ")
+    assert expected in diagnostic.message
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,9 @@ def test_kernel(text, line, expected):
     ],
 )
 def test_host(text, line, expected):
-    found = error(parse_host, f"host.program 1 @p\n  {text}\n")
-    assert found.where.startswith(f"line {line}: ")
-    assert expected in found.message
+    diagnostic = error(parse_host, f"host.program 1 @p\n  {text}\n")
+    assert diagnostic.where.startswith(f"line {line}: ")
+    assert expected in diagnostic.message
 
 
 def test_host_without_do():

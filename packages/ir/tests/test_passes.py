@@ -132,8 +132,8 @@ def test_errors_name_the_pass(item, code):
     ("level", "by"), [(LISTS, True), (LISTS, None), (IN_PLACE, None), (IN_PLACE, [])]
 )
 def test_what_a_pass_returns_is_checked(level, by):
-    wanted = "return whether it changed its argument" if level.in_place else "return a list"
-    with pytest.raises(PassError, match=f"GY-PASS-011: pass 'extend' (.|\n)*{wanted}"):
+    help = "return whether it changed its argument" if level.in_place else "return a list"
+    with pytest.raises(PassError, match=f"GY-PASS-011: pass 'extend' (.|\n)*{help}"):
         Pipeline(level, (Extend(by),)).run([])
 
 
@@ -177,7 +177,7 @@ NONE = PassEdits()
 
 
 @pytest.mark.parametrize(
-    ("edits", "code", "said", "help"),
+    ("edits", "code", "message", "help"),
     [
         (
             NONE.without("fuze"),
@@ -192,12 +192,12 @@ NONE = PassEdits()
         (NONE.configured("fuse", limt=3), "002", "no option 'limt'", "did you mean 'limit'?"),
     ],
 )
-def test_edits_that_name_nothing(edits, code, said, help):
+def test_edits_that_name_nothing(edits, code, message, help):
     with pytest.raises(PassError) as caught:
         edits.check([ALL])
-    found = caught.value.diagnostic
-    assert found.code == f"GY-PASS-{code}"
-    assert said in found.message and help in found.help
+    diagnostic = caught.value.diagnostic
+    assert diagnostic.code == f"GY-PASS-{code}"
+    assert message in diagnostic.message and help in diagnostic.help
 
 
 @pytest.mark.parametrize("one", [Fuse, "fuse", print])
@@ -283,6 +283,6 @@ def test_any_options_round_trip(fuse):
 def test_errors(text, code, help):
     with pytest.raises(ParseError) as caught:
         parse_pipeline(text, TABLE)
-    found = caught.value.diagnostic
-    assert found.code == code
-    assert help in found.help
+    diagnostic = caught.value.diagnostic
+    assert diagnostic.code == code
+    assert help in diagnostic.help

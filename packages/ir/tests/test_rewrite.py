@@ -31,11 +31,11 @@ def test_only_what_a_statement_binds_is_named_anew(text):
     s = read(text)
     names = tuple(f"n{k}" for k in range(len(defined(s))))
 
-    made = named(s, names)
+    result = named(s, names)
 
-    assert defined(made) == names and used(made) == used(s)
-    assert value_key(made) == value_key(s)
-    assert show_statement(named(made, defined(s))) == text
+    assert defined(result) == names and used(result) == used(s)
+    assert value_key(result) == value_key(s)
+    assert show_statement(named(result, defined(s))) == text
 
 
 @pytest.mark.parametrize("text", STATEMENTS)
@@ -43,11 +43,11 @@ def test_all_names_buffers_and_addresses_are_replaced(text):
     s = read(text)
     names = {n: f"{n}_new" for n in (*defined(s), *used(s))}
 
-    made = rewritten(s, names, lambda e: e + 7, {"x": "y"})
+    result = rewritten(s, names, lambda e: e + 7, {"x": "y"})
 
-    assert used(made) == tuple(names[n] for n in used(s))
-    assert defined(made) == tuple(names[n] for n in defined(s))
-    back = rewritten(made, {new: n for n, new in names.items()}, lambda e: e - 7, {"y": "x"})
+    assert used(result) == tuple(names[n] for n in used(s))
+    assert defined(result) == tuple(names[n] for n in defined(s))
+    back = rewritten(result, {new: n for n, new in names.items()}, lambda e: e - 7, {"y": "x"})
     assert back == s
 
 

@@ -47,7 +47,7 @@ def test_a_good_program_comes_back_unchanged():
 
 
 @pytest.mark.parametrize(
-    ("bad", "wanted"),
+    ("bad", "expected"),
     [
         (program(Load("a b", "x", I0), Store("y", I0, "a b")), "GY-LOOP-001"),
         (program("a statement"), "GY-LOOP-005"),
@@ -59,8 +59,8 @@ def test_a_good_program_comes_back_unchanged():
         (program(*GOOD, buffers=("y",)), "GY-LOOP-018"),
     ],
 )
-def test_loop(bad, wanted):
-    assert code(verify, bad) == wanted
+def test_loop(bad, expected):
+    assert code(verify, bad) == expected
 
 
 def test_kernel():
@@ -84,6 +84,6 @@ def test_provenance_runs_from_the_node_to_the_users_line():
     )
     with pytest.raises(VerifyError) as caught:
         verify(bad)
-    found = caught.value.diagnostic
-    assert found.where == "store y[i0], a"
-    assert found.provenance == ("%add = aten.add.Tensor", "m.py:3 in f: x + 1")
+    diagnostic = caught.value.diagnostic
+    assert diagnostic.where == "store y[i0], a"
+    assert diagnostic.provenance == ("%add = aten.add.Tensor", "m.py:3 in f: x + 1")

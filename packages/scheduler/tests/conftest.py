@@ -54,5 +54,5 @@ def pytest_configure(config: pytest.Config) -> None:
         "schedule-with-device-graphs": _captured,
         "plan-host": _plan_host,
     }
-    known = {name: type(p) for name, p in passes.items()}
-    register(config, passes=known | {SplitScans.name: _SPLIT_SCANS}, stages=stages)
+    plugins = {name: type(p) for name, p in passes.items()}
+    register(config, passes=plugins | {SplitScans.name: _SPLIT_SCANS}, stages=stages)

@@ -105,9 +105,9 @@ class Fuzzer(Maker):
         source = self.full()
         dims = self.random.choice([(2,), (2,), (0,), (1,), (1, 2), (0, 1), (0, 2), (0, 1, 2)])
         kind = self.random.choice(KINDS)
-        found = self.reduction(kind, source, dims, RESULTS.get(kind, 1))
-        self.values.extend(f for f in found if self.buffers[f].dtype is DType.F32)
-        self.outputs_too = [f for f in found if self.buffers[f].dtype is not DType.F32]
+        result = self.reduction(kind, source, dims, RESULTS.get(kind, 1))
+        self.values.extend(f for f in result if self.buffers[f].dtype is DType.F32)
+        self.outputs_too = [f for f in result if self.buffers[f].dtype is not DType.F32]
 
     def reverse(self) -> None:
         """Append a flip along the last dimension."""
@@ -208,10 +208,10 @@ def random_program(seed: int, size: int) -> LoopProgram:
     maker = Fuzzer(seed)
     for _ in range(size):
         maker.grow()
-    made = [b.name for b in maker.created]
-    outputs = maker.random.sample(made, min(len(made), 1 + len(made) // 4))
-    if made and made[-1] not in outputs:
-        outputs.append(made[-1])
+    created = [b.name for b in maker.created]
+    outputs = maker.random.sample(created, min(len(created), 1 + len(created) // 4))
+    if created and created[-1] not in outputs:
+        outputs.append(created[-1])
     return maker.program(*outputs)
 
 
@@ -235,17 +235,17 @@ def check(
     **numbers: int,
 ) -> None:
     """Assert that a program, its schedule and its host program mean the same, mutations too."""
-    given = inputs_of(program, seed)
+    inputs = inputs_of(program, seed)
     targets = target(graphs, **numbers)
     verify_loop(program)
     scheduled = verify_schedule(schedule(program, options, targets))
     host = verify_host(plan_host(scheduled, options, targets))
     states = []
     for run, subject in ((run_loop, program), (run_schedule, scheduled), (run_host, host)):
-        mine = [g.copy() for g in given]
+        actual = [g.copy() for g in inputs]
         with np.errstate(all="ignore"):
-            results = run(subject, mine)
-        states.append([np.array(r) for r in results] + mine)
+            results = run(subject, actual)
+        states.append([np.array(r) for r in results] + actual)
     for other in states[1:]:
         for expected, got in zip(states[0], other, strict=True):
             same(got, expected)

@@ -144,7 +144,7 @@ def test_what_runs_between_keeps_two_kernels_apart() -> None:
     b = m.pointwise("add", a, m.mm(a, w, (64, 64)))
     s = scheduled(m, a, b)
     assert [isinstance(n, Kernel) for n in s.nodes] == [True, False, True]
-    assert "needs the first" in s.kernels[0].refusals[0].reason
+    assert "depends on the first" in s.kernels[0].refusals[0].reason
 
 
 def test_no_fusion_gives_a_kernel_an_operation() -> None:
@@ -210,8 +210,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Callable[[LoopProgram], int]:
     counts: list[int] = []
 
     def counted(*arguments: Any) -> Fusion:
-        counts.append((made := fuse(*arguments)).steps)
-        return made
+        counts.append((fusion := fuse(*arguments)).steps)
+        return fusion
 
     def run(program: LoopProgram) -> int:
         options = SchedulerOptions(passes=PassEdits().only("loop"), keep_peak=False)
@@ -229,9 +229,9 @@ def test_steps_grow_nearly_linearly(make: Any, steps: Callable[[LoopProgram], in
 
 
 def test_a_transformer_layer_is_few_kernels_and_each_is_compiled_once() -> None:
-    one, many = (schedule(transformer(n), OPTIONS, target()) for n in (10, 200))
-    layers = len(many.nodes) / len(one.nodes)
-    assert len(one.kernels) <= 7
+    layer, many = (schedule(transformer(n), OPTIONS, target()) for n in (10, 200))
+    layers = len(many.nodes) / len(layer.nodes)
+    assert len(layer.kernels) <= 7
     assert len(many.kernels) <= layers * 7
 
 

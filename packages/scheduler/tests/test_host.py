@@ -71,10 +71,10 @@ def test_views_of_one_kind_are_made_once_and_plain_buffers_need_none() -> None:
     for _ in range(2):
         out = m.mm(a, a, (8, 8))
         m.operations[-1] = evolve(m.operations[-1], args=(m.ref(a), flipped))
-    found = planned(m.program(out, "b0"))
-    assert len(kinds(found, View)) == 1
-    (view,) = {i.name for i in kinds(found, View)}
-    assert [i.args for i in kinds(found, ExternCall)] == [(Ref("a"), Ref(view))] * 2
+    instructions = planned(m.program(out, "b0"))
+    assert len(kinds(instructions, View)) == 1
+    (view,) = {i.name for i in kinds(instructions, View)}
+    assert [i.args for i in kinds(instructions, ExternCall)] == [(Ref("a"), Ref(view))] * 2
 
 
 def test_sizes_come_from_parameters_first_and_from_tensors_else() -> None:
@@ -82,9 +82,9 @@ def test_sizes_come_from_parameters_first_and_from_tensors_else() -> None:
     s0, s1 = Sym("s0"), Sym("s1")
     x = m.input("x", s0, s1)
     program = m.program(m.pointwise("exp", x))
-    found = planned(evolve(program, inputs=(SizeInput(s0, "n"), *program.inputs)))
-    assert found[:2] == (BindParameter(s0, "n"), BindSize(s1, "x", 1))
-    (launch,) = kinds(found, Launch)
+    instructions = planned(evolve(program, inputs=(SizeInput(s0, "n"), *program.inputs)))
+    assert instructions[:2] == (BindParameter(s0, "n"), BindSize(s1, "x", 1))
+    (launch,) = kinds(instructions, Launch)
     assert launch.sizes == (s0, s1)
 
 
@@ -129,8 +129,8 @@ def test_control_flow_calls_subprograms() -> None:
     x, test = m.input("x", 4), m.input("test", 1)
     m.buffer("out", m.buffers[x].shape)
     m.operations.append(CondOp("c", m.ref(test), "yes", "no", (m.ref(x),), ("out",)))
-    found = planned(evolve(m.program("out"), subprograms=(sub("yes"), sub("no"))))
-    (branch,) = kinds(found, Branch)
+    instructions = planned(evolve(m.program("out"), subprograms=(sub("yes"), sub("no"))))
+    (branch,) = kinds(instructions, Branch)
     assert branch.then == (CallProgram("yes", (Ref("x"),), branch.then_values),)
     assert branch.results == ("out",)
 
@@ -170,8 +170,8 @@ def attention(m: Maker, rows: Expr | int) -> LoopProgram:
 def test_templates_that_a_target_offers_are_launched_and_equal_ones_are_one_kernel() -> None:
     offers = {d: offering(t) for d, t in target().items()}
     program = attention(Maker(), Sym("s0"))
-    made = schedule(program, SchedulerOptions(), offers)
-    host = verify(plan_host(made, SchedulerOptions(), offers))
+    planned = schedule(program, SchedulerOptions(), offers)
+    host = verify(plan_host(planned, SchedulerOptions(), offers))
     (kernel,) = host.kernels
     assert isinstance(kernel, TemplateKernel)
     assert [p.name for p in kernel.parameters] == ["p0", "p1", "p2"]
@@ -181,16 +181,16 @@ def test_templates_that_a_target_offers_are_launched_and_equal_ones_are_one_kern
     assert parse_host(show_host(host)) == host
     x = np.random.default_rng(0).standard_normal((2, 3, 5, 4)).astype(np.float32)
     want = run_loop(program, [x])
-    for got in (run_schedule(made, [x]), run_host(host, [x])):
+    for got in (run_schedule(planned, [x]), run_host(host, [x])):
         for a, b in zip(got, want, strict=True):
             np.testing.assert_array_equal(a, b)
 
 
 def test_templates_that_a_target_lacks_are_library_calls() -> None:
-    made = schedule(attention(Maker(), 5), SchedulerOptions(), target())
-    calls = [n for n in made.nodes if isinstance(n, Extern)]
+    planned = schedule(attention(Maker(), 5), SchedulerOptions(), target())
+    calls = [n for n in planned.nodes if isinstance(n, Extern)]
     assert [c.reason for c in calls] == ["kernels for cpu have no template of attention"] * 2
-    host = verify(plan_host(made, SchedulerOptions(), target()))
+    host = verify(plan_host(planned, SchedulerOptions(), target()))
     assert not host.kernels and len(kinds(host.instructions, ExternCall)) == 2
 
 
@@ -200,8 +200,8 @@ def test_templates_that_a_kernel_language_refuses_are_library_calls() -> None:
     def refuses(kernel: TemplateKernel) -> str:
         return "no room" if kernel.name == "t1" else ""
 
-    made = schedule(attention(Maker(), 5), SchedulerOptions(), offers, refuses=refuses)
-    assert [(type(n), getattr(n, "reason", "")) for n in made.nodes] == [
+    planned = schedule(attention(Maker(), 5), SchedulerOptions(), offers, refuses=refuses)
+    assert [(type(n), getattr(n, "reason", "")) for n in planned.nodes] == [
         (Template, ""), (Extern, "no room")
     ]  # fmt: skip
 
@@ -222,9 +222,9 @@ def test_numbers_read_back_come_before_what_they_shape() -> None:
         Extern("cut", "aten.narrow_copy.default", (m.ref(y), Const(0), Const(0), u0), (), ("out",))
     )
     z = m.pointwise("exp", out.name)
-    found = planned(m.program(z), inputs_checked=False)
-    assert isinstance(found[0], ReadScalar)
-    assert isinstance(found[-1], Return)
+    instructions = planned(m.program(z), inputs_checked=False)
+    assert isinstance(instructions[0], ReadScalar)
+    assert isinstance(instructions[-1], Return)
     assert contiguous((u0,)) == out.strides and out.device == CPU
 
 
@@ -250,10 +250,10 @@ def test_inputs_that_are_used_are_checked() -> None:
     x, y = m.input("x", s0, 4), m.input("y", 8)
     m.input("unused", 8)
     m.operations.append(Extern("f", "test.fill_.default", (m.ref(y),), (), (), mutates=("y",)))
-    found = planned(m.program(m.pointwise("exp", x)))
-    checks = {i.tensor: i.mend for i in kinds(found, Conform)}
+    instructions = planned(m.program(m.pointwise("exp", x)))
+    checks = {i.tensor: i.mend for i in kinds(instructions, Conform)}
     assert checks == {"x": Mend.PENDING, "y": Mend.NOTHING}
-    assert found[0] == BindSize(s0, "x", 0)
+    assert instructions[0] == BindSize(s0, "x", 0)
 
 
 def test_a_device_without_target_is_refused() -> None:

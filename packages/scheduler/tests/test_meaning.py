@@ -73,8 +73,8 @@ def test_what_is_launched_together_waits_for_no_other() -> None:
         (total,) = m.reduction(ReduceKind.SUM, x, (0, 1))
         results.append(m.pointwise("div", x, total, name=f"y{n}"))
     program = m.program(*results)
-    found = schedule(program, SchedulerOptions(), target(together_elements=64))
-    assert [(t.start, t.end) for t in found.together] == [(0, 4)]
+    planned = schedule(program, SchedulerOptions(), target(together_elements=64))
+    assert [(t.start, t.end) for t in planned.together] == [(0, 4)]
     for options, numbers in ((SchedulerOptions(together=False), 64), (SchedulerOptions(), 63)):
         assert not schedule(program, options, target(together_elements=numbers)).together
 
@@ -83,11 +83,11 @@ def test_what_is_launched_together_waits_for_no_other() -> None:
 @settings(max_examples=40, deadline=None)
 def test_random_programs_in_partitions(seed: int, size: int, fusion: bool) -> None:
     """Every third node, or so, stays outside of the graphs that capture the others."""
-    found = build.fits
+    original_fits = build.fits
 
     def some(nodes: Iterable[ScheduleNode], *rest: Any) -> Iterator[Fit]:
-        given = list(nodes)
-        for node, fit in zip(given, found(given, *rest), strict=True):
+        node_list = list(nodes)
+        for node, fit in zip(node_list, original_fits(node_list, *rest), strict=True):
             hidden = zlib.crc32(f"{touched(node)}{seed}".encode()) % 3 == 0
             yield Fit(None, "hidden") if hidden else fit
 

@@ -34,21 +34,21 @@ def planned(
 ) -> tuple[tuple[Partition, ...], HostProgram]:
     """Return the partitions and the host program, which means what the program means."""
     chosen = SchedulerOptions(device_graphs=True, **options)
-    made = verify(schedule(program, chosen, targets))
-    assert parse(show(made)) == made
-    host = verify_host(plan_host(made, chosen, targets))
+    result = verify(schedule(program, chosen, targets))
+    assert parse(show(result)) == result
+    host = verify_host(plan_host(result, chosen, targets))
     assert parse_host(show_host(host)) == host
     called = [i.program for i in host.instructions if isinstance(i, CallPartition)]
     assert called == [p.name for p in host.subprograms if p.capture is not None]
     if all(not e.free_symbols for i in program.inputs for e in i.buffer.shape):
         rng = np.random.default_rng(0)
         shapes = [tuple(e.value for e in i.buffer.shape) for i in program.inputs]
-        given = [rng.uniform(0.1, 1, s).astype(np.float32) for s in shapes]
-        mine = [g.copy() for g in given]
-        for want, got in zip(run_loop(program, given), run_host(host, mine), strict=True):
+        inputs = [rng.uniform(0.1, 1, s).astype(np.float32) for s in shapes]
+        actual = [g.copy() for g in inputs]
+        for want, got in zip(run_loop(program, inputs), run_host(host, actual), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5)
-        np.testing.assert_array_equal(mine, given)
-    return made.partitions, host
+        np.testing.assert_array_equal(actual, inputs)
+    return result.partitions, host
 
 
 def products(m: Maker, x: str, count: int) -> str:
@@ -101,7 +101,7 @@ def test_a_tensor_of_the_host_stays_outside_and_all_else_is_one_graph() -> None:
     put = lambda b: evolve(b, device=moved.get(b.name, CPU))  # noqa: E731
     program = evolve(
         program,
-        inputs=tuple(evolve(given, buffer=put(given.buffer)) for given in program.inputs),
+        inputs=tuple(evolve(inputs, buffer=put(inputs.buffer)) for inputs in program.inputs),
         buffers=tuple(map(put, program.buffers)),
     )
     (outside, inside), host = planned(program)
@@ -144,7 +144,7 @@ def test_why_nothing_is_captured() -> None:
     m = Maker()
     program = m.program(products(m, m.input("x", 4, 4), 2))
     (only,), host = planned(program, nan_asserts=True)
-    assert only == Partition(0, 4, None, "the host looks for NaN in what is computed")
+    assert only == Partition(0, 4, None, "the host checks results for NaN")
     (only,), host = planned(program, target(graphs=False))
     assert only == Partition(0, 4, None, "cpu has no device graphs") and host.capture is None
 

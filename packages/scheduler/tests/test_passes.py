@@ -46,8 +46,8 @@ def program() -> LoopProgram:
 
 def run(edits: PassEdits) -> tuple[Schedule, list[tuple[str, str, bool]]]:
     tracer = Tracer()
-    made = schedule(program(), SchedulerOptions(passes=edits), target(), tracer)
-    return made, [(s.level, s.name, s.changed) for s in tracer.steps]
+    result = schedule(program(), SchedulerOptions(passes=edits), target(), tracer)
+    return result, [(s.level, s.name, s.changed) for s in tracer.steps]
 
 
 @pytest.mark.parametrize("name", PASSES)
@@ -72,8 +72,8 @@ def test_passes_of_both_levels_are_the_callers_to_change() -> None:
     assert [name for _, name, _ in steps] == ran
     assert ("loop", "unit-reductions", True) in steps
     edits = PassEdits().after("unit-reductions", Rename()).without("simplify-indices")
-    made, steps = run(edits.last("kernel", Rename("kernels")))
-    assert made == evolve(plain, name="kernels")
+    result, steps = run(edits.last("kernel", Rename("kernels")))
+    assert result == evolve(plain, name="kernels")
     assert steps[1:3] == [("loop", "unit-reductions", True), ("loop", "rename", True)]
     assert steps[-1] == ("kernel", "rename", True)
 

@@ -28,13 +28,13 @@ loop.program 1 @main
     )
 
 
-def split(whole: LoopProgram, abreast: int) -> LoopProgram:
-    numbers = Heuristics(adjacent_points=abreast, **NUMBERS)
+def split(whole: LoopProgram, adjacent: int) -> LoopProgram:
+    numbers = Heuristics(adjacent_points=adjacent, **NUMBERS)
     return verify(SplitReductions(by_device=(("cpu", numbers),)).run(whole))
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "abreast", "inner"),
+    ("rows", "columns", "adjacent", "inner"),
     [
         (12, 64, 32, (64,)),  # rows are parts: their elements lie side by side
         (12, 64, 1, (12, 8)),
@@ -42,9 +42,9 @@ def split(whole: LoopProgram, abreast: int) -> LoopProgram:
         (64, 4, 32, (8, 4)),
     ],
 )
-def test_parts_are_runs(rows: int, columns: int, abreast: int, inner: tuple[int, ...]) -> None:
+def test_parts_are_runs(rows: int, columns: int, adjacent: int, inner: tuple[int, ...]) -> None:
     whole = program(rows, columns)
-    parts = split(whole, abreast)
+    parts = split(whole, adjacent)
     first, _ = parts.operations
     assert isinstance(first, Reduction)
     assert tuple(a.extent.value for a in first.inner) == inner

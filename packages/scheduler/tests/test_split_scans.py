@@ -33,8 +33,8 @@ def program(kind: ScanKind, n: Expr, back: bool, dtype: DType, rows: int = 3) ->
     return LoopProgram("main", (TensorInput(x),), (), (y,), (scan,), (result,))
 
 
-def split(made: LoopProgram) -> LoopProgram:
-    return verify(SplitScans((("cpu", NUMBERS),)).run(made))
+def split(program: LoopProgram) -> LoopProgram:
+    return verify(SplitScans((("cpu", NUMBERS),)).run(program))
 
 
 @pytest.mark.parametrize("n", [2048, 2053, 515])

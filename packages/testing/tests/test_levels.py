@@ -267,5 +267,5 @@ def test_what_is_gone_is_gone():
 def test_levels_are_told_apart():
     with pytest.raises(ParseError):
         parse_program("mlir.module 1 @p\n")
-    with pytest.raises(TypeError, match="str is no program"):
+    with pytest.raises(TypeError, match="str is not a program"):
         level_of("x")

@@ -70,7 +70,7 @@ def test_a_planted_fault_is_found_and_made_small(change, kind, most):
     body = [s for stage in fault.kernel.stages for s in stage.body]
     assert len(body) <= most < sum(len(stage.body) for stage in fault.whole.stages)
     assert any(isinstance(s, kind) and change(s) is not s for s in body)
-    assert " is " in fault.said
+    assert " is " in fault.problem
     program = parse(fault.text)  # a text of the IR, and still one that shows it
     (kernel,) = program.kernels
     tried = search(interpreter(change)).tried(kernel, program.facts)
@@ -96,7 +96,7 @@ def test_what_cannot_be_built_is_a_fault_and_what_is_refused_is_none():
     findings = search(build, forms=("pointwise", "reduction")).run(24, faults=24)
     assert findings.left_out["refused: no folds here"] > 3
     fault = findings.faults[0]
-    assert fault.said == "it cannot be built: KeyError: 'bf16'"
+    assert fault.problem == "it cannot be built: KeyError: 'bf16'"
     assert DType.BF16 in {p.dtype for p in fault.kernel.parameters}
     assert sum(isinstance(s, Store) for g in fault.kernel.stages for s in g.body) == 1
 

@@ -1,7 +1,7 @@
-"""Protocols of the exchangeable parts: kernel languages, host languages, targets.
+"""Protocols of the pluggable backends: kernel languages and host languages.
 
-The classes that they speak of are imported for type checkers alone: what only loads stored programs
-needs no IR.
+The IR classes are imported for type checking only, so that a process that only loads cached
+programs does not import the IR.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 class KernelBackend(Protocol):
-    """A language for kernels. Pure: the same arguments give the same bytes."""
+    """A kernel language. Its functions are pure: equal arguments give identical text."""
 
     @property
     def name(self) -> str:
-        """What a `Target.kernel_backend` says."""
+        """The name by which `Target.kernel_backend` refers to it."""
         ...
 
     @property
     def content_hash(self) -> str:
-        """Changes whenever the emitted text may change; part of cache keys."""
+        """A digest that changes whenever the emitted text may change; part of cache keys."""
         ...
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
-        """Say why this kernel can't be emitted for the target, or None."""
+        """Return why the kernel cannot be emitted for the target, or None if it can."""
         ...
 
     def emit(
@@ -45,17 +45,17 @@ class KernelBackend(Protocol):
         origins: Sequence[Origin],
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
-        """Write the kernels, batched into as few units as compile well in parallel."""
+        """Emit the kernels, batched into translation units that compile well in parallel."""
         ...
 
 
 @runtime_checkable
 class TemplateBackend(KernelBackend, Protocol):
-    """A language for kernels that writes whatever a launch runs: groups too, and templates, those
-    of its target's `Capabilities.templates`."""
+    """A kernel language that also emits kernel groups and the templates listed in its target's
+    `Capabilities.templates`."""
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
-        """Say why this template can't be emitted for the target, or None."""
+        """Return why the template cannot be emitted for the target, or None if it can."""
         ...
 
     def emit(
@@ -65,14 +65,14 @@ class TemplateBackend(KernelBackend, Protocol):
         origins: Sequence[Origin],
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
-        """Write the kernels, batched as those of a `KernelBackend`; groups and templates in units
-        of their own."""
+        """Emit the kernels, batched as by a `KernelBackend`; each group or template is a
+        translation unit of its own."""
         ...
 
 
 @runtime_checkable
 class TilingBackend(KernelBackend, Protocol):
-    """A language for kernels that prints Tile IR: `emit` is `tile`, then `emit_tiled`."""
+    """A kernel language that prints Tile IR: `emit` is `tile` followed by `emit_tiled`."""
 
     def tile(
         self,
@@ -83,16 +83,16 @@ class TilingBackend(KernelBackend, Protocol):
         edits: PassEdits = ...,
         tracer: Tracer | None = None,
     ) -> TileProgram:
-        """Decide how the kernels run on the target, by passes that a user may have edited.
+        """Decide how the kernels run on the target, by a pipeline of passes with `edits` applied.
 
-        Templates are among the kernels where this is a `TemplateBackend` too.
+        The kernels include templates if the backend is also a `TemplateBackend`.
         """
         ...
 
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
-        """Write tiled kernels, batched as `emit` does.
+        """Emit tiled kernels, batched as by `emit`.
 
-        Only first candidates count, where a text has them in it.
+        If a configuration becomes part of the text, it is the first candidate of the kernel.
         """
         ...
 
@@ -107,9 +107,9 @@ class WrapperBackend(Protocol):
 
     @property
     def content_hash(self) -> str:
-        """Changes whenever the emitted text may change; part of cache keys."""
+        """A digest that changes whenever the emitted text may change; part of cache keys."""
         ...
 
     def emit(self, program: HostProgram) -> Program:
-        """Write the host program."""
+        """Emit the host program."""
         ...

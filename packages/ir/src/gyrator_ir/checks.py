@@ -17,21 +17,22 @@ from gyrator_ir.diagnostics import InputError
 Validator = Callable[[object, "attrs.Attribute[Any]", Any], None]
 
 
-def takes(stage: str, value: object, wanted: type | UnionType) -> None:
-    """Accept what a stage takes: an argument of one type, or of one of several.
+def takes(stage: str, value: object, expected: type | UnionType) -> None:
+    """Check the type of an argument of a stage.
 
     Raises:
-        InputError: GY-STAGE-001, which says what was given, and what makes the right thing.
+        InputError: GY-STAGE-001, if it is not of the expected type or union; the help text says how
+            to get one.
     """
-    if not isinstance(value, wanted):
-        given, name = type(value).__name__, " or ".join(t.__name__ for t in _types(wanted))
-        said = f"{stage} takes a {name}, and was given {_article(given)} {given}"
-        help = _MAKERS.get(name, f"give it a {name}")
-        raise InputError.of("GY-STAGE-001", said, help=help)
+    if not isinstance(value, expected):
+        actual, name = type(value).__name__, " or ".join(t.__name__ for t in _types(expected))
+        message = f"{stage} takes a {name}, not {_article(actual)} {actual}"
+        help = _MAKERS.get(name, f"pass a {name}")
+        raise InputError.of("GY-STAGE-001", message, help=help)
 
 
-def _types(wanted: type | UnionType) -> tuple[type, ...]:
-    return get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
+def _types(expected: type | UnionType) -> tuple[type, ...]:
+    return get_args(expected) if isinstance(expected, UnionType) else (expected,)
 
 
 def _article(word: str) -> str:
@@ -39,33 +40,34 @@ def _article(word: str) -> str:
 
 
 def _maker(stage: str, level: str) -> str:
-    return f"`{stage}` makes one, `gyrator_ir.{level}.parse.parse` reads one"
+    return f"`{stage}` creates one, `gyrator_ir.{level}.parse.parse` reads one from text"
 
 
 _MAKERS = MappingProxyType(
     {
-        "GraphModule": "AOTAutograd makes ATen graphs, `gyrator_lowering.fx_text.parse` reads one",
+        "GraphModule": "AOTAutograd creates ATen graphs, `gyrator_lowering.fx_text.parse` reads "
+        "one from text",
         "LoopProgram": _maker("gyrator_lowering.lower", "loop"),
         "Schedule": _maker("gyrator_scheduler.stage.schedule", "kernel"),
         "TileProgram": _maker("tile", "tile"),
         "HostProgram": _maker("gyrator_scheduler.stage.plan_host", "host"),
-        "Mapping": "give it the target of each device type: `{target.device: target}`",
-        "Sequence": "give it the `kernels` of a host program, or of a schedule",
+        "Mapping": "pass the target of each device type: `{target.device: target}`",
+        "Sequence": "pass the `kernels` of a host program or of a schedule",
     }
 )
-"""Where what stages take comes from."""
+"""For each argument type of a stage, how to get a value of it."""
 
 
 def identifier(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
     """Accept a Python identifier, so that every name prints and parses unquoted."""
     if not (type(value) is str and value.isidentifier()):
-        raise TypeError(_says(instance, attribute, "an identifier", value))
+        raise TypeError(_message(instance, attribute, "an identifier", value))
 
 
 def natural(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    """Accept 0, 1, 2, ... and neither `True` nor NumPy's integers, which print differently."""
+    """Accept a nonnegative `int`, but not `True` or a NumPy integer, which print differently."""
     if type(value) is not int or value < 0:
-        raise TypeError(_says(instance, attribute, "an int >= 0", value))
+        raise TypeError(_message(instance, attribute, "an int >= 0", value))
 
 
 def exactly(*types: type) -> Validator:
@@ -73,7 +75,7 @@ def exactly(*types: type) -> Validator:
 
     def check(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
         if type(value) not in types:
-            raise TypeError(_says(instance, attribute, _any_of(types), value))
+            raise TypeError(_message(instance, attribute, _any_of(types), value))
 
     return check
 
@@ -83,15 +85,15 @@ def instance_of(*types: type) -> Validator:
 
     def check(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
         if not isinstance(value, types):
-            raise TypeError(_says(instance, attribute, _any_of(types), value))
+            raise TypeError(_message(instance, attribute, _any_of(types), value))
 
     return check
 
 
 def a_tuple(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    """Accept a tuple, never a list: nodes are hashed. Elements are the verifier's business."""
+    """Accept a tuple but not a list, since nodes are hashed. The verifier checks its elements."""
     if type(value) is not tuple:
-        raise TypeError(_says(instance, attribute, "a tuple", value))
+        raise TypeError(_message(instance, attribute, "a tuple", value))
 
 
 def one_of(names: Collection[str]) -> Validator:
@@ -101,14 +103,14 @@ def one_of(names: Collection[str]) -> Validator:
         if value not in names:
             near = get_close_matches(str(value), names, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(names)}"
-            raise TypeError(_says(instance, attribute, "a known name", value) + hint)
+            raise TypeError(_message(instance, attribute, "a known name", value) + hint)
 
     return check
 
 
 def bits(value: object) -> object:
-    """Key by which constants compare: by type and bits, so that 1, 1.0 and True differ, -0.0 is
-    not 0.0, and a NaN equals itself. For `field(eq=bits)`."""
+    """Return a key that compares constants by type and bits, for `field(eq=bits)`: 1, 1.0 and True
+    differ, -0.0 differs from 0.0, and a NaN equals itself."""
     if type(value) is float:
         return struct.pack("<d", value)
     if type(value) is complex:
@@ -120,5 +122,7 @@ def _any_of(types: tuple[type, ...]) -> str:
     return " | ".join(t.__name__ for t in types)
 
 
-def _says(instance: object, attribute: "attrs.Attribute[Any]", wanted: str, got: object) -> str:
-    return f"{type(instance).__name__}.{attribute.name} must be {wanted}, got {got!r}"
+def _message(
+    instance: object, attribute: "attrs.Attribute[Any]", expected: str, value: object
+) -> str:
+    return f"{type(instance).__name__}.{attribute.name} must be {expected}, got {value!r}"

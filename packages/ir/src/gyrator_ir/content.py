@@ -1,6 +1,7 @@
-"""Digests of source, by which cache keys tell one version of a package from another.
+"""Digests of source files, by which cache keys distinguish versions of a package.
 
-Nothing is imported: a warm start asks for the digest of backends that it has no other use for.
+Packages are read and not imported, because a warm start needs the digests of backends that it does
+not otherwise use.
 """
 
 import os
@@ -20,53 +21,53 @@ __all__ = ["content_hash", "reached"]
 _IMPORT = re.compile(rb"from (gyrator_\w+)")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _BASE = "gyrator_ir"
-"""Imports no other package of Gyrator."""
+"""The package that imports no other Gyrator package."""
 
 
 def source_hash(*packages: str) -> str:
-    """Return a digest of all files of the packages named."""
+    """Return a digest of all files of these packages."""
     return _joined(_source(package, False) for package in packages)
 
 
 def content_hash(*packages: str) -> str:
-    """Return a digest of the packages named, and of those of Gyrator that they import.
+    """Return a digest of these packages and of the Gyrator packages that they import.
 
-    For a backend's `content_hash`: what it shares with others cannot be forgotten.
+    Meant for `content_hash` of a backend, which then covers the code that backends share.
     """
     return _joined(_source(package, package != _BASE) for package in reached(*packages))
 
 
 @cache
 def reached(*packages: str) -> tuple[str, ...]:
-    """Return the packages named, and those of Gyrator that they import, sorted."""
-    found: set[str] = set()
-    left = list(packages)
-    while left:
-        package = left.pop()
-        if package not in found:
-            found.add(package)
-            left += _source(package, package != _BASE).imported
-    return tuple(sorted(found))
+    """Return these packages and the Gyrator packages that they import, transitively, sorted."""
+    closure: set[str] = set()
+    pending = list(packages)
+    while pending:
+        package = pending.pop()
+        if package not in closure:
+            closure.add(package)
+            pending += _source(package, package != _BASE).imported
+    return tuple(sorted(closure))
 
 
 def value_hash(*values: Any) -> str:
-    """Return a digest of functions and plain values that a user gave.
+    """Return a digest of user-supplied functions and plain values.
 
-    A function counts with the file that it stands in, or where there is none with its own code,
-    and with what it holds: defaults, and variables of functions around it.
+    The digest of a function covers the file that defines it, or its bytecode if there is no file,
+    its default arguments and its closure variables.
 
     Raises:
-        ValueError: for a value without a text of its own, as `<object at 0x7f...>`.
+        ValueError: for a value whose repr contains an address, such as `<object at 0x7f...>`.
     """
     digest = sha256()
-    left = list(values)
-    while left:
-        value = left.pop(0)
+    pending = list(values)
+    while pending:
+        value = pending.pop(0)
         code = getattr(value, "__code__", None)
         if code is None:
             text = repr(value)
             if _ADDRESS.search(text):
-                raise ValueError(f"{text} has no text of its own")
+                raise ValueError(f"{text} has no stable repr")
             digest.update(f"{len(text)} {text}\n".encode())
             continue
         file = getattr(sys.modules.get(value.__module__), "__file__", None)
@@ -76,13 +77,13 @@ def value_hash(*values: Any) -> str:
         else:
             with open(file, "rb") as source:
                 digest.update(source.read())
-        left += [cell.cell_contents for cell in value.__closure__ or ()]
-        left += value.__defaults__ or ()
+        pending += [cell.cell_contents for cell in value.__closure__ or ()]
+        pending += value.__defaults__ or ()
     return digest.hexdigest()
 
 
 def _constants(code: "CodeType") -> tuple[Any, ...]:
-    """Return the bytecode, names and constants of a function and of those inside of it."""
+    """Return the bytecode, names and constants of a function and of its nested functions."""
     inside = (_constants(c) if hasattr(c, "co_code") else c for c in code.co_consts)
     return code.co_code, code.co_names, tuple(inside)
 
@@ -90,7 +91,7 @@ def _constants(code: "CodeType") -> tuple[Any, ...]:
 class _Source(NamedTuple):
     digest: str
     imported: frozenset[str]
-    """Those of Gyrator's packages that it imports, where they were looked for."""
+    """The Gyrator packages that it imports; empty if they were not searched for."""
 
 
 def _joined(sources: Iterable[_Source]) -> str:
@@ -98,8 +99,8 @@ def _joined(sources: Iterable[_Source]) -> str:
 
 
 @cache
-def _source(package: str, look: bool) -> _Source:
-    """Read a package; looking for what it imports takes a third of the time."""
+def _source(package: str, imports: bool) -> _Source:
+    """Read a package. Searching it for `imports` takes a third of the time."""
     spec = find_spec(package)
     if spec is None or spec.submodule_search_locations is None:
         raise ModuleNotFoundError(f"there is no package {package!r}", name=package)
@@ -110,16 +111,16 @@ def _source(package: str, look: bool) -> _Source:
             with open(path, "rb", buffering=0) as file:
                 text = file.readall()
             digest.update(f"{path.removeprefix(folder)} {len(text)}\n".encode() + text)
-            if look:
+            if imports:
                 imported.update(name.decode() for name in _IMPORT.findall(text))
     return _Source(digest.hexdigest(), frozenset(imported))
 
 
 def _files(folder: str) -> list[str]:
-    """Return the files below a folder. Not by pathlib, which takes several times as long."""
-    found: list[str] = []
-    for at, folders, names in os.walk(folder):
+    """Return the files below a folder. `os.walk` is several times faster than pathlib."""
+    paths: list[str] = []
+    for parent, folders, names in os.walk(folder):
         if "__pycache__" in folders:
             folders.remove("__pycache__")
-        found += [os.path.join(at, name) for name in names]
-    return sorted(found)
+        paths += [os.path.join(parent, name) for name in names]
+    return sorted(paths)

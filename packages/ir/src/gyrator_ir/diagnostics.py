@@ -8,7 +8,7 @@ from attrs import frozen
 
 @frozen
 class Diagnostic:
-    """What went wrong, where, and what to do about it. Data first, text second."""
+    """What went wrong, where, and what to do about it."""
 
     code: str  # stable and greppable: "GY-LOWER-001"; docs/errors/ explains each
     message: str  # one sentence, lower case, no full stop
@@ -17,7 +17,7 @@ class Diagnostic:
     help: str = ""  # the next action, in the imperative
 
     def render(self) -> str:
-        """Return the text a person reads: a headline, then one labelled line per fact."""
+        """Return the text for readers: a headline, then one labelled line per field."""
         lines = [f"{self.code}: {self.message}"]
         if self.where:
             lines.append(f"  in:   {self.where}")
@@ -28,7 +28,7 @@ class Diagnostic:
 
 
 class GyratorError(Exception):
-    """Base class. Callers dispatch on `error.diagnostic.code`."""
+    """Base class of all errors. Callers dispatch on `error.diagnostic.code`."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(diagnostic.render())
@@ -43,65 +43,65 @@ class GyratorError(Exception):
         provenance: tuple[str, ...] = (),
         help: str = "",
     ) -> Self:
-        """Return the error of a diagnostic with these fields."""
+        """Return an error with a diagnostic of these fields."""
         return cls(Diagnostic(code, message, where, provenance, help))
 
 
 class InputError(GyratorError):
-    """A stage was given something else than it takes."""
+    """An argument of a stage has the wrong type."""
 
 
 class LayoutError(GyratorError, AssertionError):
-    """A tensor from outside of a program is not what the program takes it for."""
+    """A tensor does not have the type, shape, strides or device that the program expects."""
 
     @classmethod
-    def of_tensor(cls, name: str, what: str, given: object, expected: str) -> Self:
-        """Return the error of what was given for a parameter `name` (GY-RUNTIME-090), or as a
-        result of the op `what` (GY-RUNTIME-091)."""
-        found = cls.described(given)
-        if what:
+    def of_tensor(cls, name: str, op: str, value: object, expected: str) -> Self:
+        """Return the error for a value passed as the parameter `name` (GY-RUNTIME-090) or, if `op`
+        is not empty, returned by that op (GY-RUNTIME-091)."""
+        description = cls.described(value)
+        if op:
             return cls.of(
                 "GY-RUNTIME-091",
-                f"{what} returned {found} where its meta function says {expected}",
+                f"{op} returned {description}, but its meta function says {expected}",
                 where=name,
-                help="correct the op's meta (fake) function, or what the op returns",
+                help="correct the op's meta (fake) function, or its implementation",
             )
         return cls.of(
             "GY-RUNTIME-090",
-            f"the input {name} is {found}; the program was compiled for {expected}",
+            f"the input {name} is {description}; the program was compiled for {expected}",
             where=name,
-            help="pass what the program was compiled for, or compile it for this",
+            help="pass a tensor as it was compiled for, or compile the program for this one",
         )
 
     @staticmethod
-    def described(given: Any) -> str:
-        """Say which tensor of PyTorch's this is, or what else."""
-        if not hasattr(given, "untyped_storage"):
-            return f"a {type(given).__name__}"
-        pending = " conjugated" * given.is_conj() + " negated" * given.is_neg()
-        strided = str(given.layout) == "torch.strided"
-        strides = f", strides {given.stride()}" if strided else ""
-        return f"{given.dtype}{pending} {tuple(given.shape)}{strides}, on {given.device}"
+    def described(value: Any) -> str:
+        """Return a description of a PyTorch tensor, or of a value that is none."""
+        if not hasattr(value, "untyped_storage"):
+            return f"a {type(value).__name__}"
+        pending = " conjugated" * value.is_conj() + " negated" * value.is_neg()
+        strided = str(value.layout) == "torch.strided"
+        strides = f", strides {value.stride()}" if strided else ""
+        return f"{value.dtype}{pending} {tuple(value.shape)}{strides}, on {value.device}"
 
 
 class VerifyError(GyratorError):
-    """The IR breaks an invariant: a bug in whoever produced it, never in the user's model."""
+    """The IR violates an invariant: a bug in the pass or stage that produced it."""
 
 
 class VerificationError(GyratorError):
-    """A built kernel does not do what its IR says, or the tools that compare them are missing."""
+    """A compiled kernel disagrees with its IR, or the tools to compare them are missing."""
 
 
 class ParseError(GyratorError):
-    """The text is not IR."""
+    """The text cannot be parsed as IR."""
 
 
 class UnsupportedError(GyratorError):
-    """The user's model needs something we do not have; the caller may fall back to eager."""
+    """The user's model needs an unsupported feature; the caller may fall back to eager mode."""
 
 
 class RefusedError(UnsupportedError):
-    """Some nodes of a graph cannot be compiled; `nodes` says which, by name, and why."""
+    """Some nodes of a graph cannot be compiled; `nodes` maps their names to the reasons."""
 
     def __init__(self, nodes: Mapping[str, Diagnostic]) -> None:
         super().__init__(next(iter(nodes.values())))

@@ -1,4 +1,4 @@
-"""The levels of IR: what each is called, and its text and verifier."""
+"""The levels of IR, each with its name, text form and verifier."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -35,36 +35,37 @@ HOST = Level("host", HostProgram, show_host, verify_host, parse_host, HOST_KIND)
 TILE = Level("tile", TileProgram, show_tile, verify_tile, parse_tile, TILE_KIND)
 
 LEVELS: Mapping[str, Level[Any]] = MappingProxyType({v.name: v for v in (LOOP, KERNEL, HOST, TILE)})
-"""In the order in which stages lead from one to the next; `TILE` holds a host program's kernels."""
+"""The levels by name, in compilation order. A `TILE` program contains the kernels of a `HOST` one.
+"""
 
 
 def level_of(program: object, others: Iterable[Level[Any]] = ()) -> Level[Any]:
-    """Return the level of a program, one of those above or of `others`.
+    """Return the level of a program: one of `LEVELS` or of `others`.
 
     Raises:
-        TypeError: when it is no program.
+        TypeError: if it is not a program of any of them.
     """
     for level in (*LEVELS.values(), *others):
         if isinstance(program, level.cls):
             return level
-    raise TypeError(f"{type(program).__name__} is no program of any level")
+    raise TypeError(f"{type(program).__name__} is not a program of any level")
 
 
 def level_of_text(text: str, others: Iterable[Level[Any]] = ()) -> Level[Any]:
-    """Return the level that the first line of a text declares, one of those above or of `others`.
+    """Return the level that the first line of a text declares: one of `LEVELS` or of `others`.
 
     Raises:
-        ParseError: when it declares none.
+        ParseError: if the line does not declare any of them.
     """
     by_kind = {level.kind: level for level in (*LEVELS.values(), *others)}
     return by_kind[header_kind(text, by_kind)]
 
 
 def parse_program(text: str) -> Program:
-    """Read a program of any level.
+    """Parse a program of any level.
 
     Raises:
-        ParseError: when it is none.
+        ParseError: if the text is not a program.
     """
     parse = level_of_text(text).parse
     assert parse is not None

@@ -1,14 +1,14 @@
-"""Choices that IR nodes share with targets and with generated text.
+"""Enumerations shared by IR nodes, targets and generated text.
 
-They stand apart from the nodes because whoever only loads stored programs needs no IR, and a new
-process that finds everything in the cache spends a good part of its time on imports.
+They are separate from the nodes so that a process that only loads cached programs need not import
+the IR: imports take a large part of its startup time.
 """
 
 from enum import StrEnum
 
 
 class StoreMode(StrEnum):
-    """How a store meets what is already there. All but `set` are atomic across points."""
+    """How a store combines with the stored value. All modes but `set` are atomic across points."""
 
     SET = "set"
     ADD = "add"
@@ -18,14 +18,14 @@ class StoreMode(StrEnum):
 
 
 class Numerics(StrEnum):
-    """What a kernel's results promise."""
+    """The numerical guarantee of a kernel's results."""
 
     EAGER = "eager"
-    """Each ATen op's result is rounded to its dtype, as eager rounds it."""
+    """The result of each ATen op is rounded to its dtype, as in eager mode."""
     FAST = "fast"
-    """Intermediate roundings may be skipped."""
+    """Intermediate rounding may be skipped."""
     BITWISE = "bitwise"
-    """Eager's bits."""
+    """The same bits as in eager mode."""
     BATCH_INVARIANT = "batch_invariant"
-    """A point's result does not depend on how many points there are: its sums are taken in `f64`,
-    one term after another in the order of the inner axes."""
+    """The result of a point does not depend on the number of points: sums are accumulated in `f64`,
+    sequentially in the order of the inner axes."""

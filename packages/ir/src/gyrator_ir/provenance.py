@@ -1,4 +1,4 @@
-"""Where a thing in the IR came from: the FX node and the user's source line."""
+"""The origin of IR operations: FX nodes and the user's source lines."""
 
 from attrs import field, frozen
 
@@ -7,16 +7,16 @@ from gyrator_ir.checks import exactly
 
 @frozen
 class Origin:
-    """One FX node. Programs hold a table of these; operations and kernels refer to rows of it."""
+    """One FX node. A program has a table of these; operations and kernels refer to its rows."""
 
     node: str = field(validator=exactly(str))
     """Name of the FX node, without the `%`."""
     target: str = field(validator=exactly(str))
-    """What the node calls, `aten.add.Tensor`."""
+    """The target that the node calls, `aten.add.Tensor`."""
     location: str = field(default="", validator=exactly(str))
-    """The user's `file:line in function`, empty when torch recorded none."""
+    """The user's `file:line in function`; empty if torch did not record it."""
     code: str = field(default="", validator=exactly(str))
     """The user's line of code."""
     module: str = field(default="", validator=exactly(str))
-    """Path of the `nn.Module` that runs it, `encoder.layers.0.norm`; empty outside of modules, and
-    in the outermost one."""
+    """Path of the enclosing `nn.Module`, `encoder.layers.0.norm`; empty outside of modules and in
+    the outermost one."""

@@ -1,4 +1,4 @@
-"""Facts about one device type, as data: what it can do, and what is fast on it."""
+"""Targets as data: what a device type supports, and the heuristics for fast code on it."""
 
 from attrs import field, frozen
 
@@ -9,104 +9,112 @@ from gyrator_ir.types import DType
 
 @frozen(kw_only=True)
 class Capabilities:
-    """What a device and its kernel language can do. What is absent becomes an extern call."""
+    """What a device and its kernel language support. Ops that need more become extern calls."""
 
     dtypes: frozenset[DType]
     """Element types that kernels load, store and compute on."""
     atomics: frozenset[tuple[DType, StoreMode]] = frozenset()
-    """Store modes of scatters; `set` needs none."""
+    """Supported atomic store modes by element type; `set` needs no support."""
     ops_lacking: frozenset[str] = frozenset()
-    """Rows of the op table that kernels can't use."""
+    """Names of the ops of the op table that kernels cannot use."""
     reductions: bool = True
     ordered_reductions: bool = False
-    """Kernels with `Numerics.BATCH_INVARIANT` reduce as that says."""
+    """Reductions follow the order that `Numerics.BATCH_INVARIANT` requires."""
     scans: bool = True
     scan_extent: int = field(default=0, validator=natural)
-    """The longest range, which must then be constant, of a scan that can't be shared out by parts:
-    of positions, and of sums of powers. 0 for any."""
+    """The longest axis, of constant extent, for scans that cannot be split into parts: arg-scans
+    and log-sum-exp. 0 for no limit."""
     sorts: bool = True
     sort_extent: int = field(default=0, validator=natural)
-    """The longest range that kernels sort, which must then be constant; 0 for any."""
+    """The longest axis, of constant extent, that kernels can sort. 0 for no limit."""
     unchecked_division: bool = False
-    """Integers divided by 0 give some number, in ATen and in kernels, and no error."""
+    """Integer division by 0 returns an unspecified value instead of raising, both in ATen and in
+    kernels."""
+    reciprocals: bool = False
+    """ATen divides a float tensor by a number by multiplying with the rounded reciprocal."""
     indirect: bool = True
     """Addresses that depend on loaded values."""
     device_checks: bool = True
-    """Kernels can report an index out of bounds."""
+    """Kernels can report out-of-bounds indices."""
     random: bool = True
     templates: frozenset[str] = frozenset()
-    """`TemplateKind` values that the kernel language generates."""
+    """`TemplateKind` values that the kernel language can generate."""
     graphs: bool = False
-    """Work can be captured once and replayed."""
+    """Work can be captured in a graph and replayed."""
     matrix_units: frozenset[DType] = frozenset()
-    """Element types whose products kernels can leave to matrix units."""
+    """Element types that matrix units can multiply."""
     tf32: bool = False
-    """Those units take products of `f32` whose factors they round to 10 bits of mantissa, and the
-    caller allows that."""
+    """Matrix units can multiply `f32` values rounded to 10 mantissa bits, and the caller allows
+    it."""
     converted: frozenset[DType] = frozenset()
-    """Floats of 8 bits that the device's own instructions convert to `f32` and from it, to the
-    nearest, and what is larger to the largest number."""
+    """8-bit floats that the device converts to and from `f32` with its own instructions, rounding
+    to nearest and saturating to the largest finite value."""
     libraries: frozenset[str] = frozenset()
-    """Libraries behind extern calls: `mkl`, `onednn`, `cublas`, `flash_attention`, ..."""
+    """Libraries behind extern calls: `mkl`, `onednn`, `onednn-bfloat16`, `cublas`, ..."""
 
 
 @frozen(kw_only=True)
 class Heuristics:
-    """Numbers that guide choices. None changes a result's meaning."""
+    """Parameters of the compiler's heuristics. None of them changes the meaning of a result."""
 
     cores: int = field(default=1, validator=natural)
-    """Threads that a kernel may use at most."""
+    """Maximum number of threads of a kernel."""
     parallel_grain: int = field(default=16384, validator=natural)
-    """Work below this many element operations stays on one thread."""
+    """Work of fewer element operations than this stays on one thread."""
     split_reduction_points: int = field(default=8, validator=natural)
     """A reduction with fewer points than this is split into two steps..."""
     split_reduction_extent: int = field(default=8192, validator=natural)
-    """... if it folds at least this many elements a point."""
+    """... if it reduces at least this many elements per point."""
     split_scan_extent: int = field(default=8192, validator=natural)
-    """The same of scans."""
+    """The same for scans."""
     adjacent_points: int = field(default=1, validator=natural)
-    """Points next to one another in memory that a core takes together, where folds run across
-    them: so many points count as one."""
+    """Number of points, adjacent in memory, that a core processes together when a reduction runs
+    across them; they count as one point for `split_reduction_points`."""
     scratch_bytes: int = field(default=32768, validator=natural)
-    """Fast memory for a kernel's locals: L1, or shared memory."""
+    """Size of the fast memory for a kernel's locals: L1 cache or shared memory."""
     shared_bytes: int = field(default=0, validator=natural)
-    """Memory that a kernel's program may share among its threads; 0 where that is not known."""
+    """Memory that the threads of a program may share; 0 if unknown."""
     fusion_statements: int = field(default=512, validator=natural)
-    """Kernels grow no larger than this many statements."""
+    """Maximum number of statements of a fused kernel."""
     fusion_folds: int = field(default=16, validator=natural)
-    """Kernels fold no more than this many values: each has registers of its own."""
+    """Maximum number of reductions of a fused kernel; each occupies registers of its own."""
     inline_cost: int = field(default=24, validator=natural)
-    """A value used in several kernels is computed again rather than stored if it costs less."""
+    """A value used in several kernels is recomputed rather than stored if it costs less than this.
+    """
     unit_statements: int = field(default=1500, validator=natural)
-    """A translation unit holds about this many statements."""
+    """Approximate number of statements per translation unit."""
     together_elements: int = field(default=0, validator=natural)
-    """Kernels of at most so many elements share a launch with others that need not wait for them;
-    0 where the kernel language has no `KernelGroup`."""
+    """Independent kernels of at most this many elements share a launch; 0 if the kernel language
+    has no `KernelGroup`."""
     together_tensors: int = field(default=1024, validator=natural)
-    """A launch passes at most so many tensors."""
+    """Maximum number of tensors passed to one launch."""
     together_alike: bool = False
-    """Only kernels that do the same share a launch."""
+    """Only identical kernels share a launch."""
     pool_bytes: int = field(default=65536, validator=natural)
     """Temporaries up to this size share one allocation."""
     slack_bytes: int = field(default=16384, validator=natural)
-    """A plan may need so much more than running operation by operation: for partial results."""
+    """Memory for partial results that a program may need beyond that of unfused execution."""
     product_bytes: int = field(default=0, validator=natural)
-    """Large products in 16 bits are fastest where their matrices' rows are multiples of so many
-    bytes; 0 where that makes no difference."""
+    """Large 16-bit matrix products are fastest if the row size of the matrices is a multiple of
+    this many bytes; 0 if it makes no difference."""
     thin_products: bool = False
-    """Kernels multiply matrices with vectors quicker than the library."""
+    """Generated kernels are faster than the library at matrix-vector products."""
     unfused_bias: bool = False
-    """The library's convolutions have no bias: adding it is work that kernels can share."""
+    """The library's convolutions do not fuse the bias, so that adding it may as well be fused into
+    a kernel."""
     channels_last: bool = False
-    """The library's 16-bit convolutions want the channels of a point side by side."""
+    """The library's 16-bit convolutions are fastest in channels-last layout."""
+    saved_conditions: bool = False
+    """Conditions used by a backward pass may be saved as one byte per element instead of the values
+    they were computed from."""
     scatter_choices: bool = False
-    """Gradients of choices among overlapping windows, and of mirrored borders, go from each result
-    to the element that it is: less work than asking each element what it is, but in serial runs."""
+    """The backward pass of max pooling with overlapping windows, and of reflection padding,
+    scatters each gradient to its source element: less work than a gather, but partly serial."""
 
 
 @frozen(kw_only=True)
 class Target:
-    """One device type bound to a kernel language, immutable and part of cache keys."""
+    """One device type bound to a kernel language. Immutable, and part of cache keys."""
 
     device: str = field(validator=exactly(str))
     """`torch.device.type`."""
@@ -115,6 +123,6 @@ class Target:
     kernel_backend: str = field(validator=exactly(str))
     """Name of the `KernelBackend`: `c++`, `triton`, ..."""
     wrapper_backends: tuple[str, ...] = field(default=("python",), validator=a_tuple)
-    """Host languages that can drive it, the preferred one first."""
+    """Host languages that can launch its kernels, the preferred one first."""
     capabilities: Capabilities = field(validator=exactly(Capabilities))
     heuristics: Heuristics = field(factory=Heuristics, validator=exactly(Heuristics))

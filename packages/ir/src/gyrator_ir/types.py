@@ -33,12 +33,12 @@ class DType(StrEnum):
 
     @property
     def full_name(self) -> str:
-        """What PyTorch, NumPy and `ml_dtypes` call it: `float32`, `float8_e4m3fn`."""
+        """Its name in PyTorch, NumPy and `ml_dtypes`: `float32`, `float8_e4m3fn`."""
         return _FULL_NAMES[self]
 
     @property
     def size(self) -> int:
-        """Bytes of one element."""
+        """Size of one element in bytes."""
         return _SIZES[self]
 
     @property
@@ -48,32 +48,32 @@ class DType(StrEnum):
 
     @property
     def is_complex(self) -> bool:
-        """True for complex types, which kernels read and write part by part."""
+        """True for complex types; kernels access their real and imaginary parts separately."""
         return self in _PARTS
 
     @property
     def part(self) -> "DType":
-        """The type of the real and the imaginary part of a complex type; others themselves."""
+        """The type of the real and imaginary parts of a complex type; any other type itself."""
         return _PARTS.get(self, self)
 
     @property
     def is_int(self) -> bool:
-        """True for integers; bool is not one."""
+        """True for integer types; bool is not one."""
         return self in _INTS
 
     @property
     def is_signed(self) -> bool:
-        """True for types with negative values."""
+        """True for types that can represent negative values."""
         return self not in (DType.U8, DType.U16, DType.U32, DType.U64, DType.BOOL)
 
     @property
     def is_narrow_float(self) -> bool:
-        """True for floats that kernels store but compute on only after a cast to `f32`."""
+        """True for 8-bit and 16-bit floats, on which kernels only compute after a cast to `f32`."""
         return self in _NARROW
 
     @property
     def compute(self) -> "DType":
-        """The type in which arithmetic is done: `f32` for narrow floats, else itself."""
+        """The type used for arithmetic: `f32` for narrow floats, else the type itself."""
         return DType.F32 if self in _NARROW else self
 
 
@@ -93,7 +93,7 @@ _SIZES = {
     DType.BOOL: 1, DType.C64: 8, DType.C128: 16,
 }  # fmt: skip
 BYTE_FLOATS = (DType.F8E4M3, DType.F8E5M2, DType.F8E4M3FNUZ, DType.F8E5M2FNUZ)
-"""Floats of 8 bits."""
+"""8-bit floats."""
 _NARROW = frozenset({DType.F16, DType.BF16, *BYTE_FLOATS})
 _FLOATS = _NARROW | {DType.F32, DType.F64}
 _PARTS = {DType.C64: DType.F32, DType.C128: DType.F64}
@@ -103,19 +103,19 @@ _INTS = frozenset(
 
 
 HOST = "cpu"
-"""torch's device type of the host."""
+"""The host's device type in torch."""
 
 
 @frozen
 class Device:
-    """`cpu`, `cuda:1`: a device type as torch spells it, and an ordinal where there are several."""
+    """`cpu`, `cuda:1`: a device type as torch spells it, with an index if there may be several."""
 
     type: str = field(validator=exactly(str))
     index: int | None = field(default=None, validator=exactly(int, NoneType))
 
     @property
     def is_host(self) -> bool:
-        """True for the host's own memory, which needs no guard, stream or ordinal."""
+        """True for the host, which needs no device guard, stream or index."""
         return self.type == HOST
 
     def __str__(self) -> str:

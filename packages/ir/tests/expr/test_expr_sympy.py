@@ -66,11 +66,11 @@ def test_values_come_in(value, text):
 def test_rounded_products_are_those_of_doubles(factor, size):
     for name, rounded in (("FloorToInt", math.floor), ("CeilToInt", math.ceil)):
         try:
-            found = from_sympy(function(name)(sympy.Float(factor) * function("ToFloat")(positive)))
+            result = from_sympy(function(name)(sympy.Float(factor) * function("ToFloat")(positive)))
         except UnsupportedError:
             continue
         for n in (size, size - size % 60):
-            assert evaluate(found, {Sym("s0"): n}) == rounded(factor * n)
+            assert evaluate(result, {Sym("s0"): n}) == rounded(factor * n)
 
 
 @pytest.mark.parametrize(

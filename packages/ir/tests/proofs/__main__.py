@@ -39,9 +39,9 @@ class Ours:
 
     @staticmethod
     def relation(op, a, b):
-        found = getattr(E, NAMES[op])(a, b)
-        assert found is E.relation(op, E.expr(a), E.expr(b))
-        return found
+        relation = getattr(E, NAMES[op])(a, b)
+        assert relation is E.relation(op, E.expr(a), E.expr(b))
+        return relation
 
 
 @define
@@ -68,12 +68,12 @@ def claims_of(rule, ours, raw, world):
         forms = [raw == term_of(n, world) for n in (ours, rule.facts.simplify(ours))]
         return forms + ([raw] if rule.facts.known(ours) else [])
     simpler = rule.facts.simplify(ours)
-    found = [raw == term_of(n, world) for n in (ours, simpler)]
+    claims = [raw == term_of(n, world) for n in (ours, simpler)]
     low, high = rule.facts.bounds(ours)
-    found += [raw >= low] if low is not None else []
-    found += [raw <= high] if high is not None else []
+    claims += [raw >= low] if low is not None else []
+    claims += [raw <= high] if high is not None else []
     divisor = rule.facts._engine().prover.divisor_of(simpler)
-    return found + ([raw % divisor == 0] if divisor > 1 else [])
+    return claims + ([raw % divisor == 0] if divisor > 1 else [])
 
 
 def holds_on(rule, ours, statement, constants, values):
@@ -112,9 +112,9 @@ def prove(rule):
         world = World()
         raw = statement(WORDS, *(world.symbol(s.name) for s in rule.symbols), *constants)
         raw = raw.value if isinstance(raw, Term) else raw
-        found = valid(claims_of(rule, ours, raw, world), world, rule.facts, rule.symbols)
-        if found is None:
-            found = all(
+        proved = valid(claims_of(rule, ours, raw, world), world, rule.facts, rule.symbols)
+        if proved is None:
+            proved = all(
                 holds_on(rule, ours, statement, constants, values)
                 for values in points(rule.symbols, rule.facts)
             )
@@ -124,8 +124,8 @@ def prove(rule):
         if not any(
             defined(rule, statement, constants, v) for v in points(rule.symbols, rule.facts)
         ):
-            found = False  # whatever follows from nothing is no proof
-        if not found:
+            proved = False  # whatever follows from nothing is no proof
+        if not proved:
             outcome.wrong = f"{ours!r} with {constants}"
     return outcome
 
@@ -166,7 +166,7 @@ def lines_of(name):
     """Return the lines in functions of a module: number, function and text."""
     path = PACKAGE / f"{name}.py"
     text = path.read_text().splitlines()
-    found = {}
+    functions = {}
 
     def walk(code, inside):
         for part in code.co_consts:
@@ -180,22 +180,22 @@ def lines_of(name):
                             and line != first
                             and not text[line - 1].lstrip().startswith("def ")
                         ):
-                            found.setdefault(line, (part.co_qualname, text[line - 1].strip()))
+                            functions.setdefault(line, (part.co_qualname, text[line - 1].strip()))
                 walk(part, function)
 
     walk(compile(path.read_text(), str(path), "exec"), inside=False)
-    return found
+    return functions
 
 
 def unreached(lines):
     """Return the lines of the rewriting modules that are not among those and should be."""
-    found = [
+    missing = [
         f"{name}.{function}: {text}"
         for name in MODULES
         for line, (function, text) in sorted(lines_of(name).items())
         if (name, line) not in lines and text not in GIVES_UP
     ]
-    return [line for line in found if not line.startswith(tuple(UNPROVED))]
+    return [line for line in missing if not line.startswith(tuple(UNPROVED))]
 
 
 def law_holds(law):
@@ -232,10 +232,10 @@ def main():
     cases = sum(o.proved + o.exhausted for o in outcomes)
     proved = sum(o.proved for o in outcomes)
     laws = {name: law_holds(law) for name, law in LAWS.items()}
-    for name, found in laws.items():
-        small = found is None and law_holds_here(LAWS[name])
-        said = "for small integers" if small else "for all integers" if found else "WRONG"
-        print(f"{name:{width}}  {'any divisors':32}  {said}")
+    for name, holds in laws.items():
+        small = holds is None and law_holds_here(LAWS[name])
+        verdict = "for small integers" if small else "for all integers" if holds else "WRONG"
+        print(f"{name:{width}}  {'any divisors':32}  {verdict}")
     print(
         f"\n{sum(map(bool, laws.values()))} of {len(laws)} identities of division for all divisors"
     )

@@ -169,13 +169,13 @@ def term_of(node, world):
 
 def told(facts, symbols, world):
     """Return facts as conditions: on z3's integers."""
-    found = [z3.Int(s.name) >= 0 for s in symbols if s.name[0] in "ir"]
+    assumptions = [z3.Int(s.name) >= 0 for s in symbols if s.name[0] in "ir"]
     for s, (low, top) in facts.ranges:
-        found += [z3.Int(s.name) >= low] if low is not None else []
-        found += [z3.Int(s.name) <= term_of(top, world)] if top is not None else []
-    found += [z3.Int(s.name) % n == 0 for s, n in facts.divisors]
-    found += [z3.Int(s.name) == term_of(e, world) for s, e in facts.equalities]
-    return found + [term_of(c, world) for c in facts.assumed]
+        assumptions += [z3.Int(s.name) >= low] if low is not None else []
+        assumptions += [z3.Int(s.name) <= term_of(top, world)] if top is not None else []
+    assumptions += [z3.Int(s.name) % n == 0 for s, n in facts.divisors]
+    assumptions += [z3.Int(s.name) == term_of(e, world) for s, e in facts.equalities]
+    return assumptions + [term_of(c, world) for c in facts.assumed]
 
 
 def admitted(facts, values):
@@ -208,8 +208,8 @@ def valid(claims, world, facts, symbols):
     solver.set("timeout", TIMEOUT_MS)
     formulas = [claim for claim in claims if not z3.is_true(claim)]
     solver.add(*told(facts, symbols, world), *world.conditions, z3.Not(z3.And(*formulas)))
-    found = solver.check()
-    return None if found == z3.unknown else found == z3.unsat
+    answer = solver.check()
+    return None if answer == z3.unknown else answer == z3.unsat
 
 
 def points(symbols, facts) -> Iterator[dict]:

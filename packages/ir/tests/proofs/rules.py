@@ -123,7 +123,7 @@ DIVISION = (
     ),
     rule(
         "ranges of remainders decide",
-        "division._own_quotient",
+        "division._constant_quotient",
         lambda w, x, y, c, e: (x % 3 + 2 * (y % 2) + e) // c,
         lambda w, x, y, c, e: (x % 3 - y % 2 + e) % c,
         over=((3, 5, 8), (-4, 0, 1, 9)),

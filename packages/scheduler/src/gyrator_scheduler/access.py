@@ -1,4 +1,4 @@
-"""What an operation reads and writes, whatever its class."""
+"""Memory accesses and symbols of an operation, independent of its class."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -34,12 +34,12 @@ from gyrator_ir.loop.nodes import (
 )
 
 LOOPS = (Pointwise, Scatter, Reduction, Scan, Sort)
-"""Classes of the operations that become kernels."""
+"""Operation classes that become kernels."""
 
 
 @frozen
 class Access:
-    """Buffers that an operation reads, creates and overwrites; symbols it needs and defines."""
+    """Buffers that an operation reads and writes, and symbols that it needs and defines."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -48,17 +48,17 @@ class Access:
 
 
 def is_indirect(address: Expr) -> bool:
-    """Whether an address depends on an index that is loaded from memory."""
+    """Return whether an address depends on an index loaded from memory."""
     return any(s.kind is SymKind.INDIRECT for s in address.free_symbols)
 
 
 def points_of(op: LoopOperation) -> tuple[Axis, ...]:
-    """Return the axes whose points are independent."""
+    """Return the parallel axes, whose iterations are independent."""
     return op.axes
 
 
 def inner_of(op: LoopOperation) -> tuple[Axis, ...]:
-    """Return the axes that are folded, scanned or sorted; none for pointwise operations."""
+    """Return the axes that are reduced, scanned or sorted; none for pointwise operations."""
     match op:
         case Reduction(inner=inner):
             return inner
@@ -69,7 +69,7 @@ def inner_of(op: LoopOperation) -> tuple[Axis, ...]:
 
 
 def statements_of(op: LoopOperation) -> tuple[KernelStatement, ...]:
-    """Return body, collective and stores as one sequence."""
+    """Return the body, the reduction, scan or sort, and the stores as one sequence."""
     match op:
         case Pointwise() | Scatter():
             return op.body
@@ -82,7 +82,7 @@ def statements_of(op: LoopOperation) -> tuple[KernelStatement, ...]:
 
 
 def refs_in(args: Iterable[Arg | Cond]) -> Iterator[TensorRef]:
-    """Yield the tensor arguments, in order, also those in lists."""
+    """Yield the tensor arguments in order, including those in lists."""
     for arg in args:
         if isinstance(arg, TensorRef):
             yield arg
@@ -91,7 +91,8 @@ def refs_in(args: Iterable[Arg | Cond]) -> Iterator[TensorRef]:
 
 
 def exprs_in(args: Iterable[Arg | Cond]) -> Iterator[Expr | Cond]:
-    """Yield the integers and conditions among the arguments, and those that shape tensors."""
+    """Yield the integers and conditions among the arguments, and the sizes, strides and offsets of
+    tensor arguments."""
     for arg in args:
         if isinstance(arg, (Expr, Cond)):
             yield arg
@@ -104,7 +105,7 @@ def exprs_in(args: Iterable[Arg | Cond]) -> Iterator[Expr | Cond]:
 
 
 def arguments_of(op: Operation) -> tuple[Arg | Cond, ...]:
-    """Return every argument of a call operation, keywords included; nothing for loops."""
+    """Return all arguments of a call operation, keywords included; none for loops."""
     match op:
         case Extern(args=args, kwargs=kwargs):
             return (*args, *(a for _, a in kwargs))
@@ -112,8 +113,8 @@ def arguments_of(op: Operation) -> tuple[Arg | Cond, ...]:
             called = () if fallback is None else arguments_of(fallback)
             return (*inputs, *(a for _, a in attributes), *called)
         case UserTritonKernel(args=args, constants=constants, grid=grid):
-            given = (*(a for _, a in args), *(a for _, a in constants))
-            return (*given, *(e for row in grid for e in row))
+            passed = (*(a for _, a in args), *(a for _, a in constants))
+            return (*passed, *(e for row in grid for e in row))
         case CollectiveCall(args=args):
             return args
         case DeviceCopy(source=source) | ScalarRead(source=source):
@@ -133,7 +134,7 @@ def arguments_of(op: Operation) -> tuple[Arg | Cond, ...]:
 
 
 def results_of(op: Operation) -> tuple[str, ...]:
-    """Return the buffers that a call operation fills or creates, in order."""
+    """Return the buffers that a call operation creates or fills, in order."""
     match op:
         case Extern(results=results):
             lists = ((r,) if isinstance(r, str) else r for r in results)
@@ -151,7 +152,7 @@ def results_of(op: Operation) -> tuple[str, ...]:
 
 
 def mutated_by(op: Operation) -> tuple[str, ...]:
-    """Return the buffers among a call's arguments that it writes."""
+    """Return the arguments of a call that it writes to."""
     match op:
         case Extern(mutates=m) | UserTritonKernel(mutates=m) | CollectiveCall(mutates=m):
             return m
@@ -173,7 +174,8 @@ def defined_symbols(op: Operation) -> tuple[Sym, ...]:
 
 
 def access(op: Operation, shapes: dict[str, frozenset[Sym]]) -> Access:
-    """Return what `op` touches. `shapes` gives the unbacked symbols in each buffer's shape."""
+    """Return the accesses of `op`. `shapes` maps buffers to the unbacked symbols in their
+    shapes."""
     if isinstance(op, LOOPS):
         body = statements_of(op)
         loaded, stored = reads(body), writes(body)
@@ -195,7 +197,7 @@ def access(op: Operation, shapes: dict[str, frozenset[Sym]]) -> Access:
 def _needs(
     sized: Iterable[Expr | Cond], buffers: Iterable[str], shapes: Mapping[str, frozenset[Sym]]
 ) -> tuple[Sym, ...]:
-    """Return the unbacked symbols in expressions and in the shapes of buffers."""
+    """Return the unbacked symbols in the expressions and in the shapes of the buffers."""
     needs: dict[Sym, None] = {}
     for node in sized:
         needs.update((s, None) for s in node.free_symbols if s.kind is SymKind.UNBACKED)

@@ -1,4 +1,4 @@
-"""From an improved Loop IR program to a schedule: fusion, order, lives, partitions."""
+"""From an optimized Loop IR program to a schedule: fusion, order, lifetimes, partitions."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
@@ -16,8 +16,8 @@ from gyrator_scheduler.errors import target_for
 from gyrator_scheduler.fusion.axes import guess
 from gyrator_scheduler.fusion.cluster import Cluster
 from gyrator_scheduler.fusion.fuse import Fusion, fuse
+from gyrator_scheduler.fusion.kernel_cache import KernelCache
 from gyrator_scheduler.fusion.kernels import canonical, kernel_of, numbered, short_name
-from gyrator_scheduler.fusion.repeats import Repeats
 from gyrator_scheduler.fusion.stages import assemble
 from gyrator_scheduler.memory import lifetimes, peak_at, sizes_of_buffers, touched, with_reuse
 from gyrator_scheduler.options import SchedulerOptions
@@ -27,34 +27,34 @@ from gyrator_scheduler.ranges import Ranges
 from gyrator_scheduler.together import launches, ranges, widened
 
 ATTEMPTS = 6
-"""The most schedules made while looking for one that needs little memory."""
+"""Maximum number of schedules built in search of one that fits the memory limit."""
 
 
 @frozen
 class _Context:
-    """What every step looks up."""
+    """Inputs shared by all steps of `build`."""
 
     program: LoopProgram
     options: SchedulerOptions
     targets: Mapping[str, Target]
     buffers: Mapping[str, Buffer]
     devices: tuple[Device | None, ...]
-    """Device of each loop operation, None for calls."""
+    """Device of each loop operation; None for calls."""
     dependences: Dependences
     ranges: Ranges
     sizes: Mapping[str, int]
-    """Bytes of each created buffer, for typical sizes."""
-    repeats: Repeats
+    """Size of each created buffer in bytes, for typical symbol values."""
+    kernels: KernelCache
     deadline: Deadline
 
     def heuristics(self, index: int) -> Heuristics | None:
-        """Return the numbers for the device of an operation, None for calls."""
+        """Return the heuristics for the device of an operation; None for calls."""
         device = self.devices[index]
         return None if device is None else target_for(device, self.targets).heuristics
 
 
 def choices(options: SchedulerOptions) -> Iterator[SchedulerOptions]:
-    """Yield the options as they are, then ever more careful with memory."""
+    """Yield the options unchanged, then variants that need less and less memory."""
     yield options
     if options.keep_peak and options.fusion:
         yield evolve(options, hold_operands=False)
@@ -67,12 +67,18 @@ def build(
     options: SchedulerOptions,
     targets: Mapping[str, Target],
     limit: int | None = None,
-    repeats: Repeats | None = None,
+    kernels: KernelCache | None = None,
     deadline: Deadline = NEVER,
 ) -> Schedule:
-    """Fuse, order, and plan memory. While that takes more than `limit` bytes, what runs together
-    where most memory is needed is taken apart, a few times at most. `repeats` has kernels made by
-    other choices for the program. LateError (GY-COMPILE-003) where the deadline is past."""
+    """Fuse operations, order the kernels, and plan memory.
+
+    While the plan needs more than `limit` bytes, the fused kernel at the peak is split into its
+    operations and the plan is built again, at most `ATTEMPTS` times. `kernels` caches kernels
+    built for other `choices` of the same program.
+
+    Raises:
+        LateError: GY-COMPILE-003, when the deadline has passed.
+    """
     buffers = {b.name: b for b in program.all_buffers}
     context = _Context(
         program,
@@ -83,7 +89,7 @@ def build(
         dependences(program.operations, program.all_buffers),
         Ranges(program.facts),
         sizes_of_buffers(program.buffers, program.facts),
-        Repeats() if repeats is None else repeats,
+        KernelCache() if kernels is None else kernels,
         deadline,
     )
     apart: set[int] = set()
@@ -95,8 +101,8 @@ def build(
             lives = with_reuse(lives, plan.nodes, buffers)
         if limit is None or attempt == ATTEMPTS - 1:
             break
-        most, place = peak_at(lives, context.sizes)
-        joined = (c.members for c in plan.order[place : place + 3] if len(c.members) > 1)
+        most, position = peak_at(lives, context.sizes)
+        joined = (c.members for c in plan.order[position : position + 3] if len(c.members) > 1)
         members = next(joined, None) if most > limit else None
         if members is None:
             break
@@ -104,7 +110,7 @@ def build(
     alive = {life.buffer for life in lives}
     created = tuple(b for b in program.buffers if b.name in alive)
     inner = evolve(options, device_graphs=False)
-    made = Schedule(
+    result = Schedule(
         name=program.name,
         inputs=program.inputs,
         constants=program.constants,
@@ -120,7 +126,7 @@ def build(
         ),
         user_kernels=program.user_kernels,
     )
-    return planned(made, plan.fits, options.graph_parts) if options.device_graphs else made
+    return planned(result, plan.fits, options.graph_parts) if options.device_graphs else result
 
 
 def _device(op: object, buffers: Mapping[str, Buffer]) -> Device | None:
@@ -138,28 +144,28 @@ def _fusion(context: _Context, options: SchedulerOptions, apart: set[int]) -> Fu
         [None if n in apart else context.heuristics(n) for n in range(count)],
         options,
         context.ranges,
-        context.repeats.matches,
+        context.kernels.matches,
         context.deadline,
     )
 
 
 @frozen
 class _Plan:
-    """Clusters in order, and the nodes that they are."""
+    """Clusters in execution order, and their schedule nodes."""
 
     order: Sequence[Cluster]
     nodes: tuple[ScheduleNode, ...]
     lives: tuple[Lifetime, ...]
     together: tuple[Together, ...]
     fits: tuple[Fit, ...]
-    """Whose graph can hold each node; empty where graphs are not wanted."""
+    """The device whose graph can capture each node; empty without device graphs."""
 
 
 def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
-    """Turn clusters into nodes, in the order with the least peak of those tried; launch some of
-    them together, if that needs no more than `limit` bytes."""
-    wanted = _wanted(context, fusion.clusters)
-    nodes = {c.id: _node(context, c, wanted[c.id]) for c in fusion.clusters}
+    """Convert clusters to nodes, in the candidate order with the lowest peak. Group launches if
+    that needs at most `limit` bytes."""
+    exported = _exported(context, fusion.clusters)
+    nodes = {c.id: _node(context, c, exported[c.id]) for c in fusion.clusters}
     uses = {n: touched(node) for n, node in nodes.items()}
     clusters = fusion.clusters
     orders: tuple[Sequence[Cluster], ...] = (clusters,)
@@ -167,16 +173,16 @@ def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
         by_first, by_last = ordered(clusters, first_member), ordered(clusters, last_member)
         orders = (by_first, by_last, backwards(clusters))
     best: tuple[int, list[Cluster], tuple[Lifetime, ...]] | None = None
-    tried: list[list[int]] = []
-    held = _fits(context, nodes) if context.options.device_graphs else {}
-    kinds = {n: fit.device for n, fit in held.items()}
-    for found in orders:
-        whole = gathered(found, kinds) if kinds else found
-        order = [c for c in whole if not _empty(nodes[c.id])]
+    seen_orders: list[list[int]] = []
+    fit_of = _fits(context, nodes) if context.options.device_graphs else {}
+    kinds = {n: fit.device for n, fit in fit_of.items()}
+    for candidate in orders:
+        grouped = gathered(candidate, kinds) if kinds else candidate
+        order = [c for c in grouped if not _is_empty(nodes[c.id])]
         ids = [c.id for c in order]
-        if ids in tried:
+        if ids in seen_orders:
             continue
-        tried.append(ids)
+        seen_orders.append(ids)
         program = context.program
         listed = [nodes[n] for n in ids]
         lives = lifetimes(listed, [uses[n] for n in ids], program.buffers, program.outputs)
@@ -188,17 +194,19 @@ def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
     together: tuple[Together, ...] = ()
     if context.options.together and context.options.fusion:
         groups = _launches(context, order, clusters, nodes, kinds)
-        found = [c for group in groups for c in group]
-        listed = [nodes[c.id] for c in found]
+        candidate = [c for group in groups for c in group]
+        listed = [nodes[c.id] for c in candidate]
         shared = ranges(groups)
         program = context.program
-        longer = lifetimes(listed, [uses[c.id] for c in found], program.buffers, program.outputs)
-        longer = widened(longer, shared, len(found))
+        longer = lifetimes(
+            listed, [uses[c.id] for c in candidate], program.buffers, program.outputs
+        )
+        longer = widened(longer, shared, len(candidate))
         needed = peak_at(longer, context.sizes)[0]
         if shared and (limit is None or needed <= max(limit, most)):
-            order, lives, together = found, longer, shared
-    fit = tuple(held[c.id] for c in order) if held else ()
-    return _Plan(order, _finished(context, order, nodes), lives, together, fit)
+            order, lives, together = candidate, longer, shared
+    fit = tuple(fit_of[c.id] for c in order) if fit_of else ()
+    return _Plan(order, _with_names(context, order, nodes), lives, together, fit)
 
 
 def _launches(
@@ -208,7 +216,8 @@ def _launches(
     nodes: Mapping[int, ScheduleNode],
     kinds: Mapping[int, Device | None],
 ) -> list[list[Cluster]]:
-    """Return what is launched together; `kinds` keeps apart what one graph can't capture."""
+    """Return groups of clusters to launch together. `kinds` separates clusters that one graph
+    cannot capture together."""
     facts = context.program.facts
 
     def elements(kernel: Kernel) -> int:
@@ -227,7 +236,7 @@ def _launches(
             return None
         statements = (s for stage in node.stages for s in stage.body)
         if any(isinstance(s, Reduce) and s.kind is ReduceKind.DOT for s in statements):
-            return None  # products keep all of a device busy
+            return None  # a matrix product occupies the whole device
         same = canonical(node)[0] if heuristics.together_alike else None
         return node.device, kinds.get(c.id), same
 
@@ -240,17 +249,17 @@ def _launches(
 
 
 def _fits(context: _Context, nodes: Mapping[int, ScheduleNode]) -> dict[int, Fit]:
-    """Return whose graph can hold each node."""
-    found = fits(nodes.values(), context.buffers, context.targets, context.options)
-    return dict(zip(nodes, found, strict=True))
+    """Return, for each node, the device whose graph can capture it."""
+    node_fits = fits(nodes.values(), context.buffers, context.targets, context.options)
+    return dict(zip(nodes, node_fits, strict=True))
 
 
-def _empty(node: ScheduleNode) -> bool:
+def _is_empty(node: ScheduleNode) -> bool:
     return isinstance(node, Kernel) and not node.stages
 
 
-def _wanted(context: _Context, clusters: Sequence[Cluster]) -> dict[int, set[str]]:
-    """Return, for each cluster, which of the buffers that it stores others need."""
+def _exported(context: _Context, clusters: Sequence[Cluster]) -> dict[int, set[str]]:
+    """Return, for each cluster, the buffers it stores that are needed outside of it."""
     program = context.program
     home: dict[int, int] = {}
     for c in clusters:
@@ -259,16 +268,16 @@ def _wanted(context: _Context, clusters: Sequence[Cluster]) -> dict[int, set[str
     everywhere = {o.buffer for o in program.outputs if isinstance(o, TensorRef)}
     created = {b.name for b in program.buffers}
     readers: dict[str, set[int]] = {}
-    for index, found in enumerate(context.dependences.accesses):
-        for name in found.reads:
+    for index, accesses in enumerate(context.dependences.accesses):
+        for name in accesses.reads:
             readers.setdefault(name, set()).add(home.get(index, index))
     writers: dict[str, int] = {}
-    for found in context.dependences.accesses:
-        for name in found.writes:
+    for accesses in context.dependences.accesses:
+        for name in accesses.writes:
             writers[name] = writers.get(name, 0) + 1
-    wanted: dict[int, set[str]] = {}
+    exported: dict[int, set[str]] = {}
     for c in clusters:
-        wanted[c.id] = {
+        exported[c.id] = {
             b
             for b in c.stores
             if b in everywhere
@@ -277,10 +286,10 @@ def _wanted(context: _Context, clusters: Sequence[Cluster]) -> dict[int, set[str
             or readers.get(b, set()) - {c.id}
             or not c.stores[b].plain
         }
-    return wanted
+    return exported
 
 
-def _node(context: _Context, c: Cluster, wanted: set[str]) -> ScheduleNode:
+def _node(context: _Context, c: Cluster, exported: set[str]) -> ScheduleNode:
     if c.call is not None and not isinstance(c.call, LOOPS):
         return c.call
     index = c.members[0].index
@@ -290,16 +299,16 @@ def _node(context: _Context, c: Cluster, wanted: set[str]) -> ScheduleNode:
     origins = tuple(sorted({o for m in c.members for o in m.op.origins}))
 
     def make() -> Kernel:
-        made = assemble(c, wanted, context.buffers, heuristics, context.ranges)
-        return kernel_of("k", device, made, context.buffers, origins, context.options.numerics)
+        assembled = assemble(c, exported, context.buffers, heuristics, context.ranges)
+        return kernel_of("k", device, assembled, context.buffers, origins, context.options.numerics)
 
-    return context.repeats.kernel(c, wanted, context.buffers, heuristics, origins, make)
+    return context.kernels.kernel(c, exported, context.buffers, heuristics, origins, make)
 
 
-def _finished(
+def _with_names(
     context: _Context, order: Sequence[Cluster], nodes: Mapping[int, ScheduleNode]
 ) -> tuple[ScheduleNode, ...]:
-    """Name kernels by their place and tell each why its neighbours are not part of it."""
+    """Name kernels by position, and record in each why fusion with its neighbours was refused."""
     names: dict[int, str] = {}
     number = 0
     for c in order:

@@ -1,4 +1,4 @@
-"""Which operation must run before which: by memory, by run-time symbols, by side effects."""
+"""Dependences between operations, through memory, runtime symbols and side effects."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -24,12 +24,12 @@ __all__ = ["Dependence", "Dependences", "Why", "dependences"]
 
 
 class Why(Enum):
-    """What orders two operations."""
+    """Why one operation must run after another."""
 
     RAW = "reads what the other writes"
     WAR = "overwrites what the other reads"
     WAW = "overwrites what the other writes"
-    SYMBOL = "needs a number that the other finds out"
+    SYMBOL = "needs a symbol that the other defines"
     EFFECT = "both have effects that must stay in order"
 
 
@@ -44,7 +44,7 @@ class Dependence:
 
 @frozen
 class Dependences:
-    """For each operation, what it touches and what must run before it."""
+    """For each operation, its accesses and its direct predecessors."""
 
     accesses: tuple[Access, ...]
     before: tuple[tuple[Dependence, ...], ...]
@@ -55,42 +55,42 @@ _RANDOM_WORDS = ("rand", "dropout", "bernoulli", "normal", "multinomial", "unifo
 
 
 def has_effects(op: Operation) -> bool:
-    """Whether a call must keep its place among calls of this sort: it draws from a generator's
-    stream, talks to other processes, or does something that no result shows."""
+    """Return whether a call must stay in order with other such calls: it consumes random numbers,
+    communicates with other processes, or has a side effect that no result represents."""
     match op:
         case CollectiveCall() | CollectiveWait() | CondOp() | WhileOp() | RepeatOp() | CallOp():
             return True
         case Extern(target=target, results=results, mutates=mutates):
             if not results and not mutates:
                 return True
-            return _draws(target)
+            return _is_random(target)
         case _:
             return False
 
 
 @lru_cache(1 << 10)
-def _draws(target: str) -> bool:
-    """Whether an op draws from a generator's stream, in a cache that nobody can observe."""
+def _is_random(target: str) -> bool:
+    """Return whether an op consumes random numbers. Cached: the result depends on the name only."""
     return any(word in target for word in _RANDOM_WORDS)
 
 
 def unbacked_shapes(buffers: Sequence[Buffer]) -> dict[str, frozenset[Sym]]:
-    """Return the unbacked symbols in the shapes of buffers, for those that have some."""
-    found: dict[str, frozenset[Sym]] = {}
+    """Return the unbacked symbols in each buffer's shape and strides, without empty entries."""
+    result: dict[str, frozenset[Sym]] = {}
     for b in buffers:
         symbols = frozenset(
             s for e in (*b.shape, *b.strides) for s in e.free_symbols if s.kind is SymKind.UNBACKED
         )
         if symbols:
-            found[b.name] = symbols
-    return found
+            result[b.name] = symbols
+    return result
 
 
 def dependences(operations: Sequence[Operation], buffers: Sequence[Buffer]) -> Dependences:
-    """Find what must run before each operation, in one walk.
+    """Return the direct predecessors of each operation, computed in one traversal.
 
-    A write comes after the last write and after every read since: later readers then need an edge
-    from the last writer only, so edges stay linear in the size of the program.
+    A write depends on the previous write and on every read since. Later readers then need an edge
+    from the last writer only, so the number of edges is linear in the size of the program.
     """
     shapes = unbacked_shapes(buffers)
     symbolic = any(
@@ -107,26 +107,22 @@ def dependences(operations: Sequence[Operation], buffers: Sequence[Buffer]) -> D
     edges: list[tuple[Dependence, ...]] = []
     for index, op in enumerate(operations):
         touched = access(op, watched)
-        mine: dict[tuple[int, Why, str], Dependence] = {}
-
-        def after(other: int, why: Why, buffer: str = "", mine: dict = mine) -> None:  # type: ignore[type-arg]
-            mine.setdefault((other, why, buffer), Dependence(other, why, buffer))
-
+        predecessors: dict[Dependence, None] = {}
         for name in touched.reads:
             if name in writer:
-                after(writer[name], Why.RAW, name)
+                predecessors[Dependence(writer[name], Why.RAW, name)] = None
         for name in touched.writes:
             if name in writer:
-                after(writer[name], Why.WAW, name)
+                predecessors[Dependence(writer[name], Why.WAW, name)] = None
             for reader in readers.get(name, ()):
                 if reader != index:
-                    after(reader, Why.WAR, name)
+                    predecessors[Dependence(reader, Why.WAR, name)] = None
         for symbol in touched.needs:
             if symbol in definer:
-                after(definer[symbol], Why.SYMBOL)
+                predecessors[Dependence(definer[symbol], Why.SYMBOL)] = None
         if has_effects(op):
             if effect is not None:
-                after(effect, Why.EFFECT)
+                predecessors[Dependence(effect, Why.EFFECT)] = None
             effect = index
         for name in touched.reads:
             readers.setdefault(name, []).append(index)
@@ -140,5 +136,5 @@ def dependences(operations: Sequence[Operation], buffers: Sequence[Buffer]) -> D
                 for symbol in shapes.get(name, ()):
                     definer.setdefault(symbol, index)
         accesses.append(touched)
-        edges.append(tuple(mine.values()))
+        edges.append(tuple(predecessors))
     return Dependences(tuple(accesses), tuple(edges))

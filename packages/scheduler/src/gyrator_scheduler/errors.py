@@ -8,7 +8,7 @@ from gyrator_ir.types import Device
 
 
 class SchedulerError(GyratorError):
-    """A program that can't be scheduled as asked."""
+    """A program that cannot be scheduled."""
 
 
 def target_for(device: Device, targets: Mapping[str, Target]) -> Target:
@@ -19,10 +19,10 @@ def target_for(device: Device, targets: Mapping[str, Target]) -> Target:
     """
     target = targets.get(device.type)
     if target is None:
-        known = ", ".join(sorted(targets)) or "none"
+        device_types = ", ".join(sorted(targets)) or "none"
         raise SchedulerError.of(
             "GY-SCHED-001",
             f"no target is known for the device {device}",
-            help=f"pass a target for {device.type!r}; known: {known}",
+            help=f"pass a target for {device.type!r}; known: {device_types}",
         )
     return target

@@ -1,4 +1,4 @@
-"""Lives of buffers, and which of them can share storage."""
+"""Buffer lifetimes, and which buffers can share storage."""
 
 from collections.abc import Mapping, Sequence
 
@@ -25,7 +25,7 @@ from gyrator_scheduler.fusion.axes import guess
 
 
 def span(buffer: Buffer) -> Expr:
-    """Return how many elements a buffer's storage has, if no size is 0."""
+    """Return the number of elements in a buffer's storage, assuming that no symbolic size is 0."""
     total = 1
     for n, s in zip(buffer.shape, buffer.strides, strict=True):
         if n is ZERO:
@@ -41,12 +41,13 @@ def span(buffer: Buffer) -> Expr:
 
 
 def bytes_of(buffer: Buffer) -> Expr:
-    """Return the bytes of a buffer's storage, if no size is 0."""
+    """Return the size of a buffer's storage in bytes, assuming that no symbolic size is 0."""
     return span(buffer) * buffer.dtype.size
 
 
 def guessed_bytes(buffer: Buffer, facts: ShapeFacts) -> int:
-    """Return the bytes of a buffer for typical sizes: to compare plans, never to allocate."""
+    """Return the size of a buffer in bytes for typical symbol values. For comparing plans only,
+    never for allocation."""
     size = bytes_of(buffer)
     if type(size) is Const:
         return max(size.value, 0)
@@ -55,15 +56,15 @@ def guessed_bytes(buffer: Buffer, facts: ShapeFacts) -> int:
 
 
 Uses = tuple[tuple[str, ...], tuple[str, ...]]
-"""Buffers that a node reads, and those it writes."""
+"""Buffers that a node reads, and buffers that it writes."""
 
 
 def touched(node: ScheduleNode) -> Uses:
-    """Return the buffers that a node reads, and those it writes."""
+    """Return the buffers that a node reads, and the buffers that it writes."""
     if isinstance(node, Kernel):
         return node.reads, node.writes
-    found = access(node, {})
-    return found.reads, found.writes
+    accesses = access(node, {})
+    return accesses.reads, accesses.writes
 
 
 def lifetimes(
@@ -72,8 +73,8 @@ def lifetimes(
     created: Sequence[Buffer],
     outputs: Sequence[Output],
 ) -> tuple[Lifetime, ...]:
-    """Return the life of each created buffer, in order of `created`. `uses` has what each node
-    reads and writes. Buffers that no node touches have no life."""
+    """Return the lifetime of each created buffer that some node accesses, in order of `created`.
+    `uses` has the accesses of each node."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     inputs_of: dict[str, tuple[str, ...]] = {}
@@ -94,13 +95,13 @@ def lifetimes(
 
 
 def sizes_of_buffers(buffers: Sequence[Buffer], facts: ShapeFacts) -> dict[str, int]:
-    """Return the bytes of each buffer by name, for typical sizes."""
+    """Return the size of each buffer in bytes by name, for typical symbol values."""
     return {b.name: guessed_bytes(b, facts) for b in buffers}
 
 
 def peak_at(lives: Sequence[Lifetime], sizes: Mapping[str, int]) -> tuple[int, int]:
-    """Return the most bytes of created buffers alive at once, and the first node at which
-    that is so. A buffer that takes over another's storage during one node counts once."""
+    """Return the peak memory of the created buffers in bytes, and the first node that reaches it. A
+    pair of buffers that share storage in place during one node counts once."""
     last = {life.buffer: life.last for life in lives}
     change: dict[int, int] = {}
     for life in lives:
@@ -109,29 +110,30 @@ def peak_at(lives: Sequence[Lifetime], sizes: Mapping[str, int]) -> tuple[int, i
         start = life.first + 1 if shared else life.first
         change[start] = change.get(start, 0) + size
         change[life.last + 1] = change.get(life.last + 1, 0) - size
-    most = now = place = 0
+    most = now = position = 0
     for n in sorted(change):
         now += change[n]
         if now > most:
-            most, place = now, n
-    return most, place
+            most, position = now, n
+    return most, position
 
 
 def needs(schedule: Schedule) -> int:
-    """Return the peak of a schedule in bytes, for typical sizes."""
+    """Return the peak memory of a schedule in bytes, for typical symbol values."""
     return peak_at(schedule.lifetimes, sizes_of_buffers(schedule.buffers, schedule.facts))[0]
 
 
 def program_peak(program: LoopProgram) -> int:
-    """Return the peak of running a program operation by operation, as eager execution does."""
-    found = (access(op, {}) for op in program.operations)
-    uses = [(a.reads, a.writes) for a in found]
+    """Return the peak memory in bytes of running a program operation by operation, as eager
+    execution does."""
+    accesses = (access(op, {}) for op in program.operations)
+    uses = [(a.reads, a.writes) for a in accesses]
     lives = lifetimes(program.operations, uses, program.buffers, program.outputs)
     return peak_at(lives, sizes_of_buffers(program.buffers, program.facts))[0]
 
 
 def allocated(node: ScheduleNode, buffer: str) -> bool:
-    """Whether the host allocates a buffer that a node creates (and not the callee)."""
+    """Return whether the host, not the callee, allocates a buffer that a node creates."""
     if isinstance(node, RepeatOp):
         return buffer in node.stacks
     if isinstance(node, Extern):
@@ -140,32 +142,34 @@ def allocated(node: ScheduleNode, buffer: str) -> bool:
 
 
 def _owned(node: ScheduleNode, buffer: str) -> bool:
-    """Whether the storage of a buffer that a node creates is the program's alone, for others to
-    take over. Libraries of ATen give fresh ones; other callees may keep what they gave."""
+    """Return whether the program exclusively owns the storage of a buffer that a node creates, so
+    that other buffers may reuse it. Library calls to ATen return fresh storage; other callees may
+    retain a reference to their results."""
     if isinstance(node, Extern) and node.out is None:
         return node.target.startswith("aten.") and node.reason == "library" and not node.mutates
     return allocated(node, buffer)
 
 
 @define(eq=False)
-class _Places:
-    """Storages that are free to take over, by device and size."""
+class _FreeStorages:
+    """Storages that are free for reuse, by device and size."""
 
     free: dict[tuple[Device, Expr], list[str]] = field(factory=dict)
 
-    def give(self, buffer: Buffer, size: Expr) -> None:
+    def release(self, buffer: Buffer, size: Expr) -> None:
         self.free.setdefault((buffer.device, size), []).append(buffer.name)
 
-    def take(self, buffer: Buffer, size: Expr) -> str | None:
-        found = self.free.get((buffer.device, size))
-        return found.pop() if found else None
+    def acquire(self, buffer: Buffer, size: Expr) -> str | None:
+        names = self.free.get((buffer.device, size))
+        return names.pop() if names else None
 
 
 def with_reuse(
     lives: Sequence[Lifetime], nodes: Sequence[ScheduleNode], buffers: Mapping[str, Buffer]
 ) -> tuple[Lifetime, ...]:
-    """Let buffers take over storages of equal size: in place where a kernel reads each element of
-    a dying buffer just before it writes the same place, else from buffers that are dead."""
+    """Return lifetimes in which buffers reuse storages of equal size: in place, if a kernel reads
+    each element of a dying buffer just before it writes the same address, else that of a buffer
+    that is already dead."""
     births: dict[int, list[int]] = {}
     deaths: dict[int, list[int]] = {}
     for n, life in enumerate(lives):
@@ -173,7 +177,7 @@ def with_reuse(
         deaths.setdefault(life.last, []).append(n)
     sizes = {life.buffer: bytes_of(buffers[life.buffer]) for life in lives}
     result = list(lives)
-    places = _Places()
+    storages = _FreeStorages()
     for n, node in enumerate(nodes):
         dying = [
             lives[d].buffer
@@ -192,29 +196,29 @@ def with_reuse(
             if source is not None:
                 dying.remove(source)
             else:
-                source = places.take(buffer, sizes[buffer.name])
+                source = storages.acquire(buffer, sizes[buffer.name])
             if source is not None:
                 life = lives[b]
                 result[b] = Lifetime(life.buffer, life.first, life.last, source)
         for name in dying:
-            places.give(buffers[name], sizes[name])
+            storages.release(buffers[name], sizes[name])
         for d in deaths.get(n, ()):
             name = lives[d].buffer
             if lives[d].first == n and _owned(node, name):
-                places.give(buffers[name], sizes[name])
+                storages.release(buffers[name], sizes[name])
     return tuple(result)
 
 
 def _added_to(
     call: Extern, buffer: Buffer, dying: Sequence[str], buffers: Mapping[str, Buffer]
 ) -> str | None:
-    """Return a dying buffer that a call only adds to."""
+    """Return the dying buffer that a call accumulates into, or None."""
     name = call.accumulator
     if name is None or name not in dying:
         return None
     first, old = call.args[0], buffers[name]
-    whole = TensorRef(name, buffer.dtype, buffer.shape, buffer.strides, ZERO)
-    same = first == whole and (old.dtype, old.shape, old.strides, old.device) == (
+    full_view = TensorRef(name, buffer.dtype, buffer.shape, buffer.strides, ZERO)
+    same = first == full_view and (old.dtype, old.shape, old.strides, old.device) == (
         buffer.dtype, buffer.shape, buffer.strides, buffer.device,
     )  # fmt: skip
     return name if same else None
@@ -227,8 +231,8 @@ def _in_place(
     buffers: Mapping[str, Buffer],
     sizes: Mapping[str, Expr],
 ) -> str | None:
-    """Return a dying buffer whose every element is read for the last time by the point that then
-    writes the same place of `buffer`."""
+    """Return a dying buffer of which each element is last read by the iteration that then writes
+    the same address of `buffer`, or None."""
     size = sizes[buffer.name]
     options = [
         x

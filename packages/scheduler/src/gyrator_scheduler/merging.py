@@ -1,4 +1,4 @@
-"""Adjacent axes that every address walks as one become one."""
+"""Merging of adjacent axes that every address traverses as one."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -23,7 +23,7 @@ def with_expressions(body: Iterable[S], change: Callable[[Expr], Expr]) -> tuple
 
 
 def drop_ones(axes: Sequence[Axis], new: dict[Expr, Expr]) -> tuple[Axis, ...]:
-    """Remove axes of extent 1 from a list and, in place, from the expressions."""
+    """Remove axes of extent 1 from a list and, in place, from the values of `new`."""
     ones = {a.symbol: ZERO for a in axes if a.extent is ONE}
     if not ones:
         return tuple(axes)
@@ -33,8 +33,8 @@ def drop_ones(axes: Sequence[Axis], new: dict[Expr, Expr]) -> tuple[Axis, ...]:
 
 
 def merge(axes: Sequence[Axis], new: dict[Expr, Expr]) -> tuple[Axis, ...]:
-    """Merge neighbours of a list of axes where each expression, in the values of `new`, depends on
-    them only through their row-major position. The values are rewritten in place.
+    """Merge neighbouring axes if every expression depends on them only through their row-major
+    position. The expressions are the values of `new`, which are rewritten in place.
 
     A merged axis keeps the symbol of its innermost part.
     """
@@ -49,18 +49,18 @@ def merge(axes: Sequence[Axis], new: dict[Expr, Expr]) -> tuple[Axis, ...]:
 def _merge(
     axes: tuple[Axis, ...], values: tuple[Expr, ...]
 ) -> tuple[tuple[Axis, ...], tuple[Expr, ...]]:
-    """Do `merge` for distinct values, in a cache that nobody can observe."""
+    """Implement `merge` for distinct values. Cached: a pure function of its arguments."""
     new = {e: e for e in values}
-    left = list(axes)
-    place = len(left) - 2
-    while place >= 0:
-        outer, inner = left[place], left[place + 1]
+    remaining = list(axes)
+    position = len(remaining) - 2
+    while position >= 0:
+        outer, inner = remaining[position], remaining[position + 1]
         changed = _merged(outer, inner, new)
         if changed is not None:
             new.update(changed)
-            left[place : place + 2] = [Axis(inner.symbol, outer.extent * inner.extent)]
-        place -= 1
-    return tuple(left), tuple([new[e] for e in values])
+            remaining[position : position + 2] = [Axis(inner.symbol, outer.extent * inner.extent)]
+        position -= 1
+    return tuple(remaining), tuple([new[e] for e in values])
 
 
 def _merged(outer: Axis, inner: Axis, new: Mapping[Expr, Expr]) -> dict[Expr, Expr] | None:

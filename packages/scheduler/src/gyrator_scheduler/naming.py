@@ -1,9 +1,9 @@
-"""Names that nothing else has."""
+"""Unique names."""
 
 
-def fresh(stem: str, taken: set[str]) -> str:
-    """Return a name like `stem` that is not taken, and take it."""
-    while stem in taken:
+def fresh(stem: str, used_names: set[str]) -> str:
+    """Return a name that starts with `stem` and is not in `used_names`, and add it there."""
+    while stem in used_names:
         stem += "_"
-    taken.add(stem)
+    used_names.add(stem)
     return stem

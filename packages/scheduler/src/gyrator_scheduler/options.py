@@ -1,4 +1,4 @@
-"""What a caller may choose of a schedule. Every field has a default."""
+"""Options of the scheduler. Every field has a default."""
 
 from attrs import field, frozen
 
@@ -9,58 +9,60 @@ from gyrator_ir.passes import PassEdits
 
 @frozen(kw_only=True)
 class SchedulerOptions:
-    """Options of `schedule` and `plan_host`. They change speed and checks, not what results
-    mean."""
+    """Options of `schedule` and `plan_host`. They affect speed and checks, never the meaning of
+    results."""
 
     fusion: bool = field(default=True, validator=exactly(bool))
-    """Put several operations into one kernel."""
+    """Fuse several operations into one kernel."""
     inline: bool = field(default=True, validator=exactly(bool))
-    """Compute cheap values again where they are read, instead of keeping them in buffers."""
+    """Recompute cheap values in their readers instead of storing them in buffers."""
     together: bool = field(default=True, validator=exactly(bool))
-    """Launch small kernels together where none waits for another."""
+    """Launch small independent kernels together."""
     reorder: bool = field(default=True, validator=exactly(bool))
-    """Move nodes to shorten the lives of buffers."""
+    """Reorder nodes to shorten buffer lifetimes."""
     reuse: bool = field(default=True, validator=exactly(bool))
-    """Let a buffer take over the storage of a dead one."""
+    """Let a buffer reuse the storage of a dead one."""
     pool: bool = field(default=True, validator=exactly(bool))
-    """Place small temporaries in one allocation."""
+    """Allocate small temporaries from a shared pool."""
     numerics: Numerics = field(default=Numerics.EAGER, validator=exactly(Numerics))
-    """`FAST` lets the pass `elide-roundings` run. `BATCH_INVARIANT` keeps reductions whole, their
-    axes in the program's order."""
+    """`FAST` enables the pass `elide-roundings`. `BATCH_INVARIANT` does not split reductions and
+    keeps their axes in program order."""
     passes: PassEdits = field(default=PassEdits(), validator=exactly(PassEdits))
-    """Changes of `passes.loop_pipeline` and `passes.kernel_pipeline`."""
+    """Edits to `passes.loop_pipeline` and `passes.kernel_pipeline`."""
     verify_each: bool = field(default=False, validator=exactly(bool))
-    """Verify the program after every pass that changed it."""
+    """Verify the program after every pass that changes it."""
     keep_peak: bool = field(default=True, validator=exactly(bool))
-    """Fuse less where the plan would need more memory than running operation by operation, each
+    """Fuse less if the plan would need more memory than running operation by operation with each
     buffer freed after its last use."""
     hold_operands: bool = field(default=True, validator=exactly(bool))
-    """Producers may be computed later than the program says, holding their operands longer."""
+    """Allow producers to be computed later than in program order, which extends the lifetimes of
+    their operands."""
     reach: int = field(default=1 << 60, validator=natural)
-    """Operations farther apart in the program than this do not join."""
+    """Operations farther apart in the program than this are not fused."""
     merge_candidates: int = field(default=8, validator=natural)
-    """The most kernels that an operation tries to join."""
+    """Maximum number of kernels that fusion tries to join an operation with."""
     search_steps: int = field(default=96, validator=natural)
-    """The most nodes visited to prove that joining two kernels makes no cycle; beyond, they stay
-    apart."""
+    """Maximum number of nodes visited to prove that fusing two kernels creates no cycle. If the
+    proof takes more, the kernels are not fused."""
     device_graphs: bool = field(default=False, validator=exactly(bool))
-    """Plan what device graphs capture, and bring it together."""
+    """Plan which nodes device graphs capture, and group those nodes."""
     graph_parts: bool = field(default=True, validator=exactly(bool))
-    """Graphs may capture parts of a program, and not only whole ones."""
+    """Allow graphs to capture parts of a program, not only whole programs."""
     size_asserts: bool = field(default=False, validator=exactly(bool))
-    """Raise where an op that is not torch's own returns something other than its meta function
-    says, instead of mending it."""
+    """Raise an error when the result of a custom op differs from its meta function, instead of
+    converting the result."""
     inputs_checked: bool = field(default=True, validator=exactly(bool))
-    """Compare what the caller passes with what the program takes it for."""
+    """Check that the caller's tensors have the dtypes, devices, sizes and strides that the program
+    was compiled for."""
     nan_asserts: bool = field(default=False, validator=exactly(bool))
-    """Check every tensor that a kernel or call writes for NaN and infinity."""
+    """Check every tensor written by a kernel or call for NaN and infinity."""
     profile: bool = field(default=False, validator=exactly(bool))
     """Run each kernel and call inside a named range of the profiler."""
 
     comments: bool = field(default=True, validator=exactly(bool))
-    """Say in the host program which operations each launch and call came from."""
+    """Name, in comments of the host program, the operations that each launch or call implements."""
 
     @property
     def in_order(self) -> bool:
-        """Whether reductions take their terms in the program's order."""
+        """Whether reductions must accumulate in program order."""
         return self.numerics is Numerics.BATCH_INVARIANT

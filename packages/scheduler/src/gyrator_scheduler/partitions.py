@@ -1,7 +1,7 @@
-"""Stretches of a schedule that device graphs capture, and why the others stay outside.
+"""Partitions of a schedule that device graphs capture, and why other nodes are not captured.
 
-`build` determines for every node whose graph can hold it (`fits`), brings those of one device
-together, and plans the partitions once, into `Schedule.partitions`.
+`build` determines the device whose graph can capture each node (`fits`), groups nodes by device,
+and records the partitions in `Schedule.partitions`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,12 +20,12 @@ from gyrator_scheduler.memory import touched
 from gyrator_scheduler.options import SchedulerOptions
 
 LEAST = 2
-"""Nodes that a part of a program must have for a graph to save anything."""
+"""Minimum number of nodes for which capturing part of a program saves time."""
 
 
 @frozen
 class Fit:
-    """The device whose graph can hold a node, or why none can."""
+    """The device whose graph can capture a node, or the reason why none can."""
 
     device: Device | None
     reason: str = ""
@@ -37,10 +37,10 @@ def fits(
     targets: Mapping[str, Target],
     options: SchedulerOptions,
 ) -> Iterator[Fit]:
-    """Yield for each node which device's graph can hold it."""
+    """Yield, for each node, the device whose graph can capture it."""
     for node in nodes:
         if options.nan_asserts:
-            yield Fit(None, "the host looks for NaN in what is computed")
+            yield Fit(None, "the host checks results for NaN")
         else:
             yield _fit(node, buffers, targets)
 
@@ -48,16 +48,16 @@ def fits(
 def _fit(node: ScheduleNode, buffers: Mapping[str, Buffer], targets: Mapping[str, Target]) -> Fit:
     if not isinstance(node, Kernel) and (why := uncaptured(node)):
         return Fit(None, why)
-    found = [buffers[name] for part in touched(node) for name in part if name in buffers]
-    devices = sorted({b.device for b in found}, key=str)
+    touched_buffers = [buffers[name] for part in touched(node) for name in part if name in buffers]
+    devices = sorted({b.device for b in touched_buffers}, key=str)
     for device in devices:
         target = targets.get(device.type)
         if target is None or not target.capabilities.graphs:
             return Fit(None, f"{device.type} has no device graphs")
     if len(devices) != 1:
-        said = " and ".join(map(str, devices))
-        return Fit(None, f"its tensors are on {said}" if said else "it touches no tensor")
-    if _has_symbols(node) or not all(map(_is_fixed, found)):
+        names = " and ".join(map(str, devices))
+        return Fit(None, f"its tensors are on {names}" if names else "it touches no tensor")
+    if _has_symbols(node) or not all(map(_is_fixed, touched_buffers)):
         return Fit(None, "its sizes change from call to call")
     return Fit(devices[0])
 
@@ -72,45 +72,51 @@ def _is_fixed(buffer: Buffer) -> bool:
     return all(isinstance(e, Const) for e in (*buffer.shape, *buffer.strides))
 
 
-def planned(schedule: Schedule, found: Sequence[Fit], parts: bool) -> Schedule:
-    """Return a schedule with its partitions. `found` says for each node whose graph can hold it.
+def planned(schedule: Schedule, fits_of_nodes: Sequence[Fit], parts: bool) -> Schedule:
+    """Return the schedule with its partitions. `fits_of_nodes` has one `Fit` for each node.
 
-    Without `parts`, graphs capture whole programs alone. Storages do not cross the border of a
-    graph, whose results are memory of its own.
+    Without `parts`, graphs capture only whole programs. Storage is not reused across the boundary
+    of a graph, because a graph's results are in its own memory.
     """
     spans: list[tuple[int, int, Fit]] = []
-    for fit, group in groupby(found):
+    for fit, group in groupby(fits_of_nodes):
         start = spans[-1][1] if spans else 0
         spans.append((start, start + len(list(group)), fit))
-    whole = len(spans) == 1 and stands_alone(schedule, spans[0][2].device)
+    covers_all = len(spans) == 1 and stands_alone(schedule, spans[0][2].device)
     result: list[Partition] = []
     for start, end, fit in spans:
         device, reason = fit.device, fit.reason
-        if device is not None and not whole:
+        if device is not None and not covers_all:
             if not parts:
-                device, reason = None, "host programs in this language are captured whole or not"
+                device, reason = None, "this wrapper captures only whole programs"
             elif end - start < LEAST:
                 device, reason = None, "a graph of one kernel or call saves nothing"
         if result and device is None and (result[-1].device, result[-1].reason) == (None, reason):
             start = result.pop().start
         result.append(Partition(start, end, device, reason))
-    made = evolve(schedule, partitions=tuple(result))
-    return evolve(made, lifetimes=_kept_apart(made.lifetimes, captured(made)))
+    partitioned = evolve(schedule, partitions=tuple(result))
+    return evolve(
+        partitioned, lifetimes=_without_crossing_reuse(partitioned.lifetimes, captured(partitioned))
+    )
 
 
 def stands_alone(schedule: Schedule, device: Device | None) -> bool:
-    """Whether a graph of `device` that holds all nodes may stand for the program itself: tensors of
-    that device alone come and go, and there is no other program."""
+    """Return whether a graph of `device` that captures all nodes can replace the whole program: all
+    inputs and outputs are tensors of that device, and there are no subprograms."""
     if device is None or schedule.subschedules:
         return False
-    given = all(isinstance(i, TensorInput) for i in schedule.inputs)
-    returned = all(isinstance(o, TensorRef | Literal) for o in schedule.outputs)
+    tensor_inputs = all(isinstance(i, TensorInput) for i in schedule.inputs)
+    plain_outputs = all(isinstance(o, TensorRef | Literal) for o in schedule.outputs)
     buffers = buffers_of(schedule).values()
-    return given and returned and all(b.device == device and _is_fixed(b) for b in buffers)
+    return (
+        tensor_inputs
+        and plain_outputs
+        and all(b.device == device and _is_fixed(b) for b in buffers)
+    )
 
 
-def whole(schedule: Schedule) -> Device | None:
-    """Return the device whose graph stands for the program itself; None where none does."""
+def captured_device(schedule: Schedule) -> Device | None:
+    """Return the device whose graph replaces the whole program, or None."""
     if len(schedule.partitions) != 1:
         return None
     (only,) = schedule.partitions
@@ -118,14 +124,16 @@ def whole(schedule: Schedule) -> Device | None:
 
 
 def captured(schedule: Schedule) -> tuple[Partition, ...]:
-    """Return the partitions that a graph captures apart from the rest of the program."""
-    if whole(schedule) is not None:
+    """Return the partitions that are captured separately from the rest of the program."""
+    if captured_device(schedule) is not None:
         return ()
     return tuple(p for p in schedule.partitions if p.device is not None)
 
 
-def _kept_apart(lives: Sequence[Lifetime], parts: Sequence[Partition]) -> tuple[Lifetime, ...]:
-    """Return lives of which none takes over a storage across the border of a graph."""
+def _without_crossing_reuse(
+    lives: Sequence[Lifetime], parts: Sequence[Partition]
+) -> tuple[Lifetime, ...]:
+    """Return lifetimes without reuse of storage across the boundary of a graph."""
     home = {life.buffer: _part_of(life.first, parts) for life in lives}
     return tuple(
         evolve(life, reuses=None)
@@ -140,16 +148,16 @@ def _part_of(node: int, parts: Sequence[Partition]) -> int:
 
 
 def buffers_of(schedule: Schedule) -> dict[str, Buffer]:
-    """Return all tensors of a schedule by name: given, constant and created ones."""
-    given = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
+    """Return all tensors of a schedule by name: inputs, constants and created buffers."""
+    inputs = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
     constants = [c.buffer for c in schedule.constants]
-    return {b.name: b for b in (*given, *constants, *schedule.buffers)}
+    return {b.name: b for b in (*inputs, *constants, *schedule.buffers)}
 
 
 def home(schedule: Schedule) -> Device | None:
-    """Return the device to make current while a program runs; None for the host's.
+    """Return the device to make current while a program runs; None for host-only programs.
 
-    Of several, the first: kernels on the others are launched inside of guards.
+    If there are several, the first: kernels on the others are launched inside device guards.
     """
     devices = {b.device for b in buffers_of(schedule).values() if not b.device.is_host}
     return min(devices, key=lambda d: (d.index or 0, d.type), default=None)

@@ -12,7 +12,7 @@ from gyrator_ir.loop.nodes import LoopProgram
 from gyrator_ir.passes import Tracer
 from gyrator_ir.target import Target
 from gyrator_scheduler.build import build, choices
-from gyrator_scheduler.fusion.repeats import Repeats
+from gyrator_scheduler.fusion.kernel_cache import KernelCache
 from gyrator_scheduler.host.plan import host_program
 from gyrator_scheduler.memory import needs, program_peak
 from gyrator_scheduler.options import SchedulerOptions
@@ -31,14 +31,14 @@ def schedule(
     """Decide which operations share kernels, in which order nodes run, and how long buffers live.
 
     `targets` maps device types to targets; every device that a kernel of the program runs on must
-    be among them. A template that its target does not offer, or for which `refuses` has a reason,
-    as kernel languages may have, becomes its library call.
+    be among them. A template becomes its library call if its target does not offer it, or if
+    `refuses`, which represents the kernel language, returns a non-empty reason.
 
     Raises:
         SchedulerError: GY-SCHED-001, when a device has no target.
-        VerifyError: with `options.verify_each` or passes of the caller's, when a pass breaks an
+        VerifyError: with `options.verify_each` or caller-supplied passes, when a pass breaks an
             invariant.
-        LateError: GY-COMPILE-003, when the tracer's deadline is past.
+        LateError: GY-COMPILE-003, when the tracer's deadline has passed.
     """
     takes("schedule", program, LoopProgram)
     takes("schedule", options, SchedulerOptions)
@@ -46,14 +46,14 @@ def schedule(
     program = offered(program, targets, refuses)
     best: tuple[int, Schedule] | None = None
     limit = program_peak(program) + _slack(program, targets) if options.keep_peak else None
-    repeats = Repeats()
+    kernels = KernelCache()
     deadline = NEVER if tracer is None else tracer.deadline
     for choice in choices(options):
         improved = loop_pipeline(choice, targets).run(program, tracer)
-        made = build(improved, choice, targets, limit, repeats, deadline)
-        needed = needs(made)
-        if best is None or needed < best[0]:
-            best = needed, made
+        candidate = build(improved, choice, targets, limit, kernels, deadline)
+        peak = needs(candidate)
+        if best is None or peak < best[0]:
+            best = peak, candidate
         if limit is None or best[0] <= limit:
             break
     assert best is not None
@@ -65,14 +65,14 @@ def offered(
     targets: Mapping[str, Target],
     refuses: Callable[[TemplateKernel], str] = nothing_refused,
 ) -> LoopProgram:
-    """Return the program that passes start from: without templates that become library calls."""
+    """Return the input of the pass pipeline: templates without a kernel become library calls."""
     return with_fallbacks(program, lambda k: not_offered(k, targets) or refuses(k))
 
 
 def plan_host(
     schedule: Schedule, options: SchedulerOptions, targets: Mapping[str, Target]
 ) -> HostProgram:
-    """Write what the host does in one call: bindings, allocations, launches, calls, and results."""
+    """Return the host program of one call: bindings, allocations, launches, calls and results."""
     takes("plan_host", schedule, Schedule)
     takes("plan_host", options, SchedulerOptions)
     takes("plan_host", targets, Mapping)
@@ -80,6 +80,6 @@ def plan_host(
 
 
 def _slack(program: LoopProgram, targets: Mapping[str, Target]) -> int:
-    """Return how many bytes a plan may need beyond the program's own peak."""
+    """Return the number of bytes by which a plan may exceed the peak of the program order."""
     devices = {b.device.type for b in program.buffers}
     return max((targets[d].heuristics.slack_bytes for d in devices if d in targets), default=0)

@@ -1,4 +1,4 @@
-"""Templates: which of them become kernels, and what their kernels are."""
+"""Templates: which of them become kernels, and how those kernels are built."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -23,11 +23,11 @@ from gyrator_scheduler.errors import target_for
 def template_kernel(
     node: Template, name: str, buffers: Mapping[str, Buffer]
 ) -> tuple[TemplateKernel, tuple[str, ...]]:
-    """Return the kernel of a template, whose parameters are called `p0`, `p1`, ..., and the
-    buffers to launch it with."""
+    """Return the kernel of a template, with parameters `p0`, `p1`, ..., and the buffers to launch
+    it with."""
     tensors = (*node.inputs, *node.outputs)
-    given = tuple(dict.fromkeys(t.buffer for t in tensors))
-    names = {buffer: f"p{n}" for n, buffer in enumerate(given)}
+    parameters = tuple(dict.fromkeys(t.buffer for t in tensors))
+    names = {buffer: f"p{n}" for n, buffer in enumerate(parameters)}
     kernel = TemplateKernel(
         name=name,
         device=buffers[node.outputs[0].buffer].device,
@@ -35,27 +35,28 @@ def template_kernel(
         inputs=tuple(evolve(t, buffer=names[t.buffer]) for t in node.inputs),
         outputs=tuple(evolve(t, buffer=names[t.buffer]) for t in node.outputs),
         attributes=node.attributes,
-        parameters=tuple(evolve(buffers[b], name=names[b]) for b in given),
+        parameters=tuple(evolve(buffers[b], name=names[b]) for b in parameters),
         sizes=_sizes(tensors, node.formulas),
         origins=node.origins,
         formulas=formulas_on(node.formulas, names),
     )
-    return kernel, given
+    return kernel, parameters
 
 
 def _sizes(tensors: Iterable[TensorRef], formulas: Iterable[Formula]) -> tuple[Sym, ...]:
     layouts: list[Expr] = [e for t in tensors for e in (*t.shape, *t.strides, t.offset)]
-    found = {s for e in layouts for s in e.free_symbols} | set(sizes_in(formulas))
-    sizes = [s for s in found if s.kind in (SymKind.SIZE, SymKind.UNBACKED)]
+    symbols = {s for e in layouts for s in e.free_symbols} | set(sizes_in(formulas))
+    sizes = [s for s in symbols if s.kind in (SymKind.SIZE, SymKind.UNBACKED)]
     return tuple(sorted(sizes, key=lambda s: s.name))
 
 
 def with_fallbacks(program: LoopProgram, refused: Callable[[TemplateKernel], str]) -> LoopProgram:
-    """Replace templates that `refused` gives a reason for by their library calls, which keep the
-    reason; those of subprograms too.
+    """Replace each template for which `refused` returns a reason by its library call, which
+    records the reason. Subprograms are included.
 
     Raises:
-        RefusedError: GY-SCHED-023, when there is no such call: PyTorch runs the node.
+        RefusedError: GY-SCHED-023, when a refused template has no library call. The node then runs
+            in eager PyTorch.
     """
     subprograms = tuple(with_fallbacks(p, refused) for p in program.subprograms)
     if subprograms != program.subprograms:
@@ -69,26 +70,26 @@ def with_fallbacks(program: LoopProgram, refused: Callable[[TemplateKernel], str
             reason = refused(template_kernel(op, op.name, buffers)[0])
             if reason:
                 if op.fallback is None:
-                    raise _alone(program, op, reason)
+                    raise _refused_error(program, op, reason)
                 operations.append(evolve(op.fallback, reason=reason))
                 continue
         operations.append(op)
     return evolve(program, operations=tuple(operations))
 
 
-def _alone(program: LoopProgram, op: Template, reason: str) -> RefusedError:
+def _refused_error(program: LoopProgram, op: Template, reason: str) -> RefusedError:
     where = tuple(program.origins[o].node for o in op.origins)
     why = Diagnostic("GY-SCHED-023", f"{op.kind.value}: {reason}", provenance=where)
     return RefusedError(dict.fromkeys(where or (op.name,), why))
 
 
 def nothing_refused(kernel: TemplateKernel) -> str:
-    """Return an empty text: the answer where no kernel language is asked."""
+    """Return an empty string: by default, no kernel language refuses a template."""
     return ""
 
 
 def not_offered(kernel: TemplateKernel, targets: Mapping[str, Target]) -> str:
-    """Return why no kernel of the device's target can hold a template, or an empty text.
+    """Return why the device's target has no kernel for a template, or an empty string.
 
     Raises:
         SchedulerError: GY-SCHED-001, when the device has no target.

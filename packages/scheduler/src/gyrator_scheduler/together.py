@@ -1,4 +1,4 @@
-"""Which kernels one launch runs: small ones that need not wait for one another."""
+"""Grouping of small independent kernels into one launch."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -8,8 +8,8 @@ from attrs import define, evolve, field
 from gyrator_ir.kernel.nodes import Lifetime, Together
 from gyrator_scheduler.fusion.cluster import Cluster
 
-REACH = 64
-"""A kernel moves ahead of at most so many launches."""
+MAX_MOVE = 64
+"""Maximum number of launches that a kernel is moved ahead of."""
 
 
 @define(eq=False)
@@ -20,9 +20,9 @@ class _Launch:
 
 @define(eq=False)
 class _Open:
-    """Launches of one kind that more kernels may join, in order."""
+    """Positions of the launches of one kind that more kernels may join, in ascending order."""
 
-    places: list[int] = field(factory=list)
+    positions: list[int] = field(factory=list)
 
 
 def launches(
@@ -32,67 +32,71 @@ def launches(
     tensors: Mapping[int, int],
     limit: Callable[[Cluster], int],
 ) -> list[list[Cluster]]:
-    """Return the clusters of `order`, a right order of some of `clusters`, as launches in an order.
+    """Return the clusters of `order`, a topological order of a subset of `clusters`, grouped into
+    launches in execution order.
 
-    Each joins the first launch of its kind, None for those that stay alone, that comes after all
-    that it waits for and does not pass more than `limit` tensors; `tensors` has their numbers.
+    A cluster joins the first launch of its `kind` that runs after all of its predecessors and still
+    passes at most `limit` tensors; clusters of kind None are launched alone. `tensors` maps
+    clusters to their numbers of tensors.
     """
     by_id = {c.id: c for c in clusters}
-    made: list[_Launch] = []
+    result: list[_Launch] = []
     after: dict[int, int] = {}
     open_: dict[Hashable, _Open] = {}
 
     def earliest(c: Cluster) -> int:
-        """Return the place of the first launch after all that a cluster waits for."""
-        found = 0
+        """Return the position of the first launch that may run a cluster."""
+        position = 0
         for b in c.before:
-            if b not in after:  # no kernel came of it
+            if b not in after:  # the predecessor produced no kernel
                 after[b] = earliest(by_id[b])
-            found = max(found, after[b])
-        return found
+            position = max(position, after[b])
+        return position
 
     for c in order:
         key = kind(c)
         first = earliest(c)
-        place = len(made)
+        position = len(result)
         if key is not None:
             queue = open_.setdefault(key, _Open())
             room = limit(c) - tensors[c.id]
-            start = bisect_left(queue.places, max(first, len(made) - REACH))
-            place = next((n for n in queue.places[start:] if made[n].tensors <= room), place)
-            if place == len(made):
-                queue.places.append(place)
-        if place == len(made):
-            made.append(_Launch())
-        made[place].members.append(c)
-        made[place].tensors += tensors.get(c.id, 0)
-        after[c.id] = place + 1
-    return [launch.members for launch in made]
+            start = bisect_left(queue.positions, max(first, len(result) - MAX_MOVE))
+            position = next(
+                (n for n in queue.positions[start:] if result[n].tensors <= room), position
+            )
+            if position == len(result):
+                queue.positions.append(position)
+        if position == len(result):
+            result.append(_Launch())
+        result[position].members.append(c)
+        result[position].tensors += tensors.get(c.id, 0)
+        after[c.id] = position + 1
+    return [launch.members for launch in result]
 
 
 def ranges(groups: Sequence[Sequence[Cluster]]) -> tuple[Together, ...]:
-    """Return where launches of several kernels lie among their nodes."""
-    found: list[Together] = []
+    """Return the node ranges of the launches that run several kernels."""
+    result: list[Together] = []
     at = 0
     for group in groups:
         if len(group) > 1:
-            found.append(Together(at, at + len(group)))
+            result.append(Together(at, at + len(group)))
         at += len(group)
-    return tuple(found)
+    return tuple(result)
 
 
 def step_of(together: Sequence[Together], count: int) -> list[tuple[int, int]]:
-    """Return for each of `count` nodes, and the end, the first and the last that it runs with."""
-    found = [(n, n) for n in range(count + 1)]
+    """Return, for each of `count` nodes and the end, the first and last node of its launch."""
+    result = [(n, n) for n in range(count + 1)]
     for t in together:
-        found[t.start : t.end] = [(t.start, t.end - 1)] * (t.end - t.start)
-    return found
+        result[t.start : t.end] = [(t.start, t.end - 1)] * (t.end - t.start)
+    return result
 
 
 def widened(
     lives: Sequence[Lifetime], together: Sequence[Together], count: int
 ) -> tuple[Lifetime, ...]:
-    """Return lives that last for the whole of each launch that they touch."""
+    """Return lifetimes extended to cover every launch that they overlap."""
     if not together:
         return tuple(lives)
     steps = step_of(together, count)

@@ -1,6 +1,6 @@
-"""`python -m gyrator_testing kernels --target acme`: looks for kernels that a language gets wrong.
+"""`python -m gyrator_testing kernels --target acme`: searches for miscompiled kernels.
 
-What a target is, the package `gyrator` knows, which this one does not depend on.
+Targets are resolved by the package `gyrator`, which this package does not depend on.
 """
 
 import importlib
@@ -8,7 +8,7 @@ import sys
 from types import MappingProxyType
 
 COMMANDS = MappingProxyType({"kernels": "gyrator.cli.kernels"})
-"""Where the commands are, by name."""
+"""The modules of the commands, by name."""
 
 
 def main(arguments: list[str]) -> int:

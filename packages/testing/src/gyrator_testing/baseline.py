@@ -1,7 +1,6 @@
-"""The plainest scheduling: one kernel an operation, no buffer reused, everything freed at the end.
+"""A baseline scheduler: one kernel per operation, no buffer reuse, everything freed at the end.
 
-It fuses nothing and chooses nothing, so that what follows the scheduler can be tested on programs
-whose meaning is known.
+It makes no decisions, so that the stages after the scheduler can be tested independently of it.
 """
 
 from attrs import evolve
@@ -164,15 +163,15 @@ def _parameter(i: Input) -> Parameter:
 
 
 class _Host:
-    """Collects instructions."""
+    """Builds the instructions of a host program."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.out: list[Instruction] = []
         self.symbols: set[Sym] = set()
         self.views = 0
-        given = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
-        declared = (*given, *(c.buffer for c in schedule.constants), *schedule.buffers)
+        inputs = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
+        declared = (*inputs, *(c.buffer for c in schedule.constants), *schedule.buffers)
         self.buffers = {b.name: b for b in declared}
         self.lives = {life.buffer: life for life in schedule.lifetimes}
 

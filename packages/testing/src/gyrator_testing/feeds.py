@@ -1,4 +1,4 @@
-"""Seeded arguments for programs, and the comparison of what programs make of them."""
+"""Seeded arguments for programs, and comparison of their results."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,10 +30,10 @@ from gyrator_testing.levels import run_program
 __all__ = ["Feed", "assert_same_meaning", "feed"]
 
 USUAL_SIZE = 5
-"""What a size symbol is that has no hint and no range."""
+"""The value of a size symbol without a hint or a range."""
 
 INTEGERS_BELOW = 3
-"""Integer arguments are drawn from [0, 3): most dimensions can be indexed by them."""
+"""Integer arguments are drawn from [0, 3), so that they are valid indices into most dimensions."""
 
 _TOLERANCE = {DType.F64: 1e-11, DType.F32: 1e-5, DType.F16: 2e-3, DType.BF16: 1.6e-2}
 
@@ -46,7 +46,7 @@ class Feed:
     constants: dict[str, Array]
 
     def copy(self) -> "Feed":
-        """Return equal arguments that share no memory with these."""
+        """Return a deep copy of the arguments."""
         return Feed(
             tuple(_copied(i) for i in self.inputs),
             {key: _copied(array) for key, array in self.constants.items()},
@@ -54,12 +54,13 @@ class Feed:
 
 
 def feed(program: Program, seed: int = 0) -> Feed:
-    """Return seeded arguments for a program: sizes by its facts, numbers at random.
+    """Return seeded arguments for a program: sizes that satisfy its facts, random numbers.
 
-    A host program says nothing of the types of its parameters; they are taken from its launches.
+    A host program does not declare the dtypes of its parameters; they are inferred from its
+    launches.
 
     Raises:
-        ValueError: when the parameters of a host program are not known well enough.
+        ValueError: if the parameters of a host program cannot be inferred.
     """
     rng = np.random.default_rng(seed)
     if isinstance(program, HostProgram):
@@ -106,7 +107,7 @@ def size_of(symbol: Sym, facts: ShapeFacts) -> int:
 
 
 def random_array(buffer: Buffer, sizes: dict[Sym, Number], rng: np.random.Generator) -> Array:
-    """Return an array of the dtype, shape and strides of a buffer, full of random numbers."""
+    """Return a random array with the dtype, shape and strides of a buffer."""
     shape = tuple(integer(n, sizes) for n in buffer.shape)
     strides = tuple(integer(s, sizes) for s in buffer.strides)
     flat = random_numbers(buffer.dtype, span_of(shape, strides), rng)
@@ -128,27 +129,27 @@ def random_numbers(dtype: DType, count: int, rng: np.random.Generator) -> Array:
 def assert_same_meaning(
     before: Program, after: Program, seed: int = 0, externs: Externs = DEFAULT
 ) -> None:
-    """Interpret both programs on equal arguments; results and mutated arguments must agree.
+    """Interpret both programs on equal arguments and compare results and mutated arguments.
 
     Raises:
-        AssertionError: when they differ, beyond the rounding of a few additions for floats.
+        AssertionError: they differ, for floats by more than the rounding of a few additions.
     """
-    given = feed(before, seed)
-    first, second = given.copy(), given.copy()
-    wanted = run_program(before, first.inputs, first.constants, externs)
+    inputs_of_seed = feed(before, seed)
+    first, second = inputs_of_seed.copy(), inputs_of_seed.copy()
+    expected = run_program(before, first.inputs, first.constants, externs)
     got = run_program(after, second.inputs, second.constants, externs)
-    assert_same(got, wanted, "output")
+    assert_same(got, expected, "output")
     assert_same(second.inputs, first.inputs, "argument")
 
 
-def assert_same(got: Sequence[Any], wanted: Sequence[Any], what: str = "value") -> None:
+def assert_same(got: Sequence[Any], expected: Sequence[Any], what: str = "value") -> None:
     """Compare results one by one: type, shape and values.
 
     Raises:
-        AssertionError: naming the first that differs.
+        AssertionError: names the first result that differs.
     """
-    assert len(got) == len(wanted), f"{len(got)} {what}s, {len(wanted)} were expected"
-    for k, (a, b) in enumerate(zip(got, wanted, strict=True)):
+    assert len(got) == len(expected), f"{len(got)} {what}s, {len(expected)} were expected"
+    for k, (a, b) in enumerate(zip(got, expected, strict=True)):
         if not isinstance(b, np.ndarray):
             assert type(a) is type(b) and (a == b or (a != a and b != b)), (
                 f"{what} {k} is {a!r}, not {b!r}"

@@ -1,4 +1,5 @@
-"""Host programs that every host language has to run, and checks that must fail alike in each."""
+"""Host programs that every host language must run, and checks that must fail identically in
+each."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -10,7 +11,7 @@ from attrs import frozen
 from gyrator_testing.interp.dtypes import Array
 
 HEAD = "host.program 1 @main\n  parameter x tensor\n  do\n"
-"""What stands before the lines of a program of one argument, float32[4, 3]."""
+"""The first lines of a program with one argument, float32[4, 3]."""
 X: Array = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
 LIBRARY: Mapping[str, str] = MappingProxyType(
     {
@@ -30,9 +31,9 @@ class Failing:
     lines: str
     error: type[BaseException]
     message: str
-    """A part of what a host language says."""
+    """A part of the error message."""
     interpreted: bool = True
-    """Whether the interpreter raises it, too: it looks for NaN in real numbers only."""
+    """Whether the interpreter raises the error too: it detects NaN only in real numbers."""
 
 
 CHECKS: Mapping[str, Failing] = MappingProxyType(
@@ -97,7 +98,7 @@ CHECKS: Mapping[str, Failing] = MappingProxyType(
         ),
     }
 )
-"""Checks by what they look at."""
+"""Checks, by what they test."""
 
 REFUSED_ELSEWHERE: Mapping[str, tuple[str, Array]] = MappingProxyType({
     "checks of what calls and branches give": (
@@ -255,13 +256,14 @@ REFUSED_ELSEWHERE: Mapping[str, tuple[str, Array]] = MappingProxyType({
         X,
     ),
 })  # fmt: skip
-"""What FX wrappers elsewhere refuse, drop or get wrong: lines after `HEAD`, and the argument."""
+"""Programs that other FX wrappers refuse, drop or miscompile: the lines after `HEAD`, and the
+argument."""
 
 
-def assert_same(name: str, found: Sequence[Any], expected: Sequence[Any]) -> None:
+def assert_same(name: str, actual: Sequence[Any], expected: Sequence[Any]) -> None:
     """Assert that results are equal, in values, types and nesting; tensors are given as arrays."""
-    assert len(found) == len(expected), name
-    for a, b in zip(found, expected, strict=True):
+    assert len(actual) == len(expected), name
+    for a, b in zip(actual, expected, strict=True):
         if isinstance(b, list):
             assert isinstance(a, list), name
             assert_same(name, a, b)

@@ -2,7 +2,7 @@
 
 A random loop program has a few inputs (dense, transposed or padded; static or symbolic sizes), and
 operations that load them through views: transposed, broadcast, reversed, sliced, reshaped, gathered
-and padded addresses. Every program that is drawn verifies and can be interpreted on `feeds.feed`.
+and padded addresses. Every generated program verifies and can be interpreted on `feeds.feed`.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -58,15 +58,15 @@ DTYPES = (
     DType.F32, DType.F32, DType.F32, DType.F64, DType.F16, DType.BF16,
     DType.I64, DType.I32, DType.I8, DType.U8, DType.BOOL,
 )  # fmt: skip
-"""Element types of buffers, `f32` more often than others."""
+"""Dtypes of buffers, with `f32` more frequent than the others."""
 
 EXACT_OPS = frozenset(
     row.name for row in OPS.values() if row.numerics in (Numerics.EXACT, Numerics.ROUNDED)
 )
-"""Ops that give the same bits everywhere."""
+"""Ops with the same bits on every backend."""
 ALL_OPS = frozenset(OPS)
 KINDS = ("pointwise", "reduction", "scan", "sort", "scatter", "extern", "mutation")
-"""Kinds of operations that are drawn."""
+"""The kinds of generated operations."""
 
 _DIVISIONS = frozenset({"floordiv", "truncdiv", "mod", "rem"})
 _FOLDS = {
@@ -118,11 +118,11 @@ def loop_programs(
     """Draw a loop program.
 
     Args:
-        draw: given by hypothesis.
+        draw: supplied by hypothesis.
         dynamic: whether some sizes are symbols; None for either.
         max_operations: the most operations.
         dtypes: element types of inputs.
-        ops: rows of the op table that bodies may use.
+        ops: the rows of the op table used in bodies.
         kinds: kinds of operations, of `KINDS`.
     """
     return _Generator(draw, dtypes, sorted(ops), kinds).program(dynamic, max_operations)
@@ -151,7 +151,7 @@ def dense(shape: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 class _Bodies:
-    """Draws bodies that load the tensors there are so far."""
+    """Generates bodies that load the existing tensors."""
 
     def __init__(
         self, draw: st.DrawFn, dtypes: Sequence[DType], ops: Sequence[str], kinds: Sequence[str]
@@ -172,7 +172,7 @@ class _Bodies:
     # Addresses --------------------------------------------------------------------------------
 
     def _index(self, size: Expr, axes: Sequence[Axis]) -> Expr | None:
-        """Return an index of a dimension, over the loop variables, that is always inside."""
+        """Return an index into a dimension, over the loop variables, that is always in bounds."""
         choices: list[Expr] = []
         for a in axes:
             if a.extent is size:
@@ -184,7 +184,7 @@ class _Bodies:
         return self.pick(choices) if choices else None
 
     def _address(self, b: Buffer, axes: Sequence[Axis]) -> Expr | None:
-        """Return an address of a buffer over the loop variables, or None where there is none."""
+        """Return an address into a buffer over the loop variables, or None if none exists."""
         extents = tuple(a.extent for a in axes)
         linear = sum((a.symbol * s for a, s in zip(axes, dense(extents), strict=True)), ZERO)
         count, have = _product(b.shape), _product(extents)
@@ -231,7 +231,7 @@ class _Bodies:
             body.statements.append(Let(wide, "cast", (name,), DType.F32))
 
     def _half(self, body: _Body) -> str:
-        """Return a mask that is true where the first loop variable is below 2."""
+        """Return a mask that is true if the first loop variable is below 2."""
         position, two, mask = body.fresh(DType.I64), body.fresh(DType.I64), body.fresh(DType.BOOL)
         body.statements += [
             IndexValue(position, body.axes[0].symbol, DType.I64),
@@ -241,7 +241,7 @@ class _Bodies:
         return mask
 
     def _bind(self, body: _Body, size: Expr) -> Sym:
-        """Return a loaded index in [0, size), in part from the end."""
+        """Return a loaded index in [0, size), sometimes counted from the end."""
         inside = sum((a.symbol * (k + 2) for k, a in enumerate(body.axes)), ZERO) % size
         wrap = self.draw(st.booleans())
         value = body.fresh(DType.I64)
@@ -326,7 +326,7 @@ class _Bodies:
 
 
 class _Generator(_Bodies):
-    """Draws one program."""
+    """Generates one program."""
 
     def program(self, dynamic: bool | None, max_operations: int) -> LoopProgram:
         symbols = self._symbols(self.draw(st.booleans()) if dynamic is None else dynamic)

@@ -1,9 +1,9 @@
 """Statements: the straight-line bodies shared by Loop IR and Kernel IR.
 
-A body is a flat tuple of statements in order of execution, for one point of an iteration space.
+A body is a flat tuple of statements in execution order, for one point of an iteration space.
 Values are named, defined once, and used after their definition. An address is a flat element
-offset from the start of a buffer's storage: strides are already multiplied in, so views cost
-nothing and equal addresses are the same object.
+offset from the start of a buffer's storage, with strides already multiplied in. Views are therefore
+free, and equal addresses are the same object.
 """
 
 from enum import StrEnum
@@ -18,7 +18,7 @@ from gyrator_ir.types import DType
 
 
 class ReduceKind(StrEnum):
-    """How values are folded over the reduced axes, and what comes out."""
+    """How values are reduced over the inner axes, and the results."""
 
     SUM = "sum"
     PROD = "prod"
@@ -27,18 +27,18 @@ class ReduceKind(StrEnum):
     MAX = "max"
     """Propagates NaN."""
     ARGMIN = "argmin"
-    """One argument; the `i64` linear position over the reduced axes (row-major) of the first
-    smallest value; a NaN counts as smallest."""
+    """One argument; the row-major linear index (`i64`) over the inner axes of the first smallest
+    value, where a NaN counts as smallest."""
     ARGMAX = "argmax"
-    """Like `argmin` for the largest value; a NaN counts as largest."""
+    """Like `argmin`, for the first largest value, where a NaN counts as largest."""
     ANY = "any"
-    """`bool`: or."""
+    """Logical or of `bool` values."""
     ALL = "all"
-    """`bool`: and."""
+    """Logical and of `bool` values."""
     XOR = "xor"
     WELFORD = "welford"
     """One argument; three results: mean, sum of squared deviations from it, and count, all of the
-    argument's float type (Welford 1962; parts merge by Chan et al. 1979)."""
+    argument's float type (Welford 1962; partial results are merged as in Chan et al. 1979)."""
     ONLINE_SOFTMAX = "online_softmax"
     """One argument x; two results: m = max x, and sum of exp(x - m) (Milakov, Gimelshein 2018)."""
     DOT = "dot"
@@ -50,18 +50,18 @@ REDUCE_ARITY: dict[ReduceKind, tuple[int, int]] = dict.fromkeys(ReduceKind, (1, 
     ReduceKind.ONLINE_SOFTMAX: (1, 2),
     ReduceKind.DOT: (2, 1),
 }
-"""Number of arguments and of results of each kind."""
+"""Number of arguments and number of results of each kind."""
 
 
 class ScanKind(StrEnum):
-    """The running fold of a scan. Each gives the inclusive prefix at every point."""
+    """The operation of a scan, whose result is the inclusive prefix at every index."""
 
     SUM = "sum"
     PROD = "prod"
     MIN = "min"
     MAX = "max"
     ARGMIN = "argmin"
-    """`i64` position of the running minimum, the last one on ties; a NaN counts as smallest."""
+    """Index (`i64`) of the running minimum, the last one on ties; a NaN counts as smallest."""
     ARGMAX = "argmax"
     LOGSUMEXP = "logsumexp"
 
@@ -69,13 +69,13 @@ class ScanKind(StrEnum):
 POSITIONS: frozenset[ReduceKind | ScanKind] = frozenset(
     (ReduceKind.ARGMIN, ReduceKind.ARGMAX, ScanKind.ARGMIN, ScanKind.ARGMAX)
 )
-"""The kinds whose results are positions, in `i64`."""
+"""The kinds whose results are indices, of type `i64`."""
 
 
 @frozen
 class Load:
-    """`a = load x[4*i0 + i1]`, or `a = load x[i0] if m`: nothing is read where `m` is false, and
-    the value is 0."""
+    """`a = load x[4*i0 + i1]`, or `a = load x[i0] if m`: if `m` is false, the value is 0 and
+    memory is not accessed."""
 
     name: str
     buffer: str
@@ -85,7 +85,7 @@ class Load:
 
 @frozen
 class Let:
-    """`c: f32 = add a, b`: a row of `gyrator_ir.body.ops.OPS` applied to values."""
+    """`c: f32 = add a, b`: an op of `gyrator_ir.body.ops.OPS` applied to values."""
 
     name: str
     op: str = field(validator=one_of(OPS))
@@ -95,7 +95,7 @@ class Let:
 
 @frozen
 class Const:
-    """`c: f32 = const 0.5`. Floats print so that they parse back to the same bits."""
+    """`c: f32 = const 0.5`. Floats are printed so that they parse back to the same bits."""
 
     name: str
     value: bool | int | float = field(validator=exactly(bool, int, float), eq=bits)
@@ -112,27 +112,27 @@ class IndexValue:
 
 
 class Check(StrEnum):
-    """What a bound index outside its range does; `NONE` alone is false."""
+    """The behavior of a bound index that is out of range. Only `NONE` is falsy."""
 
     NONE = ""
-    """The index is promised to lie inside."""
+    """The index is guaranteed to be in range."""
     INDEX = "check"
-    """Raises IndexError, as eager's indexing and embedding do."""
+    """Raise IndexError, as indexing and embedding do in eager mode."""
     RUNTIME = "check.runtime"
-    """Raises RuntimeError, as eager's gather and scatter do."""
+    """Raise RuntimeError, as gather and scatter do in eager mode."""
 
 
-def _as_check(given: bool | Check) -> Check:
-    return given if isinstance(given, Check) else Check.INDEX if given else Check.NONE
+def _as_check(value: bool | Check) -> Check:
+    return value if isinstance(value, Check) else Check.INDEX if value else Check.NONE
 
 
 @frozen
 class Bind:
-    """`t0 = bind a below s0 wrap check`: turn an integer value into an index symbol.
+    """`t0 = bind a below s0 wrap check`: use an integer value as an index symbol.
 
-    The symbol lies in [0, `size`). `wrap` adds `size` to negative values first. With `check`, a
-    value outside raises eager's IndexError, with `check.runtime` its RuntimeError; without, it is
-    promised to lie inside. Where `mask` is false the symbol is 0 and nothing is checked.
+    The symbol is in [0, `size`). `wrap` first adds `size` to negative values. `check` defines the
+    error for a value out of range, or guarantees that there is none. If `mask` is false, the symbol
+    is 0 and nothing is checked.
     """
 
     symbol: Sym = field(validator=exactly(Sym))
@@ -157,7 +157,7 @@ class Store:
 
 @frozen
 class Reduce:
-    """`m, n: f32 = reduce.online_softmax a`: fold over the reduced axes of the enclosing operation.
+    """`m, n: f32 = reduce.online_softmax a`: a reduction over the enclosing operation's inner axes.
 
     The results have one value for each point of the other axes.
     """
@@ -166,7 +166,7 @@ class Reduce:
     kind: ReduceKind = field(validator=exactly(ReduceKind))
     args: tuple[str, ...] = field(validator=a_tuple)
     dtype: DType = field(validator=exactly(DType))
-    """Type of the arguments and of the accumulation; arg-reductions give `i64`."""
+    """Type of the arguments and of the accumulation; the results of arg-reductions are `i64`."""
 
     @property
     def types(self) -> tuple[DType, ...]:
@@ -176,7 +176,7 @@ class Reduce:
 
 @frozen
 class ScanStep:
-    """`b: f32 = scan.sum a reverse`: the inclusive running fold along the scan axis."""
+    """`b: f32 = scan.sum a reverse`: an inclusive scan along the scan axis."""
 
     names: tuple[str, ...] = field(validator=a_tuple)
     kind: ScanKind = field(validator=exactly(ScanKind))
@@ -192,8 +192,8 @@ class ScanStep:
 
 @frozen
 class SortStep:
-    """`v, p: f32 = sort a descending stable`: values in order along the sort axis, and their `i64`
-    positions. NaN sorts as the largest value."""
+    """`v, p: f32 = sort a descending stable`: the values sorted along the sort axis, and their
+    original indices (`i64`). NaN sorts as the largest value."""
 
     names: tuple[str, ...] = field(validator=a_tuple)
     args: tuple[str, ...] = field(validator=a_tuple)
@@ -208,15 +208,15 @@ class SortStep:
 
 
 Statement = Load | Let | Const | IndexValue | Bind | Store
-"""What a pointwise body is made of."""
+"""Statements of pointwise bodies."""
 
 Collective = Reduce | ScanStep | SortStep
-"""What looks along a whole axis."""
+"""Statements that combine the values along a whole axis."""
 
 
 @frozen
 class Axis:
-    """`i0 < 8`: one loop, from 0 to `extent`, the end not included."""
+    """`i0 < 8`: one loop, from 0 up to but not including `extent`."""
 
     symbol: Sym = field(validator=exactly(Sym))
     extent: Expr = field(validator=instance_of(Expr))

@@ -1,8 +1,8 @@
-"""The op table: what a kernel can compute from scalar values, one row an op.
+"""The op table: the scalar operations of kernels, one row per op.
 
-Every op maps scalars to one scalar. Narrow floats (`DType.is_narrow_float`) are only moved: loaded,
-stored, cast, selected and bitcast; arithmetic on them is done after a `cast` to `f32`, so that each
-rounding is visible in the program. Integer arithmetic wraps.
+Every op maps scalars to one scalar. Narrow floats (`DType.is_narrow_float`) can only be loaded,
+stored, cast, selected and bitcast; arithmetic on them requires a `cast` to `f32`, so that each
+rounding is explicit in the program. Integer arithmetic wraps.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,22 +16,22 @@ from gyrator_ir.types import DType
 
 
 class Typing(StrEnum):
-    """How operand and result types of an op relate."""
+    """The relation between an op's operand types and its result type."""
 
     SAME = "same"
-    """All operands and the result have one type."""
+    """All operands and the result have the same type."""
     COMPARE = "compare"
-    """Operands of one type, result `bool`."""
+    """Operands of the same type, result `bool`."""
     SELECT = "select"
     """`bool, T, T -> T`."""
     CAST = "cast"
-    """Any type to any type, by value, as eager converts."""
+    """Any type to any type, converting the value as in eager mode."""
     BITCAST = "bitcast"
-    """Any type to a type of the same size, by bits."""
+    """Any type to a type of the same size, keeping the bits."""
     PREDICATE = "predicate"
     """One operand of any type, result `bool`."""
     RANDOM = "random"
-    """`i64` operands (seed, counter, ...), result of the type that the row's meaning names."""
+    """`i64` operands (seed, counter, ...); the row's meaning states the result type."""
     EXPONENT = "exponent"
     """`T, i32 -> T`."""
 
@@ -50,17 +50,17 @@ class Domain(StrEnum):
 
 
 class Numerics(StrEnum):
-    """How close every backend's result is to the exact one, in the result's type."""
+    """The accuracy of an op's result, in the result's type, on every backend."""
 
     EXACT = "exact"
-    """The same bits everywhere."""
+    """The same bits on every backend."""
     ROUNDED = "rounded"
-    """The correctly rounded result (IEEE 754 basic operation): the same bits everywhere."""
+    """Correctly rounded (IEEE 754 basic operation), hence the same bits on every backend."""
     ULP = "ulp"
-    """Within 1 unit in the last place in `f32` on backends with their own vector maths, and
-    within what the platform's libm gives otherwise."""
+    """Within 1 unit in the last place in `f32` on backends with their own vector math functions,
+    and as accurate as the platform's libm otherwise."""
     APPROX = "approx"
-    """A few units in the last place, more near roots; the manual has the measured figures."""
+    """A few units in the last place, more near roots; the manual has measured figures."""
 
 
 @frozen
@@ -73,7 +73,7 @@ class OpRow:
     domain: Domain = field(validator=exactly(Domain))
     numerics: Numerics = field(validator=exactly(Numerics))
     cost: int = field(validator=natural)
-    """Rough price of one evaluation, an addition being 1: for heuristics only."""
+    """Approximate cost relative to an addition, for heuristics only."""
     meaning: str = field(validator=exactly(str))
 
 
@@ -97,15 +97,15 @@ def _arithmetic() -> Iterator[Mapping[str, OpRow]]:
     yield _rows(3, _SAME, _FLOAT, _ROUNDED, 1, fma="a * b + c, rounded once")
     yield _rows(
         2, _SAME, _INT, _EXACT, 8,
-        floordiv="quotient rounded to minus infinity; divisor not 0",
-        truncdiv="quotient rounded to 0; divisor not 0",
+        floordiv="quotient rounded towards minus infinity; divisor not 0",
+        truncdiv="quotient rounded towards 0; divisor not 0",
         mod="a - floordiv(a, b) * b: the sign of b; divisor not 0",
         rem="a - truncdiv(a, b) * b: the sign of a; divisor not 0",
     )  # fmt: skip
     yield _rows(
         2, _SAME, _FLOAT, _ROUNDED, 10,
         fmod="C's fmod: the sign of a",
-        remainder="fmod(a, b), plus b where that is not 0 and its sign is not b's",
+        remainder="fmod(a, b), plus b if it is not 0 and its sign differs from that of b",
     )  # fmt: skip
     yield _rows(
         1, _SAME, _NUMBER, _EXACT, 1,
@@ -114,21 +114,21 @@ def _arithmetic() -> Iterator[Mapping[str, OpRow]]:
     )  # fmt: skip
     yield _rows(
         2, _SAME, _NUMBER, _EXACT, 1,
-        maximum="the larger, b of equals; NaN if either is NaN",
-        minimum="the smaller, b of equals; NaN if either is NaN",
+        maximum="the larger, b if they are equal; NaN if either is NaN",
+        minimum="the smaller, b if they are equal; NaN if either is NaN",
     )  # fmt: skip
     yield _rows(
         2, _SAME, _FLOAT, _EXACT, 1,
-        fmax="the larger; the other one if either is NaN",
-        fmin="the smaller; the other one if either is NaN",
+        fmax="the larger; the other one if one is NaN",
+        fmin="the smaller; the other one if one is NaN",
     )  # fmt: skip
     yield _rows(1, _SAME, _FLOAT, _ROUNDED, 4, sqrt="square root")
     yield _rows(
         1, _SAME, _FLOAT, _EXACT, 1,
-        floor="to minus infinity",
-        ceil="to plus infinity",
-        trunc="to 0",
-        round="to the nearest integer, halves to even",
+        floor="round towards minus infinity",
+        ceil="round towards plus infinity",
+        trunc="round towards 0",
+        round="round to the nearest integer, halves to even",
     )  # fmt: skip
     yield _rows(
         2, _SAME, _FLOAT, _EXACT, 2,
@@ -202,8 +202,8 @@ def _comparisons_and_bits() -> Iterator[Mapping[str, OpRow]]:
     yield _rows(1, _SAME, _BITS, _EXACT, 1, bit_not="bitwise (for bool: logical) not")
     yield _rows(
         2, _SAME, _INT, _EXACT, 1,
-        shl="shift left; 0 where the amount is negative or not below the width",
-        shr="shift right, arithmetic for signed types; the sign fills in for amounts outside",
+        shl="shift left; 0 if the amount is negative or not less than the width",
+        shr="shift right, arithmetic for signed types; only sign bits for amounts out of range",
     )  # fmt: skip
     yield _rows(
         1, Typing.PREDICATE, _FLOAT, _EXACT, 1,
@@ -215,7 +215,7 @@ def _comparisons_and_bits() -> Iterator[Mapping[str, OpRow]]:
 
 def _selections_and_conversions() -> Iterator[Mapping[str, OpRow]]:
     yield _rows(3, Typing.SELECT, _ANY, _EXACT, 1, where="b if a else c")
-    yield _rows(1, Typing.CAST, _ANY, _ROUNDED, 1, cast="convert by value, as eager converts")
+    yield _rows(1, Typing.CAST, _ANY, _ROUNDED, 1, cast="convert the value as in eager mode")
     yield _rows(1, Typing.BITCAST, _ANY, _EXACT, 1, bitcast="the same bits as another type")
 
 
@@ -238,8 +238,8 @@ def _table() -> Mapping[str, OpRow]:
     )  # fmt: skip
     for family in families:
         for rows in family():
-            if taken := table.keys() & rows:
-                raise AssertionError(f"rows stand twice: {sorted(taken)}")
+            if duplicates := table.keys() & rows:
+                raise AssertionError(f"rows occur twice: {sorted(duplicates)}")
             table |= rows
     return MappingProxyType(table)
 
@@ -248,7 +248,7 @@ OPS: Mapping[str, OpRow] = _table()
 
 
 def result_dtype(op: str, operands: tuple[DType, ...], declared: DType) -> str | None:
-    """Return what is wrong with applying `op` to values of these types, or None.
+    """Return an error message if `op` cannot be applied to operands of these types, else None.
 
     `declared` is the result type that the program states.
     """
@@ -257,30 +257,30 @@ def result_dtype(op: str, operands: tuple[DType, ...], declared: DType) -> str |
         return f"{op!r} takes {row.arity} operand(s), got {len(operands)}"
     match row.typing:
         case Typing.SAME:
-            wanted, result = (declared,) * row.arity, declared
+            expected, result = (declared,) * row.arity, declared
             subject = declared
         case Typing.COMPARE:
-            wanted, result, subject = (operands[0],) * 2, DType.BOOL, operands[0]
+            expected, result, subject = (operands[0],) * 2, DType.BOOL, operands[0]
         case Typing.SELECT:
-            wanted, result, subject = (DType.BOOL, declared, declared), declared, declared
+            expected, result, subject = (DType.BOOL, declared, declared), declared, declared
         case Typing.CAST:
-            wanted, result, subject = operands, declared, declared
+            expected, result, subject = operands, declared, declared
         case Typing.BITCAST:
             if operands[0].size != declared.size:
                 return f"bitcast from {operands[0]} to {declared} changes the size"
             return None
         case Typing.PREDICATE:
-            wanted, result, subject = operands, DType.BOOL, operands[0]
+            expected, result, subject = operands, DType.BOOL, operands[0]
         case Typing.RANDOM:
-            wanted = (DType.I64,) * row.arity
+            expected = (DType.I64,) * row.arity
             result = DType.I64 if op == "randint" else DType.F32
             subject = DType.I64
         case Typing.EXPONENT:
-            wanted, result, subject = (declared, DType.I32), declared, declared
-    if operands != wanted:
-        return f"{op!r} wants operands {_names(wanted)}, got {_names(operands)}"
+            expected, result, subject = (declared, DType.I32), declared, declared
+    if operands != expected:
+        return f"{op!r} takes operands {_names(expected)}, got {_names(operands)}"
     if result != declared:
-        return f"{op!r} gives {result}, not {declared}"
+        return f"{op!r} returns {result}, not {declared}"
     moves = row.typing in (Typing.SELECT, Typing.CAST)
     if not moves and not _in_domain(subject, row.domain):
         return f"{op!r} computes on {row.domain} types, not {subject}"

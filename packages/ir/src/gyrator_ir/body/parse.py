@@ -1,4 +1,4 @@
-"""Text to statements: the reverse of `gyrator_ir.body.print`."""
+"""Parser of statements, the inverse of `gyrator_ir.body.print`."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -26,17 +26,17 @@ from gyrator_ir.text.scanner import Scanner, symbol_named
 
 
 def read_statement(line: Line) -> AnyStatement:
-    """Read what `show_statement` writes."""
+    """Parse the output of `show_statement`."""
     s = Scanner(line.leaf())
     first = s.name()
     if first == "store" and not (s.looks("=") or s.looks(":") or s.looks(",")):
-        found = _store(s)
+        statement = _store(s)
     elif s.take("="):
-        found = _load_or_bind(s, first)
+        statement = _load_or_bind(s, first)
     else:
-        found = _typed(s, first)
+        statement = _typed(s, first)
     s.end()
-    return found  # type: ignore[no-any-return]  # each branch builds a statement
+    return statement  # type: ignore[no-any-return]  # each branch builds a statement
 
 
 def _mask(s: Scanner) -> str | None:
@@ -58,10 +58,10 @@ def _names(s: Scanner) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _member(s: Scanner, words: type[StrEnum], what: str) -> Any:
+def _member(s: Scanner, words: type[StrEnum], description: str) -> Any:
     word = s.name()
     if word not in words.__members__.values():
-        s.line.fail(f"expected {what} ({', '.join(words)}), got {word!r}")
+        s.line.fail(f"expected {description} ({', '.join(words)}), got {word!r}")
     return words(word)
 
 
@@ -122,13 +122,13 @@ def _typed(s: Scanner, first: str) -> Any:
         values |= {"descending": s.take("descending"), "stable": s.take("stable")}
     else:
         if len(names) != 1:
-            s.fail("`reduce`, `scan` or `sort`, which alone give several values")
+            s.fail("`reduce`, `scan` or `sort`, the statements with several results")
         cls, values["name"] = _single(s, values), first
     return build(s.line, cls, values)
 
 
 def _single(s: Scanner, values: dict[str, Any]) -> Callable[..., Any]:
-    """Read `const 0.5`, `index i0` or `add a, b` into `values` and return the class."""
+    """Parse `const 0.5`, `index i0` or `add a, b` into `values`, and return the class."""
     if s.take("const"):
         values["value"] = s.number()
         return Const

@@ -1,4 +1,4 @@
-"""What statements name, and statements with other names, addresses or buffers."""
+"""The names that statements define and use, and rewriting of names, addresses and buffers."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -28,7 +28,7 @@ _NO_SYMBOLS: Mapping[Sym, Expr] = MappingProxyType({})
 
 
 def defined(statement: AnyStatement) -> tuple[str, ...]:
-    """Return the value names that a statement binds."""
+    """Return the value names that a statement defines."""
     cls = type(statement)
     if cls is Let or cls is Load or cls is Const or cls is IndexValue:
         return (statement.name,)  # type: ignore[union-attr]
@@ -38,7 +38,7 @@ def defined(statement: AnyStatement) -> tuple[str, ...]:
 
 
 def used(statement: AnyStatement) -> tuple[str, ...]:
-    """Return the value names that a statement reads, masks included."""
+    """Return the value names that a statement uses, including its mask."""
     match statement:
         case Let(args=args):
             return args
@@ -76,9 +76,10 @@ def writes(body: Iterable[AnyStatement]) -> tuple[str, ...]:
 
 
 def value_key(statement: AnyStatement) -> tuple[object, ...] | None:
-    """Return what the value or symbol of a statement is made of, None where it has not just one.
+    """Return a value-numbering key of a statement, or None if it does not define a single value or
+    symbol.
 
-    Statements with equal keys give the same, as long as what they load is the same.
+    Statements with equal keys compute equal values, as long as memory they load is unchanged.
     """
     match statement:
         case Load(_, buffer, index, mask):
@@ -103,8 +104,8 @@ def renamed(
 ) -> S:
     """Return the statement with value names and index symbols replaced, simultaneously.
 
-    A `Bind`'s own symbol is replaced too if `symbols` maps it to a symbol. `simplify` is applied to
-    each changed address. The same object comes back when nothing changes.
+    The symbol that a `Bind` defines is replaced too, if `symbols` maps it to a symbol. `simplify`
+    is applied to each changed address. If nothing changes, the statement itself is returned.
     """
     if not symbols:
         return rewritten(statement, names)
@@ -124,31 +125,33 @@ def rewritten(
     symbols: Mapping[Sym, Expr] = _NO_SYMBOLS,
 ) -> S:
     """Return the statement with value names and buffers replaced, `change` applied to its index
-    expression, and a `Bind`'s own symbol replaced. The same object comes back when nothing changes.
+    expression, and the symbol that a `Bind` defines replaced.
+
+    If nothing changes, the statement itself is returned.
 
     Raises:
-        TypeError: when `symbols` maps a bound symbol to an expression that is none.
+        TypeError: if `symbols` maps the symbol of a `Bind` to an expression that is not a symbol.
     """
     match statement:
         case Let(n, op, args, dtype):
             if not names:
                 return statement
-            name, many = names.get(n, n), tuple([names.get(a, a) for a in args])
-            if name == n and many == args:
+            name, operands = names.get(n, n), tuple([names.get(a, a) for a in args])
+            if name == n and operands == args:
                 return statement
-            return Let(name, op, many, dtype)  # type: ignore[return-value]
+            return Let(name, op, operands, dtype)  # type: ignore[return-value]
         case Load(n, buffer, index, mask):
-            name, masked = names.get(n, n), mask and names.get(mask, mask)
-            place, address = buffers.get(buffer, buffer), change(index) if change else index
-            if name == n and address is index and masked == mask and place == buffer:
+            name, condition = names.get(n, n), mask and names.get(mask, mask)
+            memory, address = buffers.get(buffer, buffer), change(index) if change else index
+            if name == n and address is index and condition == mask and memory == buffer:
                 return statement
-            return Load(name, place, address, masked)  # type: ignore[return-value]
+            return Load(name, memory, address, condition)  # type: ignore[return-value]
         case Store(buffer, index, value, mode, mask):
-            name, masked = names.get(value, value), mask and names.get(mask, mask)
-            place, address = buffers.get(buffer, buffer), change(index) if change else index
-            if name == value and address is index and masked == mask and place == buffer:
+            name, condition = names.get(value, value), mask and names.get(mask, mask)
+            memory, address = buffers.get(buffer, buffer), change(index) if change else index
+            if name == value and address is index and condition == mask and memory == buffer:
                 return statement
-            return Store(place, address, name, mode, masked)  # type: ignore[return-value]
+            return Store(memory, address, name, mode, condition)  # type: ignore[return-value]
         case Const(n, constant, dtype):
             name = names.get(n, n)
             if name == n:
@@ -163,24 +166,21 @@ def rewritten(
             target = symbols.get(symbol, symbol)
             if not isinstance(target, Sym):
                 raise TypeError(f"a bound symbol can only be renamed, got {target!r}")
-            name, masked = names.get(value, value), mask and names.get(mask, mask)
+            name, condition = names.get(value, value), mask and names.get(mask, mask)
             new = change(size) if change else size
-            if target is symbol and name == value and new is size and masked == mask:
+            if target is symbol and name == value and new is size and condition == mask:
                 return statement
-            return Bind(target, name, new, wrap, check, masked)  # type: ignore[return-value]
+            return Bind(target, name, new, wrap, check, condition)  # type: ignore[return-value]
         case _:
-            bound = tuple([names.get(n, n) for n in statement.names])
-            many = tuple([names.get(a, a) for a in statement.args])
-            if bound == statement.names and many == statement.args:
+            results = tuple([names.get(n, n) for n in statement.names])
+            operands = tuple([names.get(a, a) for a in statement.args])
+            if results == statement.names and operands == statement.args:
                 return statement
-            return evolve(statement, names=bound, args=many)
+            return evolve(statement, names=results, args=operands)
 
 
 def named(statement: S, names: tuple[str, ...]) -> S:
-    """Return the statement binding these value names in place of its own.
-
-    What it reads keeps its name, which may be the one that the statement had.
-    """
+    """Return the statement with its results renamed to `names`; its operands keep their names."""
     match statement:
         case Let(_, op, args, dtype):
             return Let(names[0], op, args, dtype)  # type: ignore[return-value]
@@ -197,11 +197,11 @@ def named(statement: S, names: tuple[str, ...]) -> S:
 
 
 def live(body: Iterable[S], results: Iterable[str] = ()) -> tuple[S, ...]:
-    """Drop statements whose values nobody needs: all but stores, checks, and what feeds them or
+    """Remove dead statements: all but stores, index checks, and those that contribute to them or to
     `results`."""
     needed = set(results)
     symbols: set[Sym] = set()
-    kept: list[S] = []
+    statements: list[S] = []
     for s in reversed(tuple(body)):
         match s:
             case Let(name, _, args):
@@ -220,5 +220,5 @@ def live(body: Iterable[S], results: Iterable[str] = ()) -> tuple[S, ...]:
                 needed.update(used(s))
                 for e in expressions(s):
                     symbols |= e.free_symbols
-        kept.append(s)
-    return tuple(reversed(kept))
+        statements.append(s)
+    return tuple(reversed(statements))

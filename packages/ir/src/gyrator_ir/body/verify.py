@@ -1,16 +1,17 @@
-"""What must hold of every body of statements, in Loop IR and in Kernel IR alike.
+"""The invariants of statement bodies, in both Loop IR and Kernel IR.
 
-The codes have the area of the level in front, `GY-LOOP-003` or `GY-KERNEL-003`.
+Error codes are prefixed with the area of the level, `GY-LOOP-003` or `GY-KERNEL-003`.
 
-001  every name is an identifier, and is declared once
-002  every buffer that is named is declared
-003  every value is defined before it is used, and is visible there
-004  every value, and every bound symbol, is defined once
-005  operands and results have the types that the op table and the folds say; masks are `bool`
+001  every name is an identifier and declared once
+002  every referenced buffer is declared
+003  every value is defined before it is used, in a scope where it is visible
+004  every value and every bound symbol is defined once
+005  operands and results have the types required by the op table, or by the kind of the collective;
+     masks are `bool`
 006  a stored value has the type of its buffer
 007  every symbol of an expression is in scope
-008  every symbol is of the kind that its place wants
-009  no address is certain to be outside of its buffer
+008  every symbol is of the kind that its context requires
+009  no address is certainly outside of its buffer
 010  a constant has a value of its type
 """
 
@@ -52,59 +53,62 @@ INDIRECT = frozenset({SymKind.INDIRECT})
 _BOOL_KINDS = (ReduceKind.ANY, ReduceKind.ALL)
 
 Where = str | Callable[[], str]
-"""The line at fault, or how to print it: nothing is printed unless something is wrong."""
+"""The offending line, or a function that prints it, since printing is only needed on failure."""
 
 _typing_error = lru_cache(4096)(result_dtype)
 
 
 @frozen
-class Place:
-    """A storage as bodies address it; `span` is None where it is not a constant."""
+class Storage:
+    """The memory that a body addresses by one name; `span` counts elements, and is None if it is
+    not constant."""
 
     dtype: DType
     span: int | None
 
     @property
     def size(self) -> int | None:
-        """Its bytes."""
+        """Size in bytes."""
         return None if self.span is None else self.span * self.dtype.size
 
 
-def place(b: Buffer) -> Place:
-    """Return how bodies address a buffer."""
+def storage_of(b: Buffer) -> Storage:
+    """Return the storage of a buffer, as bodies address it."""
     b = b.parts
     span = 1
     for size, stride in zip(b.shape, b.strides, strict=False):
         if type(size) is not ConstExpr or type(stride) is not ConstExpr:
-            return Place(b.dtype, None)
+            return Storage(b.dtype, None)
         if size.value == 0:
-            return Place(b.dtype, 0)
+            return Storage(b.dtype, 0)
         span += (size.value - 1) * stride.value
-    return Place(b.dtype, span)
+    return Storage(b.dtype, span)
 
 
 @define
 class Scope:
-    """What a statement may name; grows as the statements are walked."""
+    """The names in scope of a statement; it grows as statements are visited."""
 
     values: dict[str, DType] = field(factory=dict)
     symbols: set[Sym] = field(factory=set)
     extents: dict[Sym, int] = field(factory=dict)
     """Constant extents of the loop variables in scope."""
     empty: bool = False
-    """No point is known to be visited."""
+    """Some loop has no iterations, so that the statements certainly never run."""
 
     def copy(self) -> "Scope":
-        """Return a scope that grows by itself."""
+        """Return an independent copy."""
         return Scope(dict(self.values), set(self.symbols), dict(self.extents), self.empty)
 
 
 class Checker:
-    """Checks bodies; raises a VerifyError for the first thing that is wrong."""
+    """Checks bodies, and raises a VerifyError for the first violation."""
 
-    def __init__(self, area: str, places: Mapping[str, Place], origins: Sequence[Origin]) -> None:
+    def __init__(
+        self, area: str, storages: Mapping[str, Storage], origins: Sequence[Origin]
+    ) -> None:
         self.area = area
-        self.places = dict(places)
+        self.storages = dict(storages)
         self.origins = origins
         self.rows: tuple[int, ...] = ()
         """Origins of the operation that is being checked."""
@@ -134,25 +138,25 @@ class Checker:
         raise VerifyError.of(code, message, line, tuple(steps), help)
 
     def statements(self, body: Iterable[AnyStatement], scope: Scope) -> None:
-        """Check statements in order, adding what they define to `scope`."""
+        """Check statements in order, adding their definitions to `scope`."""
         check = self._check
         for s in body:
             step = check.get(type(s))
             if step is None:
-                self.fail(5, f"{s!r} is no statement")
+                self.fail(5, f"{s!r} is not a statement")
             step(s, scope)
 
     def axes(self, axes: Sequence[Axis], scope: Scope, where: Where) -> None:
-        """Check loop variables and bring them into `scope`; extents are over sizes."""
-        seen: set[Sym] = set()
+        """Check loop variables and add them to `scope`. Extents may refer to sizes only."""
+        symbols: set[Sym] = set()
         for axis in axes:
             if type(axis) is not Axis:
-                self.fail(8, f"{axis!r} is no axis", where)
+                self.fail(8, f"{axis!r} is not an axis", where)
             if axis.symbol.kind not in LOOP_KINDS:
-                self.fail(8, f"{axis.symbol.name!r} is no loop variable (i.. or r..)", where)
-            if axis.symbol in scope.symbols or axis.symbol in seen:
+                self.fail(8, f"{axis.symbol.name!r} is not a loop variable (i.. or r..)", where)
+            if axis.symbol in scope.symbols or axis.symbol in symbols:
                 self.fail(4, f"axis {axis.symbol.name!r} is defined twice", where)
-            seen.add(axis.symbol)
+            symbols.add(axis.symbol)
             self.sizes((axis.extent,), scope.symbols, where)
         for axis in axes:
             scope.symbols.add(axis.symbol)
@@ -161,13 +165,13 @@ class Checker:
                 scope.empty = scope.empty or axis.extent.value <= 0
 
     def sizes(self, exprs: Iterable[Expr], symbols: set[Sym], where: Where) -> None:
-        """Check that expressions are over known sizes only."""
+        """Check that expressions refer to sizes in `symbols` only."""
         for expr in exprs:
             if not isinstance(expr, Expr):
-                self.fail(8, f"{expr!r} is no expression", where)
+                self.fail(8, f"{expr!r} is not an expression", where)
             for symbol in expr.free_symbols:
                 if symbol.kind not in SIZE_KINDS:
-                    self.fail(8, f"{symbol.name!r} is no size (s.. or u..)", where)
+                    self.fail(8, f"{symbol.name!r} is not a size (s.. or u..)", where)
                 if symbol not in symbols:
                     self.fail(7, f"symbol {symbol.name!r} is not in scope", where)
 
@@ -177,7 +181,7 @@ class Checker:
         if name in scope.values:
             self.fail(4, f"value {name!r} is defined twice", show_statement(s))
         if type(name) is not str or not name.isidentifier():
-            self.fail(1, f"{name!r} is no identifier", show_statement(s))
+            self.fail(1, f"{name!r} is not an identifier", show_statement(s))
         scope.values[name] = dtype
 
     def _use(self, name: str, s: AnyStatement, scope: Scope) -> DType:
@@ -197,22 +201,22 @@ class Checker:
             self.fail(7, f"symbol {names[0]!r} is not in scope", show_statement(s))
 
     def _address(self, s: Load | Store, scope: Scope) -> DType:
-        found = self.places.get(s.buffer)
-        if found is None:
+        storage = self.storages.get(s.buffer)
+        if storage is None:
             self.fail(2, f"buffer {s.buffer!r} is not declared", show_statement(s))
         self._in_scope(s.index, s, scope)
         if s.mask is not None:
             self._mask(s.mask, s, scope)
-        elif found.span is not None and not scope.empty:
+        elif storage.span is not None and not scope.empty:
             low, high = certain_range(s.index, scope.extents)
-            if low is not None and high is not None and (low < 0 or high >= found.span):
+            if low is not None and high is not None and (low < 0 or high >= storage.span):
                 self.fail(
                     9,
                     f"address {low if low < 0 else high} is outside of {s.buffer!r}, "
-                    f"which spans {found.span} elements",
+                    f"which spans {storage.span} elements",
                     show_statement(s),
                 )
-        return found.dtype
+        return storage.dtype
 
     def _load(self, s: Load, scope: Scope) -> None:
         self._define(s.name, self._address(s, scope), s, scope)
@@ -238,13 +242,13 @@ class Checker:
             else kind is int and dtype.is_int and _in_range(int(s.value), dtype)
         )
         if not fits:
-            self.fail(10, f"{s.value!r} is no constant of type {dtype}", show_statement(s))
+            self.fail(10, f"{s.value!r} is not a constant of type {dtype}", show_statement(s))
         self._define(s.name, dtype, s, scope)
 
     def _index_value(self, s: IndexValue, scope: Scope) -> None:
         self._in_scope(s.expr, s, scope)
         if not s.dtype.is_int:
-            self.fail(5, f"an index is of an integer type, not {s.dtype}", show_statement(s))
+            self.fail(5, f"an index must be of an integer type, not {s.dtype}", show_statement(s))
         self._define(s.name, s.dtype, s, scope)
 
     def _bind(self, s: Bind, scope: Scope) -> None:
@@ -258,7 +262,7 @@ class Checker:
         if s.mask is not None:
             self._mask(s.mask, s, scope)
         if s.symbol.kind not in INDIRECT:
-            self.fail(8, f"{s.symbol.name!r} is no loaded index (t..)", show_statement(s))
+            self.fail(8, f"{s.symbol.name!r} is not a loaded index (t..)", show_statement(s))
         if s.symbol in scope.symbols:
             self.fail(4, f"symbol {s.symbol.name!r} is defined twice", show_statement(s))
         self._in_scope(s.size, s, scope)
@@ -266,26 +270,27 @@ class Checker:
 
     def _store(self, s: Store, scope: Scope) -> None:
         dtype = self._use(s.value, s, scope)
-        wanted = self._address(s, scope)
-        if dtype is not wanted:
-            self.fail(6, f"{s.buffer!r} is {wanted}, {s.value!r} is {dtype}", show_statement(s))
+        expected = self._address(s, scope)
+        if dtype is not expected:
+            self.fail(6, f"{s.buffer!r} is {expected}, {s.value!r} is {dtype}", show_statement(s))
         if s.mode is not StoreMode.SET and dtype.is_complex:
-            self.fail(5, f"no store.{s.mode} on {dtype}", show_statement(s))
+            self.fail(5, f"store.{s.mode} does not support {dtype}", show_statement(s))
 
-    # Folds ------------------------------------------------------------------------------------
+    # Collectives ------------------------------------------------------------------------------
 
-    def _folded(
+    def _collective(
         self, s: Reduce | ScanStep | SortStep, args: int, results: int, scope: Scope
     ) -> None:
         if len(s.args) != args or len(s.names) != results:
             self.fail(
                 5,
-                f"{args} argument(s) and {results} result(s) are wanted, "
+                f"expected {args} argument(s) and {results} result(s), "
                 f"got {len(s.args)} and {len(s.names)}",
                 show_statement(s),
             )
         if s.dtype.is_narrow_float or s.dtype.is_complex:
-            self.fail(5, f"no fold on {s.dtype}", show_statement(s), "cast to f32 first")
+            message = f"reductions, scans and sorts do not support {s.dtype}"
+            self.fail(5, message, show_statement(s), "cast to f32 first")
         for arg in s.args:
             dtype = self._use(arg, s, scope)
             if dtype is not s.dtype:
@@ -304,22 +309,22 @@ class Checker:
             or (bits and s.dtype.is_float)
             or (numbers and s.dtype is DType.BOOL)
         ):
-            self.fail(5, f"no reduce.{s.kind} on {s.dtype}", show_statement(s))
-        self._folded(s, args, results, scope)
+            self.fail(5, f"reduce.{s.kind} does not support {s.dtype}", show_statement(s))
+        self._collective(s, args, results, scope)
 
     def _scan(self, s: ScanStep, scope: Scope) -> None:
         if (s.kind is ScanKind.LOGSUMEXP and not s.dtype.is_float) or s.dtype is DType.BOOL:
-            self.fail(5, f"no scan.{s.kind} on {s.dtype}", show_statement(s))
-        self._folded(s, 1, 1, scope)
+            self.fail(5, f"scan.{s.kind} does not support {s.dtype}", show_statement(s))
+        self._collective(s, 1, 1, scope)
 
     def _sort(self, s: SortStep, scope: Scope) -> None:
-        self._folded(s, 1, 2, scope)
+        self._collective(s, 1, 2, scope)
 
 
 def certain_range(index: Expr, extents: Mapping[Sym, int]) -> tuple[int | None, int | None]:
-    """Return the least and greatest value that an address certainly takes on.
+    """Return the least and the greatest value that an address certainly takes.
 
-    (None, None) unless it is affine in loop variables of constant, positive extent.
+    (None, None) unless it is affine in loop variables with constant, positive extents.
     """
     kind = type(index)
     if kind is ConstExpr:

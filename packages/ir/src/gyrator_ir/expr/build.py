@@ -1,8 +1,8 @@
 """Constructors of sums, products, minima, maxima and selections in normal form.
 
-Sums and products are a polynomial normal form: products are expanded over sums, equal monomials are
-collected, terms are sorted. Sums also recombine what index arithmetic takes apart (`recombine`).
-The results of the binary constructors are remembered in bounded caches that nobody can observe.
+Sums and products are polynomials in normal form: products are expanded over sums, equal monomials
+are collected, terms are sorted. Sums also recombine quotients and remainders (`recombine`). The
+binary constructors cache their results, which has no observable effect.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gyrator_ir.expr.nodes import (
 )
 from gyrator_ir.expr.recombine import recombine
 
-CACHE_SIZE = 1 << 15  # entries per constructor: some megabytes at the very most
+CACHE_SIZE = 1 << 15  # entries per constructor; a few megabytes at most
 
 Terms = dict[Expr, int]
 
@@ -114,7 +114,7 @@ def add(a: Expr, b: Expr) -> Expr:
 
 
 def sum_of(values: Iterable[Expr | int]) -> Expr:
-    """Return the sum of any number of expressions: one pass, cheaper than repeated `+`."""
+    """Return the sum of any number of expressions, in one pass, cheaper than repeated `+`."""
     terms: Terms = {}
     const = 0
     for value in values:
@@ -168,7 +168,7 @@ def _expand(a: Expr, b: Expr) -> tuple[Terms, int]:
 
 
 def product_of(values: Iterable[Expr | int]) -> Expr:
-    """Return the product of any number of expressions (one, when there is none)."""
+    """Return the product of any number of expressions; one if there are none."""
     result: Expr = ONE
     for value in values:
         result = mul(result, expr(value))
@@ -176,12 +176,12 @@ def product_of(values: Iterable[Expr | int]) -> Expr:
 
 
 def _extremum(cls: type[Min] | type[Max], values: Iterable[Expr | int]) -> Expr:
-    """Flatten, and of arguments that differ by an integer keep the one that counts."""
+    """Flatten nested extrema, and merge arguments that differ by an integer constant."""
     pick = min if cls is Min else max
     best: dict[tuple[tuple[Expr, int], ...], int] = {}
     stack = [expr(value) for value in values]
     if not stack:
-        raise TypeError(f"{cls.__name__} of nothing")
+        raise TypeError(f"{cls.__name__} needs at least one argument")
     while stack:
         value = stack.pop()
         if isinstance(value, cls):
@@ -198,12 +198,12 @@ def _sort_key(node: Expr) -> tuple[object, ...]:
 
 
 def minimum(*values: Expr | int) -> Expr:
-    """Return the least of one or more expressions."""
+    """Return the minimum of one or more expressions."""
     return _extremum(Min, values)
 
 
 def maximum(*values: Expr | int) -> Expr:
-    """Return the greatest of one or more expressions."""
+    """Return the maximum of one or more expressions."""
     return _extremum(Max, values)
 
 
@@ -214,7 +214,7 @@ def absolute(value: Expr | int) -> Expr:
 
 
 def where(cond: Cond, a: Expr | int, b: Expr | int) -> Expr:
-    """Return `a` where `cond` holds, else `b`."""
+    """Return `a` if `cond` holds, else `b`."""
     a, b = expr(a), expr(b)
     if isinstance(cond, Bool):
         return a if cond is TRUE else b

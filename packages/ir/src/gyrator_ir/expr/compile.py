@@ -1,4 +1,4 @@
-"""Turns expressions into one Python function."""
+"""Compilation of expressions to a Python function."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from gyrator_ir.expr.walk import children, iter_nodes
 
 
 class _SharingPrinter(PythonPrinter):
-    """Writes the name of a local variable for nodes that have been given one."""
+    """Prints the name of a local variable for nodes that are stored in one."""
 
     def __init__(self, params: Sequence[Sym]) -> None:
         super().__init__()
-        self._known = frozenset(params)
+        self._params = frozenset(params)
 
     def symbol(self, sym: Sym) -> str:
-        if sym not in self._known:
+        if sym not in self._params:
             raise expr_error(
-                "GY-EXPR-003",
-                f"no value was given for symbol {sym.name!r}",
-                help="list it among the parameters",
+                "GY-EXPR-003", f"symbol {sym.name!r} has no value", help="add it to the parameters"
             )
         return sym.name
 
@@ -33,9 +31,9 @@ class _SharingPrinter(PythonPrinter):
 
 
 def _shared(exprs: Sequence[Expr]) -> list[Node]:
-    """Return the nodes used more than once that are safe to compute first, inner ones first.
+    """Return the nodes that are used more than once and safe to compute first, in postorder.
 
-    A node that may divide by zero stays where it is: a `where` may be there to guard it.
+    A node that may divide by zero is not hoisted, since a `where` may guard it.
     """
     uses: Counter[Node] = Counter(exprs)
     order: dict[Node, bool] = {}
@@ -55,12 +53,13 @@ def _shared(exprs: Sequence[Expr]) -> list[Node]:
 
 
 def compile_python(exprs: Sequence[Expr], params: Sequence[Sym]) -> Callable[..., tuple[int, ...]]:
-    """Return a function of the integers `params`, in order, that gives the tuple of values.
+    """Return a function of the integers `params` that returns the tuple of values of `exprs`.
 
-    Shared parts are computed once. It raises ZeroDivisionError where a divisor is zero.
+    Common subexpressions are computed once. The function raises ZeroDivisionError if a divisor is
+    zero.
 
     Raises:
-        ExprError: GY-EXPR-003, when a symbol of `exprs` is not among `params`.
+        ExprError: GY-EXPR-003, if a symbol of `exprs` is not in `params`.
     """
     printer = _SharingPrinter(params)
     lines = []

@@ -1,13 +1,16 @@
 """Conditions in normal form.
 
-A relation is written `D <= k`, `D == k` or `D != k` with `D` a sum without constant and without
-common factor. Its positive terms go to the left, its negative ones to the right, and then
+A relation is first brought to the form `D <= k`, `D == k` or `D != k`, where `D` is a sum without
+a constant and without a common factor. Positive terms are then moved to the left side and negative
+ones to the right:
 
 * `D <= 0` is `Le(p, n)`, `D <= -1` is `Lt(p, n)`, `D <= k` is `Lt(p, n + k + 1)` for k > 0 and
   `Le(p - k, n)` for k < -1: so `x < 5`, `5 <= x`, `0 <= x`, `i0 < s0`;
-* `D == k` has a positive first coefficient, and its constant on the side where it is positive.
+* in `D == k` the first coefficient is positive, and the constant is on the side where it is
+  positive.
 
-There is no node for "not": a relation has an opposite, and "not" moves through "and" and "or".
+There is no node for "not": it is pushed through "and" and "or" down to relations, each of which has
+a negation.
 """
 
 from __future__ import annotations
@@ -133,7 +136,7 @@ def ge(a: Expr | int, b: Expr | int) -> Cond:
 
 
 def negate(cond: Cond) -> Cond:
-    """Return the condition that holds exactly where `cond` does not."""
+    """Return the negation of `cond`."""
     if isinstance(cond, Bool):
         return FALSE if cond is TRUE else TRUE
     if isinstance(cond, Eq):
@@ -152,7 +155,7 @@ def negate(cond: Cond) -> Cond:
 
 def _join(cls: type[And] | type[Or], conds: Iterable[Cond]) -> Cond:
     neutral, absorbing = (TRUE, FALSE) if cls is And else (FALSE, TRUE)
-    kept: dict[Cond, None] = {}
+    args: dict[Cond, None] = {}
     stack = list(conds)
     while stack:
         cond = stack.pop()
@@ -161,14 +164,14 @@ def _join(cls: type[And] | type[Or], conds: Iterable[Cond]) -> Cond:
         if isinstance(cond, cls):
             stack.extend(cond.args)
         elif cond is not neutral:
-            kept[cond] = None
-    if not kept:
+            args[cond] = None
+    if not args:
         return neutral
-    if len(kept) == 1:
-        return next(iter(kept))
-    if any(not isinstance(cond, And | Or) and negate(cond) in kept for cond in kept):
+    if len(args) == 1:
+        return next(iter(args))
+    if any(not isinstance(cond, And | Or) and negate(cond) in args for cond in args):
         return absorbing
-    return raw_args(cls, tuple(sorted(kept, key=_sort_key)))  # type: ignore[no-any-return]
+    return raw_args(cls, tuple(sorted(args, key=_sort_key)))  # type: ignore[no-any-return]
 
 
 def _sort_key(node: Node) -> tuple[object, ...]:
@@ -176,12 +179,12 @@ def _sort_key(node: Node) -> tuple[object, ...]:
 
 
 def all_of(conds: Iterable[Cond]) -> Cond:
-    """Return the conjunction of any number of conditions (TRUE, when there is none)."""
+    """Return the conjunction of any number of conditions; TRUE if there are none."""
     return _join(And, conds)
 
 
 def any_of(conds: Iterable[Cond]) -> Cond:
-    """Return the disjunction of any number of conditions (FALSE, when there is none)."""
+    """Return the disjunction of any number of conditions; FALSE if there are none."""
     return _join(Or, conds)
 
 

@@ -1,9 +1,9 @@
 """Floor division and remainder in normal form, without facts.
 
-Quotient and remainder are taken apart in the same way, so that they stay recognisable as a pair:
-the multiples of the divisor leave the numerator, common factors are cancelled, and for an integer
-divisor `c` the constant is brought into [0, c) and the first coefficient made positive. Every rule
-is an identity of floor division for all values of the symbols where `b != 0`.
+Quotient and remainder are reduced in the same way, so that they remain recognizable as a pair:
+multiples of the divisor are extracted from the numerator, common factors are cancelled, and for an
+integer divisor `c` the constant is reduced to [0, c) and the first coefficient made positive. Every
+rule is an identity of floor division for all values of the symbols with `b != 0`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gyrator_ir.expr.nodes import (
 )
 
 _LARGE = 1 << 31
-"""Coefficients below this, times an index or a size, stay within 64 bits."""
+"""A coefficient below this times an index or a size fits in 64 bits."""
 
 
 def _zero_divisor() -> Exception:
@@ -95,8 +95,8 @@ def ceildiv(a: Expr | int, b: Expr | int) -> Expr:
 
 
 class _Reduced(NamedTuple):
-    """`a` and `c`, taken apart: `a // c == quotient + sign*(rest // divisor)` and
-    `a % c == scale*(rest % divisor) + low`, where `scale` has the sign."""
+    """The reduced form of a division: `a // c == quotient + sign*(rest // divisor)` and
+    `a % c == scale*(rest % divisor) + low`, where `sign` is the sign of `scale`."""
 
     quotient: Expr
     rest: Expr
@@ -107,7 +107,7 @@ class _Reduced(NamedTuple):
 
 @lru_cache(CACHE_SIZE)
 def _reduce(a: Expr, c: int) -> _Reduced:
-    """Take apart a non-constant `a` by c > 1; the rest is zero when `c` divides all but `low`."""
+    """Reduce a division of a non-constant `a` by c > 1; the rest is zero if `c` divides a - low."""
     terms, const = terms_of(a)
     quotient: Terms = {}
     rest: list[tuple[Expr, int]] = []
@@ -119,15 +119,15 @@ def _reduce(a: Expr, c: int) -> _Reduced:
         else:
             quotient[monomial] = k // c
     shift, const = divmod(const, c)
-    whole = sum_of_terms(quotient, shift) if quotient else Const(shift)
+    multiple = sum_of_terms(quotient, shift) if quotient else Const(shift)
     if not rest:
-        return _Reduced(whole, ZERO, c, 1, const)
+        return _Reduced(multiple, ZERO, c, 1, const)
     inner, low = divmod(const, g)
     c //= g
     if rest[0][1] > 0:
-        return _Reduced(whole, raw_add(tuple([(m, k // g) for m, k in rest]), inner), c, g, low)
+        return _Reduced(multiple, raw_add(tuple([(m, k // g) for m, k in rest]), inner), c, g, low)
     flipped = raw_add(tuple([(m, -k // g) for m, k in rest]), c - 1 - inner)
-    return _Reduced(whole, flipped, c, -g, g * (c - 1) + low)
+    return _Reduced(multiple, flipped, c, -g, g * (c - 1) + low)
 
 
 def _quotient_by_int(a: Expr, c: int) -> Expr:
@@ -155,28 +155,28 @@ def _remainder_by_int(a: Expr, c: int) -> Expr:
 
 
 def _core_quotient(a: Expr, c: int) -> Expr:
-    """Return `a // c` for an `a` from which nothing can be split off any more."""
+    """Return `a // c` for a reduced `a`."""
     terms, const = terms_of(a)
-    whole = _own_quotient(terms, const, c)
-    if whole is not None:
-        return Const(whole)
+    value = _constant_quotient(terms, const, c)
+    if value is not None:
+        return Const(value)
     for term, k in terms:
         if k == 1 and type(term) is FloorDiv and (type(term.b) is Const or len(terms) == 1):
             # (x // d + y) // c == (x + d*y) // (d*c) for an integer c > 0
             others = sum_of_terms({m: n for m, n in terms if m is not term}, const)
             return floordiv(add(term.a, mul(term.b, others)), mul(term.b, Const(c)))
     if type(a) is Mod and type(a.b) is Const and a.b.value % c == 0:
-        # A remainder by c*n has, divided by c, the remainder of x // c by n.
+        # By the identity (x % (c*n)) // c == (x // c) % n.
         return mod(floordiv(a.a, Const(c)), Const(a.b.value // c))
     return raw_pair(FloorDiv, a, Const(c))  # type: ignore[no-any-return]
 
 
 def _core_remainder(a: Expr, c: int) -> Expr:
-    """Return `a % c` for an `a` from which nothing can be split off any more."""
+    """Return `a % c` for a reduced `a`."""
     terms, const = terms_of(a)
-    whole = _own_quotient(terms, const, c)
-    if whole is not None:
-        return add(a, Const(-whole * c))
+    value = _constant_quotient(terms, const, c)
+    if value is not None:
+        return add(a, Const(-value * c))
     for term, k in terms:
         if type(term) is Mod and _dissolves(term, k, Const(c)):
             return mod(add(a, mul(Const(k), add(term.a, mul(MINUS_ONE, term)))), Const(c))
@@ -184,25 +184,28 @@ def _core_remainder(a: Expr, c: int) -> Expr:
 
 
 def _dissolves(term: Mod, k: int, b: Expr) -> bool:
-    """Whether `term`, of which a sum has `k`, may lose its `%` in a remainder of the sum by `b`.
+    """Return whether the remainder `term`, with coefficient `k` in a sum, can be replaced by its
+    numerator in a remainder of the sum by `b`.
 
-    What is computed must not grow with every remainder that is taken of another one.
+    Coefficients are limited, since they could grow with every nested remainder.
     """
     if exact_quotient(term.b, b) is None:
         return False
     return k in (1, -1) or all(abs(n * k) < _LARGE for _, n in terms_of(term.a)[0])
 
 
-def _own_quotient(terms: tuple[tuple[Expr, int], ...], const: int, c: int) -> int | None:
-    """Return the quotient by `c` of a sum of remainders, where their ranges leave only one."""
-    low, high = _own_bounds(terms, const)
+def _constant_quotient(terms: tuple[tuple[Expr, int], ...], const: int, c: int) -> int | None:
+    """Return the quotient by `c` of a sum of remainders if it is the same for all their values."""
+    low, high = _remainder_bounds(terms, const)
     if low is None or high is None or low // c != high // c:
         return None
     return low // c
 
 
-def _own_bounds(terms: tuple[tuple[Expr, int], ...], const: int) -> tuple[int | None, int | None]:
-    """Bounds of a sum of remainders by positive integers, which need no facts."""
+def _remainder_bounds(
+    terms: tuple[tuple[Expr, int], ...], const: int
+) -> tuple[int | None, int | None]:
+    """Return the bounds of a sum of remainders by positive integers, which need no facts."""
     low = high = const
     for term, k in terms:
         if type(term) is not Mod or type(term.b) is not Const:
@@ -268,7 +271,7 @@ def _reduce_symbolic(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr, Expr]:
 
 
 def divide_monomials(a: Expr, b: Expr) -> Expr | None:
-    """Return the monomial (or one) `a / b` when `b` divides `a` as a monomial, else None."""
+    """Return the monomial (or one) `a / b` if `b` divides `a` as a monomial, else None."""
     if a is b:
         return ONE
     powers = dict(factors_of(a))
@@ -298,7 +301,7 @@ def common_factor(a: Expr, b: Expr) -> Expr:
 
 
 def exact_quotient(a: Expr, b: Expr) -> Expr | None:
-    """Return the polynomial `q` with `a == b*q`, or None when there is none, or any would do."""
+    """Return the polynomial `q` with `a == b*q`, or None if there is none or it is not unique."""
     if a is b:
         return ONE
     if type(b) is Const:
@@ -314,16 +317,17 @@ def exact_quotient(a: Expr, b: Expr) -> Expr | None:
 
 
 def extract_multiples(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """Return (q, r) with `a == b*q + r`: q takes what of `a` is visibly a multiple of `b`.
+    """Return (q, r) with `a == b*q + r`, where `b*q` is the part of `a` that is syntactically a
+    multiple of `b`.
 
-    For a `b` of one term, that is every term of `a` divisible by it. For a longer one it is the
-    exact polynomial quotient if there is one, else the multiples of which each term is in `a`.
+    For a `b` of one term, these are all terms of `a` divisible by it. For a longer one, `q` is the
+    exact polynomial quotient if there is one, else it covers the multiples of `b` whose terms all
+    occur in `a`.
     """
     terms_b, const_b = terms_of(b)
     if not terms_b:
         shift = {m: k // const_b for m, k in terms_of(a)[0] if k % const_b == 0}
-        whole = terms_of(a)[1] // const_b
-        quotient = sum_of_terms(shift, whole)
+        quotient = sum_of_terms(shift, terms_of(a)[1] // const_b)
         return quotient, add(a, mul(Const(-const_b), quotient))
     if len(terms_b) == 1 and const_b == 0:
         return _extract_by_term(a, *terms_b[0])
@@ -339,23 +343,23 @@ def extract_multiples(a: Expr, b: Expr) -> tuple[Expr, Expr]:
 def _extract_by_term(a: Expr, monomial: Expr, k: int) -> tuple[Expr, Expr]:
     terms, const = terms_of(a)
     quotient: Terms = {}
-    whole = 0
+    quotient_const = 0
     rest: list[tuple[Expr, int]] = []
     for term, c in terms:
         ratio = None if c % k else divide_monomials(term, monomial)
         if ratio is None:
             rest.append((term, c))
         elif ratio is ONE:
-            whole = c // k
+            quotient_const = c // k
         else:
             quotient[ratio] = c // k
     if len(rest) == len(terms):
         return ZERO, a
-    return sum_of_terms(quotient, whole), raw_add(tuple(rest), const)
+    return sum_of_terms(quotient, quotient_const), raw_add(tuple(rest), const)
 
 
 def _long_division(a: Expr, b: Expr, cautious: bool) -> tuple[Expr, Expr] | None:
-    """Divide by the leading term of `b`; when `cautious`, only where the sum gets shorter."""
+    """Divide by the leading term of `b`; if `cautious`, only where the sum gets shorter."""
     lead, k = terms_of(b)[0][0]
     quotient: Expr = ZERO
     rest = a
@@ -366,7 +370,7 @@ def _long_division(a: Expr, b: Expr, cautious: bool) -> tuple[Expr, Expr] | None
                 continue
             part = mul(Const(c // k), ratio)
             left = add(rest, mul(MINUS_ONE, mul(part, b)))
-            if cautious and not _all_inside(mul(part, b), rest):
+            if cautious and not _contains(rest, mul(part, b)):
                 continue
             quotient, rest = add(quotient, part), left
             break
@@ -375,11 +379,12 @@ def _long_division(a: Expr, b: Expr, cautious: bool) -> tuple[Expr, Expr] | None
     return None
 
 
-def _all_inside(part: Expr, whole: Expr) -> bool:
-    """Say whether each term of `part` is in `whole` with the same sign and no less weight."""
-    (terms_p, const_p), (terms_w, const_w) = terms_of(part), terms_of(whole)
-    have = dict(terms_w)
+def _contains(value: Expr, part: Expr) -> bool:
+    """Return whether `value` has each term of `part`, with the same sign and no smaller absolute
+    coefficient."""
+    (terms_p, const_p), (terms_v, const_v) = terms_of(part), terms_of(value)
+    have = dict(terms_v)
     pairs = [(c, have.get(m, 0)) for m, c in terms_p]
     if const_p:
-        pairs.append((const_p, const_w))
+        pairs.append((const_p, const_v))
     return all(h and (h > 0) == (c > 0) and abs(h) >= abs(c) for c, h in pairs)

@@ -1,4 +1,4 @@
-"""What is known about the symbols of a program: an immutable value that travels with it."""
+"""Facts about the symbols of a program: an immutable value that is part of the program."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 
 
 class _Engine:
-    """The prover and simplifier of one set of facts, made when first asked."""
+    """The prover and simplifier of one set of facts, created on first use."""
 
     __slots__ = ("hints", "prover", "simplify")
 
@@ -51,7 +51,7 @@ class _Engine:
 
 
 class _Slot:
-    """Holds an engine once made; two threads may make one each, which gives the same answers."""
+    """Caches an engine. Two threads may each create one, which is harmless: their answers agree."""
 
     __slots__ = ("engine",)
 
@@ -68,17 +68,17 @@ class ShapeFacts:
     """Ranges, divisibility, equalities, assumed conditions and example values of symbols.
 
     Build one with `ShapeFacts()` and the `with_*` methods, each of which returns a new value. Loop
-    variables (ITER, REDUCE) are >= 0 without being told; nothing is assumed of sizes.
-    Answers of `known*` are sound and incomplete: False means "not proved".
+    variables (ITER, REDUCE) are implicitly >= 0; nothing is assumed about sizes. Answers of
+    `known*` are sound but incomplete: False means "not proved".
 
-    All fields are sorted tuples, so equal facts are equal values.
+    All fields are sorted tuples, so that equal facts compare equal.
     """
 
     ranges: tuple[tuple[Sym, Range], ...] = ()  # inclusive ends
     divisors: tuple[tuple[Sym, int], ...] = ()  # the symbol is a multiple of the integer
     equalities: tuple[tuple[Sym, Expr], ...] = ()  # the symbol is replaced by the expression
-    hints: tuple[tuple[Sym, int], ...] = ()  # a typical value: for heuristics, never for proofs
-    assumed: tuple[Cond, ...] = ()  # what fits none of the other fields
+    hints: tuple[tuple[Sym, int], ...] = ()  # a typical value, for heuristics and never for proofs
+    assumed: tuple[Cond, ...] = ()  # conditions that the other fields cannot express
     _slot: _Slot = field(init=False, eq=False, repr=False, order=False, factory=_Slot)
 
     # -- building -------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class ShapeFacts:
     def with_range(
         self, sym: Sym, lo: int | None = None, hi: Expr | int | None = None
     ) -> ShapeFacts:
-        """Return these facts and `lo <= sym <= hi`, met with what was known of `sym` before."""
+        """Return these facts and `lo <= sym <= hi`, intersected with the known range of `sym`."""
         target = dict(self.equalities).get(sym)
         if target is not None:
             return _with_bounds_of(self, target, lo, hi)
@@ -105,7 +105,7 @@ class ShapeFacts:
     def with_ranges(self, extents: Mapping[Sym, Expr | int]) -> ShapeFacts:
         """Return these facts and `0 <= sym < extent` for each loop variable.
 
-        Within such loops the extents are positive, and that is noted too.
+        The facts hold inside the loops, so the extents are positive, which is added too.
         """
         tops = {sym: expr(extent) for sym, extent in extents.items()}
         if not _is_fresh(self, tops):
@@ -128,10 +128,10 @@ class ShapeFacts:
         return facts
 
     def with_divisible(self, sym: Sym, by: int) -> ShapeFacts:
-        """Return these facts and `sym % by == 0`, for a positive integer.
+        """Return these facts and `sym % by == 0`, for a positive integer `by`.
 
         Raises:
-            ExprError: GY-EXPR-005, when `by` is not positive.
+            ExprError: GY-EXPR-005, if `by` is not positive.
         """
         if by <= 0:
             raise expr_error("GY-EXPR-005", f"{sym.name} cannot be declared divisible by {by}")
@@ -151,8 +151,9 @@ class ShapeFacts:
     def with_equal(self, a: Expr | int, b: Expr | int) -> ShapeFacts:
         """Return these facts and `a == b`.
 
-        Where one symbol can be solved for, it is replaced everywhere from now on: the last symbol
-        in order that occurs linearly with coefficient one. Otherwise the condition is noted.
+        If the equation can be solved for a symbol that occurs linearly with coefficient one, the
+        last such symbol in order is substituted in all facts and queries. Otherwise the equation
+        becomes an assumed condition.
         """
         equal = dict(self.equalities)
         difference = subs(expr(a) - expr(b), equal)
@@ -174,9 +175,9 @@ class ShapeFacts:
         rebuilt = ShapeFacts(
             divisors=_ordered(divisors), equalities=_ordered(equal), hints=self.hints
         )
-        for other, known in _ordered(ranges):
-            top = None if known.hi is None else subs(known.hi, step)
-            rebuilt = rebuilt.with_range(other, known.lo, top)
+        for other, declared in _ordered(ranges):
+            top = None if declared.hi is None else subs(declared.hi, step)
+            rebuilt = rebuilt.with_range(other, declared.lo, top)
         for cond in self.assumed:
             rebuilt = rebuilt.with_cond(subs(cond, step))
         if own is not None:
@@ -187,7 +188,7 @@ class ShapeFacts:
         return rebuilt
 
     def with_cond(self, cond: Cond) -> ShapeFacts:
-        """Return these facts and `cond`, put into ranges and equalities as far as it goes."""
+        """Return these facts and `cond`, expressed as ranges and equalities where possible."""
         cond = subs(cond, dict(self.equalities))
         if isinstance(cond, Bool) and cond.value:
             return self
@@ -211,7 +212,7 @@ class ShapeFacts:
                 return self.with_range(cond.a, None, cond.b - strict)
         return evolve(self, assumed=_merged(self.assumed, cond))
 
-    # -- asking ---------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------
 
     def _engine(self) -> _Engine:
         engine = self._slot.engine
@@ -220,15 +221,15 @@ class ShapeFacts:
         return engine
 
     def simplify(self, node: AnyNode) -> AnyNode:
-        """Return a simpler node, equal for all values that the facts admit."""
+        """Return a simpler node that is equal for all values that the facts admit."""
         return self._engine().simplify(_resolved(self, node))
 
     def bounds(self, value: Expr) -> tuple[int | None, int | None]:
-        """Return inclusive integer bounds of `value`; None on a side without one."""
+        """Return inclusive integer bounds of `value`; None for an unbounded side."""
         return self._engine().prover.bounds(self.simplify(value))
 
     def known(self, cond: Cond) -> bool:
-        """Return True when `cond` is proved for all values that the facts admit."""
+        """Return whether `cond` is proved for all values that the facts admit."""
         engine = self._engine()
         cond = _resolved(self, cond)
         if engine.prover.known(cond):
@@ -237,24 +238,24 @@ class ShapeFacts:
         return simpler is not cond and engine.prover.known(simpler)
 
     def known_nonnegative(self, value: Expr | int) -> bool:
-        """Return True when `value >= 0` is proved."""
+        """Return whether `value >= 0` is proved."""
         return self.known(ge(value, 0))
 
     def known_positive(self, value: Expr | int) -> bool:
-        """Return True when `value > 0` is proved."""
+        """Return whether `value > 0` is proved."""
         return self.known(ge(value, 1))
 
     def nonnegative_division(self, node: FloorDiv | Mod) -> bool:
-        """Return True when the numerator is proved >= 0 and the divisor > 0.
+        """Return whether the numerator is proved >= 0 and the divisor > 0.
 
-        For such a node the truncating `/` and `%` of C agree with ours.
+        For such a node, C's truncating `/` and `%` equal floor division and its remainder.
         """
         prover = self._engine().prover
         a, b = _resolved(self, node.a), _resolved(self, node.b)
         return prover.nonnegative(a) and prover.positive(b)
 
     def hint(self, value: Expr | int) -> int | None:
-        """Return a typical value of `value`, or None where some symbol has no hint."""
+        """Return a typical value of `value`, or None if a symbol has no hint."""
         value = expr(value)
         if isinstance(value, Const):
             return value.value
@@ -275,7 +276,7 @@ def _merged(assumed: tuple[Cond, ...], cond: Cond) -> tuple[Cond, ...]:
 
 
 def _solve(difference: Expr) -> tuple[Sym, Expr] | None:
-    """Solve `difference == 0` for its last symbol that stands alone with coefficient one."""
+    """Solve `difference == 0` for its last symbol that is a term with coefficient 1 or -1."""
     for sym in sorted(difference.free_symbols, key=lambda s: s.sort_key, reverse=True):
         split = linear(difference, (sym,))
         if split is None:
@@ -298,31 +299,31 @@ def _with_bounds_of(
 
 
 def _depends_on(facts: ShapeFacts, value: Expr, sym: Sym) -> bool:
-    """Say whether the ranges of the symbols of `value` lead back to `sym`."""
+    """Return whether the ranges of the symbols of `value` depend on `sym`, transitively."""
     ranges = dict(facts.ranges)
-    seen: set[Sym] = set()
+    visited: set[Sym] = set()
     stack = list(value.free_symbols)
     while stack:
         current = stack.pop()
         if current is sym:
             return True
-        if current in seen:
+        if current in visited:
             continue
-        seen.add(current)
-        known = ranges.get(current)
-        if known is not None and known.hi is not None:
-            stack.extend(known.hi.free_symbols)
+        visited.add(current)
+        declared = ranges.get(current)
+        if declared is not None and declared.hi is not None:
+            stack.extend(declared.hi.free_symbols)
     return False
 
 
 def _is_fresh(facts: ShapeFacts, tops: Mapping[Sym, Expr]) -> bool:
-    """Say whether nothing known and none of the extents speaks of the symbols of `tops`."""
+    """Return whether the symbols of `tops` occur neither in ranges nor in the extents."""
     if facts.equalities:
         return False
     if any(sym in tops for sym, _ in facts.ranges):
         return False
-    spoken = [top for _, (_, top) in facts.ranges if top is not None]
-    return all(top.free_symbols.isdisjoint(tops) for top in (*spoken, *tops.values()))
+    bounds = [top for _, (_, top) in facts.ranges if top is not None]
+    return all(top.free_symbols.isdisjoint(tops) for top in (*bounds, *tops.values()))
 
 
 def _resolved(facts: ShapeFacts, node: AnyNode) -> AnyNode:

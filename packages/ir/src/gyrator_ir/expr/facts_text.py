@@ -22,7 +22,7 @@ _ASSUME = re.compile(r"assume (?P<cond>.+)")
 
 
 def facts_to_text(facts: ShapeFacts) -> str:
-    """Return the facts as one line, empty when there are none."""
+    """Return the facts as one line, which is empty if there are none."""
     items = [
         f"{sym.name} in [{'*' if r.lo is None else r.lo}, {'*' if r.hi is None else to_text(r.hi)}]"
         for sym, r in facts.ranges
@@ -35,10 +35,10 @@ def facts_to_text(facts: ShapeFacts) -> str:
 
 
 def parse_facts(text: str) -> ShapeFacts:
-    """Return the facts that `text` says; `parse_facts(facts_to_text(f)) == f`.
+    """Parse facts; `parse_facts(facts_to_text(f)) == f`.
 
     Raises:
-        ParseError: GY-EXPR-004, when an item is none of those that `facts_to_text` writes.
+        ParseError: GY-EXPR-004, if an item is not in the format of `facts_to_text`.
     """
     facts = ShapeFacts()
     for item in filter(None, (part.strip() for part in text.split(";"))):
@@ -47,21 +47,21 @@ def parse_facts(text: str) -> ShapeFacts:
 
 
 def _with_item(facts: ShapeFacts, item: str) -> ShapeFacts:
-    if found := _RANGE.fullmatch(item):
-        lo, hi = found["lo"], found["hi"]
+    if match := _RANGE.fullmatch(item):
+        lo, hi = match["lo"], match["hi"]
         return facts.with_range(
-            Sym(found["sym"]),
+            Sym(match["sym"]),
             None if lo == "*" else int(lo),
             None if hi == "*" else parse_expr(hi),
         )
-    if found := _MULTIPLE.fullmatch(item):
-        return facts.with_divisible(Sym(found["sym"]), int(found["by"]))
-    if found := _HINT.fullmatch(item):
-        return facts.with_hint(Sym(found["sym"]), int(found["value"]))
-    if found := _EQUAL.fullmatch(item):
-        return facts.with_equal(Sym(found["sym"]), parse_expr(found["value"]))
-    if found := _ASSUME.fullmatch(item):
-        return facts.with_cond(parse_cond(found["cond"]))
+    if match := _MULTIPLE.fullmatch(item):
+        return facts.with_divisible(Sym(match["sym"]), int(match["by"]))
+    if match := _HINT.fullmatch(item):
+        return facts.with_hint(Sym(match["sym"]), int(match["value"]))
+    if match := _EQUAL.fullmatch(item):
+        return facts.with_equal(Sym(match["sym"]), parse_expr(match["value"]))
+    if match := _ASSUME.fullmatch(item):
+        return facts.with_cond(parse_cond(match["cond"]))
     raise ParseError.of(
         "GY-EXPR-004",
         f"{item!r} is not a fact",

@@ -1,7 +1,7 @@
-"""Interning: one object for each structure, in a table that nobody can observe.
+"""Interning (hash consing): one object per structure.
 
-The table is a cache without meaning: it holds its nodes weakly, is guarded by a lock, and nothing
-that a caller can see depends on what is in it.
+The table is a cache with weak references to its nodes, guarded by a lock. Its contents have no
+observable effect.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, NoReturn, Self
 
 
 class Interned:
-    """Base of all nodes: immutable, compared by identity, never pickled, its own copy."""
+    """Base of all nodes: immutable, compared by identity, not picklable, copied by reference."""
 
     __slots__ = ("__weakref__",)
 
     def __new__(cls, *args: object) -> Self:
-        """Refuse: a node made without its constructor might not be in normal form."""
-        raise TypeError(f"{cls.__name__} is built by the functions of gyrator_ir.expr")
+        """Raise: a node must be created by a constructor function to be in normal form."""
+        raise TypeError(f"{cls.__name__} nodes are created by the functions of gyrator_ir.expr")
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{type(self).__name__} is immutable")
@@ -29,7 +29,7 @@ class Interned:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "expressions are not pickled; write them with to_text, read with parse_expr"
+            "expressions cannot be pickled; print them by to_text and parse them by parse_expr"
         )
 
     def __copy__(self) -> Self:
@@ -40,19 +40,19 @@ class Interned:
 
     def __bool__(self) -> NoReturn:
         raise TypeError(
-            "an expression has no truth value; compare with `is`, or ask ShapeFacts.known(...)"
+            "an expression has no truth value; compare by `is`, or use ShapeFacts.known(...)"
         )
 
 
 class _Ref(weakref.ref[Interned]):
-    """A weak reference that knows under which key it is filed."""
+    """A weak reference with its key in the table."""
 
     __slots__ = ("key",)
     key: tuple[Any, ...]
 
 
 _TABLE: dict[tuple[Any, ...], _Ref] = {}
-_LOCK = threading.RLock()  # re-entrant: `_forget` may run, from the collector, while we hold it
+_LOCK = threading.RLock()  # reentrant: the garbage collector may call `_forget` while it is held
 
 
 def _forget(ref: weakref.ref[Interned]) -> None:
@@ -63,23 +63,23 @@ def _forget(ref: weakref.ref[Interned]) -> None:
 
 
 def intern(key: tuple[Any, ...], make: Callable[..., Interned], *args: Any) -> Any:
-    """Return the node filed under `key`, making it by `make(*args)` the first time.
+    """Return the node with this key, creating it by `make(*args)` if there is none.
 
-    Two threads may both make it; both get the one that was filed first.
+    Two threads may both create it; both get the one that was added to the table first.
     """
     ref = _TABLE.get(key)
     if ref is not None:
         node = ref()
         if node is not None:
             return node
-    made = make(*args)
+    new = make(*args)
     with _LOCK:
         ref = _TABLE.get(key)
         if ref is not None:
             node = ref()
             if node is not None:
                 return node
-        ref = _Ref(made, _forget)
+        ref = _Ref(new, _forget)
         ref.key = key
         _TABLE[key] = ref
-    return made
+    return new

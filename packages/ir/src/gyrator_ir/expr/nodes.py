@@ -1,15 +1,15 @@
-"""The nodes of index expressions: frozen, interned, ordered by structure.
+"""The nodes of index expressions: immutable, interned, and ordered by structure.
 
-Two nodes with the same structure are one object, so `is`, `==` and `hash` cost nothing. Order
-(`sort_key`) is structural, never an address, so the same program gives the same text in every
-process.
+Two nodes with the same structure are the same object, so that `is`, `==` and `hash` are cheap. The
+order (`sort_key`) is structural and does not depend on addresses, so that the same program prints
+the same text in every process.
 
-Normal form (kept by the constructors of `build`, `division` and `conditions`):
+Normal form (maintained by the constructors of `build`, `division` and `conditions`):
 
 * a *monomial* is an atom (anything but `Const`, `Add`, `Mul`) or a `Mul`: a product of at least two
-  atoms counted with their powers, without a coefficient;
-* an `Add` is `sum(coefficient * monomial) + const`, its terms sorted, no coefficient zero; a lone
-  `3*x` is an `Add` of one term; `1*x + 0` is `x` itself; nothing else is an `Add`;
+  atoms, counted with their powers, without a coefficient;
+* an `Add` is `sum(coefficient * monomial) + const`, with sorted terms and nonzero coefficients;
+  `3*x` is an `Add` with one term, but `1*x + 0` is `x` itself;
 * products are always expanded over sums.
 """
 
@@ -29,24 +29,24 @@ class ExprError(GyratorError):
 
 
 def expr_error(code: str, message: str, where: str = "", help: str = "") -> ExprError:
-    """Return (not raise) an `ExprError` with the given diagnostic."""
+    """Return (not raise) an `ExprError` with a diagnostic of these fields."""
     return ExprError.of(code, message, where=where, help=help)
 
 
 class SymKind(Enum):
-    """What a symbol stands for; the value is the letter that its name begins with."""
+    """What a symbol denotes. The value is the first letter of its name."""
 
     SIZE = "s"  # a size (or other integer input) known when the program is called
     UNBACKED = "u"  # a size known only after some kernel has run
     ITER = "i"  # a loop variable of an output dimension, 0 <= i
     REDUCE = "r"  # a loop variable of a reduced dimension, 0 <= r
     INDIRECT = "t"  # an index loaded from memory
-    CHOICE = "A"  # a number that tuning chooses, such as XBLOCK; any capitals name one
+    CHOICE = "A"  # a tuning parameter, such as XBLOCK; its name is in capitals
 
 
 _KIND_RANK = {kind: rank for rank, kind in enumerate(SymKind)}
 _KIND_OF_LETTER = {kind.value: kind for kind in SymKind}
-# A digit or underscore in second place keeps clear of the words of Python, C and Triton.
+# A digit or underscore as the second character avoids keywords of Python, C and Triton.
 _SYMBOL_NAME = re.compile("[suirt](?:[0-9_][A-Za-z0-9_]*)?|[A-Z][A-Z0-9_]*")
 
 SortKey = tuple[Any, ...]
@@ -63,7 +63,7 @@ class Node(Interned):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Compute a slot that the constructor left empty, the first time it is read."""
+            """Compute a slot lazily that the constructor left empty."""
             if name == "_free":
                 value = _union(_parts(self))
                 _set_free(self, value)
@@ -83,7 +83,7 @@ class Node(Interned):
         return _text(self)
 
 
-# Slot setters: `__setattr__` refuses, and these are the fastest way round it.
+# Slot setters, the fastest way to bypass `__setattr__`, which raises.
 _set_key = Node.__dict__["sort_key"].__set__
 _set_free = Node.__dict__["_free"].__set__
 _new = object.__new__
@@ -91,8 +91,8 @@ _NO_SYMBOLS: frozenset[Sym] = frozenset()
 
 Binary: TypeAlias = "Callable[[Expr, Expr], Expr]"
 
-# The constructors that the operators call. They are defined in modules above this one, and are
-# put here once, by `bind`, while the package is imported.
+# The constructors that the operators call. They are defined in modules that import this one, and
+# are set once by `bind`, while the package is imported.
 _add: Binary
 _mul: Binary
 _floordiv: Binary
@@ -109,7 +109,7 @@ def bind(
     relation: Callable[[str, Expr, Expr], Cond],
     text: Callable[[Node], str],
 ) -> None:
-    """Tell the operators of `Expr` which constructors to call (once, by the package itself)."""
+    """Set the constructors that the operators of `Expr` call; called once, by the package."""
     global _add, _mul, _floordiv, _mod, _relation, _text
     _add, _mul, _floordiv, _mod, _relation, _text = add, mul, floordiv, mod, relation, text
 
@@ -206,7 +206,7 @@ class Expr(Node):
 
 
 class Cond(Node):
-    """A condition on integers: for masks, guards and run-time branches."""
+    """A condition on integers, for masks, guards and run-time branches."""
 
     __slots__ = ()
 
@@ -219,7 +219,7 @@ class Const(Expr):
     value: int
 
     def __new__(cls, value: int) -> Const:
-        """Return the node of `value`; a `bool` or a float is a TypeError."""
+        """Return the node of `value`. Raises TypeError for a `bool` or a float."""
         if value.__class__ is not int:
             raise TypeError(f"Const takes an int, not {type(value).__name__}")
         small = _SMALL.get(value)
@@ -230,11 +230,13 @@ class Const(Expr):
 
 @final
 class Sym(Expr):
-    """A symbol, such as `Sym("i0")`: the letter of its kind, then a digit or underscore and more;
-    or `Sym("XBLOCK")`, in capitals.
+    """A symbol, such as `Sym("i0")` or `Sym("XBLOCK")`.
+
+    The name is the letter of a kind, optionally followed by a digit or underscore and further
+    characters, or is in capitals.
 
     Raises:
-        ExprError: GY-EXPR-001, when the name is not of that form, or contradicts `kind`.
+        ExprError: GY-EXPR-001, if the name is not of that form, or contradicts `kind`.
     """
 
     __slots__ = ("kind", "name")
@@ -242,7 +244,7 @@ class Sym(Expr):
     kind: SymKind
 
     def __new__(cls, name: str, kind: SymKind | None = None) -> Sym:
-        """Return the symbol; `kind` only asserts what the name says."""
+        """Return the symbol. `kind` is only checked against the name."""
         node: Sym = intern(("s", name), _make_sym, name)
         if kind is not None and kind is not node.kind:
             raise expr_error(
@@ -259,12 +261,12 @@ class Mul(Expr):
 
     __slots__ = ("divides", "factors")
     factors: tuple[tuple[Expr, int], ...]
-    divides: bool  # some factor is a FloorDiv or Mod
+    divides: bool  # whether a factor is a FloorDiv or Mod
 
 
 @final
 class Add(Expr):
-    """A sum: `terms` is ((monomial, coefficient != 0), ...), sorted; plus the integer `const`."""
+    """A sum: `terms` is ((monomial, coefficient != 0), ...), sorted, plus the integer `const`."""
 
     __slots__ = ("const", "terms")
     terms: tuple[tuple[Expr, int], ...]
@@ -291,7 +293,7 @@ class Mod(Expr):
 
 @final
 class Min(Expr):
-    """The least of at least two arguments, sorted, without repetition."""
+    """The minimum of at least two arguments, sorted and distinct."""
 
     __slots__ = ("args",)
     args: tuple[Expr, ...]
@@ -299,7 +301,7 @@ class Min(Expr):
 
 @final
 class Max(Expr):
-    """The greatest of at least two arguments, sorted, without repetition."""
+    """The maximum of at least two arguments, sorted and distinct."""
 
     __slots__ = ("args",)
     args: tuple[Expr, ...]
@@ -307,7 +309,7 @@ class Max(Expr):
 
 @final
 class Where(Expr):
-    """`a` where `cond` holds, else `b`; only the chosen one need be defined."""
+    """`a` if `cond` holds, else `b`. Only the selected one need be defined."""
 
     __slots__ = ("a", "b", "cond")
     cond: Cond
@@ -361,7 +363,7 @@ class Le(Cond):
 
 @final
 class And(Cond):
-    """All of at least two conditions, sorted, without repetition."""
+    """The conjunction of at least two conditions, sorted and distinct."""
 
     __slots__ = ("args",)
     args: tuple[Cond, ...]
@@ -369,14 +371,14 @@ class And(Cond):
 
 @final
 class Or(Cond):
-    """Any of at least two conditions, sorted, without repetition."""
+    """The disjunction of at least two conditions, sorted and distinct."""
 
     __slots__ = ("args",)
     args: tuple[Cond, ...]
 
 
-# Sort keys are (-degree, rank of the class, ...): within a rank the rest compares like with like,
-# so no two keys ever compare an int with a tuple.
+# Sort keys are (-degree, rank of the class, ...). Keys of the same rank have the same structure, so
+# that an int is never compared with a tuple.
 _RANK: dict[type[Node], int] = {
     cls: rank
     for rank, cls in enumerate(
@@ -397,7 +399,7 @@ _MUL_RANK = _RANK[Mul]
 
 
 def _union(nodes: Iterable[Node]) -> frozenset[Sym]:
-    """Return the union of the free symbols; shares the set when there is one."""
+    """Return the union of the free symbols, sharing the set of a node where possible."""
     result = _NO_SYMBOLS
     for node in nodes:
         free = node._free
@@ -449,7 +451,7 @@ def _make_mul(factors: tuple[tuple[Expr, int], ...]) -> Mul:
 
 
 def _make_add(terms: tuple[tuple[Expr, int], ...], const: int) -> Add:
-    # Most sums are never sorted or searched: `__getattr__` fills the other slots when they are.
+    # Most sums are never sorted or searched, so `__getattr__` fills the other slots on demand.
     node = _new(Add)
     _set_add_const(node, const)
     _set_add_terms(node, terms)
@@ -506,11 +508,11 @@ def _make_bool(value: bool) -> Bool:
     return node
 
 
-# The `raw_*` functions file a node as it is; the caller answers for its normal form.
+# The `raw_*` functions intern a node as it is; the caller must ensure its normal form.
 
 
 def raw_mul(factors: tuple[tuple[Expr, int], ...]) -> Expr:
-    """Return the monomial of sorted `factors`: the atom itself when there is one of power 1."""
+    """Return the monomial of sorted `factors`; for a single one of power 1, the atom itself."""
     if len(factors) == 1 and factors[0][1] == 1:
         return factors[0][0]
     return intern(("m", factors), _make_mul, factors)  # type: ignore[no-any-return]
@@ -552,10 +554,10 @@ def expr(value: Expr | int) -> Expr:
     """Return `value` as an expression.
 
     Raises:
-        TypeError: when it is neither an expression nor an `int` (a `bool` is not).
+        TypeError: if it is neither an expression nor an `int` (a `bool` is not).
     """
     if isinstance(value, Expr):
         return value
     if value.__class__ is int:
         return Const(value)
-    raise TypeError(f"an expression or an int was expected, not {type(value).__name__}")
+    raise TypeError(f"expected an expression or an int, not {type(value).__name__}")

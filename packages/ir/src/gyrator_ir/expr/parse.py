@@ -1,7 +1,7 @@
-"""Reads the text form of expressions and conditions.
+"""Parser of the text form of expressions and conditions.
 
-The text form is a part of Python's expression grammar, so Python's own parser does the work and
-this module only walks its tree; nothing is evaluated.
+The text form is a subset of Python's expression grammar, so this module converts the tree that
+Python's own parser returns. Nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _RELATIONS: dict[type[ast.cmpop], str] = {
 
 
 def parse_expr(text: str) -> Expr:
-    """Return the expression that `text` says; `parse_expr(to_text(e)) is e`.
+    """Parse an expression; `parse_expr(to_text(e)) is e`.
 
     Grammar: integers, symbols, `+ - * // % **`, `min(..)`, `max(..)`, `abs(a)`, `ceildiv(a, b)`,
     `where(cond, a, b)`.
 
     Raises:
-        ParseError: GY-EXPR-004, when `text` is not an expression.
-        ExprError: when it is one that cannot be built, such as a division by zero.
+        ParseError: GY-EXPR-004, if `text` is not an expression.
+        ExprError: if the expression cannot be built, such as a division by zero.
     """
     return _Reader(text).expr(_tree(text))
 
 
 def parse_cond(text: str) -> Cond:
-    """Return the condition that `text` says; `parse_cond(to_text(c)) is c`.
+    """Parse a condition; `parse_cond(to_text(c)) is c`.
 
-    Grammar: `true`, `false`, comparisons of expressions (also chained: `0 <= i0 < s0`), `and`,
+    Grammar: `true`, `false`, comparisons of expressions (possibly chained, `0 <= i0 < s0`), `and`,
     `or`, `not`. Errors as for `parse_expr`.
     """
     return _Reader(text).cond(_tree(text))
@@ -68,13 +68,13 @@ def _error(message: str, text: str) -> ParseError:
 
 
 class _Reader:
-    """Turns Python's tree into nodes; `text` is for messages."""
+    """Converts Python's syntax tree to nodes; `text` is for messages."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
-    def _refuse(self, node: ast.AST, wanted: str) -> ParseError:
-        return _error(f"{ast.unparse(node)!r} is not {wanted}", self._text)
+    def _refuse(self, node: ast.AST, expected: str) -> ParseError:
+        return _error(f"{ast.unparse(node)!r} is not {expected}", self._text)
 
     def expr(self, node: ast.expr) -> Expr:
         if isinstance(node, ast.Constant) and type(node.value) is int:
@@ -109,7 +109,7 @@ class _Reader:
         raise self._refuse(node, "an expression")
 
     def _sum(self, node: ast.expr) -> Expr:
-        """Read a whole chain of `+` and `-` at once: sums are made in one step, and may be long."""
+        """Convert a whole chain of `+` and `-` at once, since sums may be long."""
         parts: list[Expr] = []
         while isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
             right = self.expr(node.right)

@@ -1,4 +1,4 @@
-"""Infix text of expressions. `Printer` is the text form itself; emitters override its hooks."""
+"""Infix printers of expressions. `Printer` prints the text form; emitters override its methods."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Names: TypeAlias = "Mapping[Sym, str] | Callable[[Sym], str] | None"
 
 
 class Prec(IntEnum):
-    """How tightly a fragment holds together; parentheses go round what is looser than needed."""
+    """Operator precedence of a fragment; one that is lower than required is parenthesized."""
 
     OR = 1
     AND = 2
@@ -43,20 +43,21 @@ class Prec(IntEnum):
 
 
 class Fragment(NamedTuple):
-    """A piece of text, and how tightly it holds together."""
+    """A piece of text and its operator precedence."""
 
     text: str
     prec: Prec
 
 
 class Printer:
-    """Writes the text form, which `parse_expr` and `parse_cond` read back to the same node.
+    """Prints the text form, which `parse_expr` and `parse_cond` parse to the same node.
 
-    To write another language, derive and override `symbol`, `integer`, `power`, `floordiv`, `mod`,
-    `extremum`, `select` or the words. The printer keeps a memo: one instance serves one naming.
+    A subclass for another language overrides `symbol`, `integer`, `power`, `floordiv`, `mod`,
+    `extremum`, `select` or the words. A printer caches fragments, so an instance serves one naming.
 
     Args:
-        names: the name for each symbol: a mapping (others keep their own names) or a function.
+        names: the names of symbols, as a function or a mapping; symbols that the mapping lacks keep
+            their own names.
     """
 
     word_and = "and"
@@ -75,16 +76,16 @@ class Printer:
         return self.fragment(node).text
 
     def at(self, node: Node, prec: Prec) -> str:
-        """Return the text of `node` for a place that needs `prec`, in parentheses if looser."""
+        """Return the text of `node`, in parentheses if its precedence is lower than `prec`."""
         text, own = self.fragment(node)
         return text if own >= prec else f"({text})"
 
     def fragment(self, node: Node) -> Fragment:
-        """Return the text and precedence of `node`, from the memo when it was printed before."""
-        done = self._memo.get(node)
-        if done is None:
-            done = self._memo[node] = self._visit(node)
-        return done
+        """Return the text and precedence of `node`, cached."""
+        fragment = self._memo.get(node)
+        if fragment is None:
+            fragment = self._memo[node] = self._visit(node)
+        return fragment
 
     def symbol(self, sym: Sym) -> str:
         """Return the name of a symbol."""
@@ -120,7 +121,7 @@ class Printer:
         return Fragment(f"{name}({', '.join(map(self, node.args))})", Prec.ATOM)
 
     def select(self, node: Where) -> Fragment:
-        """Return a selection of which only the chosen branch may be evaluated."""
+        """Return a selection that evaluates only the selected branch."""
         return Fragment(f"where({self(node.cond)}, {self(node.a)}, {self(node.b)})", Prec.ATOM)
 
     def _visit(self, node: Node) -> Fragment:
@@ -187,7 +188,7 @@ def to_text(node: Node) -> str:
 
 
 class PythonPrinter(Printer):
-    """Writes Python, whose `//` and `%` mean what ours mean."""
+    """Prints Python, whose `//` and `%` have the same meaning as here."""
 
     word_true = "True"
     word_false = "False"
@@ -198,20 +199,20 @@ class PythonPrinter(Printer):
 
 
 def to_python(node: Node, names: Names = None) -> str:
-    """Return a Python expression over the names of the symbols, with built-in `min` and `max`."""
+    """Return a Python expression over the names of the symbols, using built-in `min` and `max`."""
     return PythonPrinter(names)(node)
 
 
 class CPrinter(Printer):
-    """Writes C: `/` and `%` where they agree with floor, else calls of two named functions.
+    """Prints C: `/` and `%` where they equal floor division and its remainder, else function calls.
 
     Args:
-        nonnegative: says of a quotient or remainder that its numerator is >= 0 and its divisor > 0
-            (`ShapeFacts.nonnegative_division`); by default of none.
+        nonnegative: a predicate for quotients and remainders whose numerator is >= 0 and divisor
+            > 0 (`ShapeFacts.nonnegative_division`); by default false for all.
         names: as for `Printer`.
-        floor_div: the C function (or macro) for the other quotients.
-        floor_mod: the same for the other remainders.
-        suffix: of integer literals, e.g. `LL`.
+        floor_div: the C function or macro for the other quotients.
+        floor_mod: the C function or macro for the other remainders.
+        suffix: the suffix of integer literals, e.g. `LL`.
     """
 
     word_and = "&&"
@@ -242,14 +243,14 @@ class CPrinter(Printer):
         return Fragment("*".join([self.at(atom, Prec.ATOM)] * power), Prec.PRODUCT)
 
     def floordiv(self, node: FloorDiv) -> Fragment:
-        """Return `a / b` where that is the floor, else a call."""
+        """Return `a / b` if that equals floor division, else a call."""
         if self._nonnegative is not None and self._nonnegative(node):
             left, right = self.at(node.a, Prec.UNARY), self.at(node.b, Prec.UNARY)
             return Fragment(f"{left} / {right}", Prec.PRODUCT)
         return Fragment(f"{self._floor_div}({self(node.a)}, {self(node.b)})", Prec.ATOM)
 
     def mod(self, node: Mod) -> Fragment:
-        """Return `a % b` where that has the sign of the divisor, else a call."""
+        """Return `a % b` if that equals the remainder of floor division, else a call."""
         if self._nonnegative is not None and self._nonnegative(node):
             left, right = self.at(node.a, Prec.UNARY), self.at(node.b, Prec.UNARY)
             return Fragment(f"{left} % {right}", Prec.PRODUCT)
@@ -260,8 +261,8 @@ class CPrinter(Printer):
         word = "<" if isinstance(node, Min) else ">"
         text = self.at(node.args[-1], Prec.SUM)
         for arg in reversed(node.args[:-1]):
-            one = self.at(arg, Prec.SUM)
-            text = f"({one} {word} {text} ? {one} : {text})"
+            first = self.at(arg, Prec.SUM)
+            text = f"({first} {word} {text} ? {first} : {text})"
         return Fragment(text, Prec.ATOM)
 
     def select(self, node: Where) -> Fragment:

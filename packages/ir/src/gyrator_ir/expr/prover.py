@@ -1,10 +1,10 @@
-"""What can be proved of an expression from ranges, divisibility and assumed inequalities.
+"""Proofs about expressions from ranges, divisibility and assumed inequalities.
 
-Intervals come first: they are cheap and decide most questions. Where an upper end is symbolic
-(`i1 <= s0 - 1`), `nonnegative` removes one bounded atom after another from a linear position,
-putting in the end of its range that makes the expression least (the elimination step of
-Fourier and Motzkin, one direction only), until an interval decides or the fuel is spent.
-Answers are sound and incomplete: False means "not proved".
+Intervals are tried first, since they are cheap and decide most queries. If an upper bound is
+symbolic (`i1 <= s0 - 1`), `nonnegative` eliminates bounded atoms that occur linearly, one at a
+time, by substituting the end of the range that minimizes the expression (one direction of a
+Fourier-Motzkin elimination step), until an interval decides or the fuel runs out. Answers are sound
+but incomplete: False means "not proved".
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from gyrator_ir.expr.nodes import (
 
 
 class Range(NamedTuple):
-    """Inclusive ends of what a symbol may be; None where there is none."""
+    """The inclusive bounds of a symbol; None for an unbounded side."""
 
     lo: int | None
     hi: Expr | None
@@ -52,11 +52,11 @@ class Range(NamedTuple):
 Interval = tuple[int | None, int | None]
 
 ANY: Interval = (None, None)
-_FUEL = 24  # eliminations per question; a loop nest needs about two a dimension
+_FUEL = 24  # eliminations per query; a loop nest needs about two per dimension
 
 
 def _times(a: Interval, b: Interval) -> Interval:
-    """Multiply intervals; None is the infinity of its side."""
+    """Multiply intervals, where None is minus or plus infinity."""
     if a == (0, 0) or b == (0, 0):
         return 0, 0
     (al, ah), (bl, bh) = a, b
@@ -93,7 +93,7 @@ def _power(a: Interval, n: int) -> Interval:
 
 
 def _quotient(a: Interval, b: Interval) -> Interval:
-    """Bound `a // b` for a divisor that is known to be positive."""
+    """Return bounds of `a // b`, for a divisor that is certainly positive."""
     (al, ah), (bl, bh) = a, b
     if bl is None or bl <= 0:
         return ANY
@@ -103,10 +103,10 @@ def _quotient(a: Interval, b: Interval) -> Interval:
 
 
 class Prover:
-    """Answers questions under fixed facts, remembering the answers.
+    """Answers queries under fixed facts, and caches the answers.
 
     Args:
-        ranges: what is known of each symbol; others are unbounded, loop variables are >= 0.
+        ranges: the ranges of symbols; others are unbounded, except that loop variables are >= 0.
         divisors: positive integers that divide symbols.
         assumed: conditions that hold.
     """
@@ -131,17 +131,17 @@ class Prover:
 
     def range_of(self, sym: Sym) -> Range:
         """Return the range of a symbol; loop variables are never negative."""
-        known = self._ranges.get(sym)
-        if known is not None:
-            return known
+        declared = self._ranges.get(sym)
+        if declared is not None:
+            return declared
         return Range(0 if sym.kind in (SymKind.ITER, SymKind.REDUCE) else None, None)
 
     def bounds(self, value: Expr) -> Interval:
-        """Return inclusive integer bounds of `value`, None on a side where there is none."""
-        known = self._bounds.get(value)
-        if known is None:
-            known = self._bounds[value] = self._interval(value)
-        return known
+        """Return inclusive integer bounds of `value`; None for an unbounded side."""
+        interval = self._bounds.get(value)
+        if interval is None:
+            interval = self._bounds[value] = self._interval(value)
+        return interval
 
     def _interval(self, value: Expr) -> Interval:
         if isinstance(value, Const):
@@ -200,7 +200,7 @@ class Prover:
         return max(known_low, default=None), high
 
     def divisor_of(self, value: Expr) -> int:
-        """Return a non-negative integer that divides `value` (0 for zero itself, else >= 1)."""
+        """Return a nonnegative integer that divides `value`: 0 for zero itself, else at least 1."""
         if isinstance(value, Sym):
             return self._divisors.get(value, 1)
         if isinstance(value, Const):
@@ -213,8 +213,8 @@ class Prover:
                 product *= self.divisor_of(atom) ** power
             return product
         if isinstance(value, FloorDiv) and isinstance(value.b, Const):
-            whole, left = divmod(self.divisor_of(value.a), value.b.value)
-            return whole if left == 0 and whole else 1
+            quotient, remainder = divmod(self.divisor_of(value.a), value.b.value)
+            return quotient if remainder == 0 and quotient else 1
         if isinstance(value, Mod):
             return gcd(self.divisor_of(value.a), self.divisor_of(value.b)) or 1
         if isinstance(value, Min | Max):
@@ -224,14 +224,14 @@ class Prover:
         return 1
 
     def nonnegative(self, value: Expr) -> bool:
-        """Return True when `value >= 0` is proved."""
-        known = self._nonnegative.get(value)
-        if known is None:
-            known = self._nonnegative[value] = self._prove(value)
-        return known
+        """Return whether `value >= 0` is proved."""
+        proved = self._nonnegative.get(value)
+        if proved is None:
+            proved = self._nonnegative[value] = self._prove(value)
+        return proved
 
     def positive(self, value: Expr) -> bool:
-        """Return True when `value > 0` is proved."""
+        """Return whether `value > 0` is proved."""
         return self.nonnegative(value - 1)
 
     def _prove(self, value: Expr) -> bool:
@@ -253,7 +253,7 @@ class Prover:
         return False if high is not None and high < 0 else None
 
     def _eliminate(self, value: Expr, fuel: list[int]) -> bool:
-        """Prove `value >= 0` by putting extreme values for atoms, one at a time.
+        """Prove `value >= 0` by replacing atoms by their extreme values, one at a time.
 
         `fuel` holds the number of steps left, shared by all branches of one search.
         """
@@ -277,7 +277,7 @@ class Prover:
                 if self._eliminate(rest + product, fuel):
                     return True
             if tried:
-                return False  # any order of elimination does; the first that applies decides
+                return False  # the order of elimination does not matter, so the first one decides
         return False
 
     def _bounded_atoms(self, value: Expr) -> list[Expr]:
@@ -290,7 +290,7 @@ class Prover:
         return sorted(atoms, key=lambda atom: atom.sort_key, reverse=True)
 
     def _ends(self, atom: Expr, coefficient: Expr, least: bool) -> Iterator[Expr]:
-        """Yield expressions that `coefficient * atom` is not less than.
+        """Yield lower bounds of `coefficient * atom`.
 
         The coefficient is >= 0 when `least`, and <= 0 otherwise.
         """
@@ -324,7 +324,7 @@ class Prover:
                 yield coefficient * floordiv(top, atom.b)
 
     def _upper(self, value: Expr) -> Expr | None:
-        """Return an expression that `value` does not exceed, with loop variables at their ends."""
+        """Return an upper bound of `value`, by replacing loop variables by their extremes."""
         for atom in self._bounded_atoms(value):
             coefficient, rest = _coefficient(value, atom)
             if not isinstance(atom, Sym) or coefficient is ZERO:
@@ -339,11 +339,11 @@ class Prover:
         return value
 
     def known(self, cond: Cond) -> bool:
-        """Return True when `cond` is proved to hold for all values that the facts admit."""
-        known = self._known.get(cond)
-        if known is None:
-            known = self._known[cond] = self._decide(cond)
-        return known
+        """Return whether `cond` is proved for all values that the facts admit."""
+        proved = self._known.get(cond)
+        if proved is None:
+            proved = self._known[cond] = self._decide(cond)
+        return proved
 
     def _decide(self, cond: Cond) -> bool:
         if isinstance(cond, Bool):
@@ -380,20 +380,20 @@ class Prover:
 
 
 def _coefficient(value: Expr, atom: Expr) -> tuple[Expr, Expr]:
-    """Split `value` into (C, R) with `value == C*atom + R` and `atom` not a factor within C."""
+    """Return (C, R) with `value == C*atom + R`, where `atom` is not a factor of a term of C."""
     terms, const = terms_of(value)
     coefficient: dict[Expr, int] = {}
     rest: dict[Expr, int] = {}
-    whole = 0
+    integer = 0
     for term, c in terms:
         ratio = divide_monomials(term, atom)
         if ratio is None or (ratio is not ONE and divide_monomials(ratio, atom) is not None):
             rest[term] = c
         elif ratio is ONE:
-            whole += c
+            integer += c
         else:
             coefficient[ratio] = c
-    return sum_of_terms(coefficient, whole), sum_of_terms(rest, const)
+    return sum_of_terms(coefficient, integer), sum_of_terms(rest, const)
 
 
 def _term_key(term: tuple[Expr, int]) -> tuple[object, ...]:
@@ -401,10 +401,10 @@ def _term_key(term: tuple[Expr, int]) -> tuple[object, ...]:
 
 
 def without_remainders(value: Expr) -> Expr:
-    """Return `value` with every remainder of its terms written as `a - b*(a // b)`.
+    """Return `value` with every remainder in its terms replaced by `a - b*(a // b)`.
 
-    Two sums that differ only in how quotients and remainders are put together become the same.
-    The result is for comparison: it is not recombined, so it may not be in normal form.
+    Sums that are equal up to this identity become the same. The result is only for comparison: it
+    is not recombined, and so may not be in normal form.
     """
     for _ in range(8):
         terms, const = terms_of(value)

@@ -1,4 +1,4 @@
-"""Put quotients and remainders of one number back together inside a sum.
+"""Recombination of quotients and remainders of the same number inside a sum.
 
 With `F = m // d` and `M = m % d`, so that `m = d*F + M`, and a common cofactor `k*R`:
 
@@ -7,8 +7,9 @@ With `F = m // d` and `M = m % d`, so that `m = d*F + M`, and a common cofactor 
 * rest:   k*R*m - k*d*R*F          ->  k*R*M
 * nest:   k*R*(x % d) + k*d*R*((x // d) % n)  ->  k*R*(x % (d*n))    for n > 0
 
-A rule applies when every term that it takes away is there, with the same sign and at least the
-same coefficient. Each application removes a quotient or a remainder, so the process ends.
+A rule applies if the sum contains every term that it removes, with the same sign and at least the
+same absolute coefficient. Each application removes a quotient or a remainder, so the process
+terminates.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ def _is_positive_int(value: Expr) -> bool:
 def recombine(
     terms: Terms, const: int, positive: Callable[[Expr], bool] = _is_positive_int
 ) -> tuple[Terms, int] | None:
-    """Apply one rule to the sum; return the new sum, or None when no rule applies.
+    """Apply one rule to the sum, and return the new sum, or None if no rule applies.
 
-    `positive` says of a divisor that it is known to be greater than zero.
+    `positive` returns whether a divisor is certainly greater than zero.
 
-    The monomials are tried in structural order, so the outcome does not depend on how `terms` was
-    filled.
+    The monomials are tried in structural order, so that the result does not depend on the insertion
+    order of `terms`.
     """
     candidates = sorted(
         (m for m in terms if type(m) in (FloorDiv, Mod) or (type(m) is Mul and m.divides)),
@@ -51,19 +52,19 @@ def recombine(
         k = terms[monomial]
         for atom, cofactor in _division_factors(monomial):
             if type(atom) is Mod:
-                found = (
+                change = (
                     _join(terms, k, atom, cofactor)
                     or _round(terms, k, atom, cofactor)
                     or _nest(terms, k, atom, cofactor, positive)
                 )
             else:
-                found = _rest(terms, k, atom, cofactor)
-            if found is not None:
-                return _apply(terms, const, found)
+                change = _rest(terms, k, atom, cofactor)
+            if change is not None:
+                return _apply(terms, const, change)
     return None
 
 
-# A change: what to add to the sum, as (scale, expression) pairs.
+# A change of a sum: (scale, expression) pairs to add to it.
 Change = tuple[tuple[int, Expr], ...]
 
 
@@ -86,7 +87,7 @@ def _accumulate(terms: Terms, value: Expr, scale: int) -> int:
 
 
 def _division_factors(monomial: Expr) -> list[tuple[FloorDiv | Mod, Expr]]:
-    """Return each quotient or remainder of power one in `monomial`, with the rest of it."""
+    """Return each quotient or remainder of power one in `monomial`, with its cofactor."""
     if isinstance(monomial, FloorDiv | Mod):
         return [(monomial, ONE)]
     assert isinstance(monomial, Mul)
@@ -99,7 +100,7 @@ def _division_factors(monomial: Expr) -> list[tuple[FloorDiv | Mod, Expr]]:
 
 
 def _contains(terms: Terms, value: Expr, scale: int) -> bool:
-    """Say whether the non-constant part of `scale * value` is a part of the sum."""
+    """Return whether the sum contains all non-constant terms of `scale * value`."""
     if isinstance(value, Const):
         return False
     parts = value.terms if isinstance(value, Add) else ((value, 1),)
@@ -119,10 +120,10 @@ def _join(terms: Terms, k: int, mod: Mod, cofactor: Expr) -> Change | None:
     quotient = mod.a // mod.b
     if _is_sum(quotient):
         return None
-    taken = cofactor * mod.b * quotient
-    if not _contains(terms, taken, k):
+    partner = cofactor * mod.b * quotient
+    if not _contains(terms, partner, k):
         return None
-    return (-k, cofactor * mod), (-k, taken), (k, cofactor * mod.a)
+    return (-k, cofactor * mod), (-k, partner), (k, cofactor * mod.a)
 
 
 def _round(terms: Terms, k: int, mod: Mod, cofactor: Expr) -> Change | None:
@@ -133,7 +134,7 @@ def _round(terms: Terms, k: int, mod: Mod, cofactor: Expr) -> Change | None:
 
 
 def _split_cofactor(k: int, cofactor: Expr, divisor: Expr) -> tuple[int, Expr] | None:
-    """Return (k', R') with `k * cofactor == k' * R' * divisor`; None if there is none."""
+    """Return (k', R') with `k * cofactor == k' * R' * divisor`, or None if there are none."""
     if isinstance(divisor, Const):
         return None if k % divisor.value else (k // divisor.value, cofactor)
     scale = 1
@@ -171,7 +172,7 @@ def _rest(terms: Terms, c: int, quotient: FloorDiv, cofactor: Expr) -> Change | 
 
 
 def _as_quotient(value: Expr) -> tuple[Expr, Expr] | None:
-    """Return (x, d) with `value == x // d`, also for `y + (x // d)` with an integer d."""
+    """Return (x, d) with `value == x // d`; this includes sums `y + (x // d)` with an integer d."""
     if isinstance(value, FloorDiv):
         return value.a, value.b
     if isinstance(value, Add):
@@ -195,7 +196,7 @@ def _nest(
     remainder = x % d
     if _is_sum(remainder):
         return None
-    taken = rest * remainder
-    if not _contains(terms, taken, k):
+    partner = rest * remainder
+    if not _contains(terms, partner, k):
         return None
-    return (-c, cofactor * mod), (-k, taken), (k, rest * (x % (d * mod.b)))
+    return (-c, cofactor * mod), (-k, partner), (k, rest * (x % (d * mod.b)))

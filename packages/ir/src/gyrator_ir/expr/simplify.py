@@ -1,4 +1,4 @@
-"""Simplification under facts: bottom-up, to a fixed point, one memo per set of facts."""
+"""Simplification under facts: bottom-up to a fixed point, with one memo per set of facts."""
 
 from __future__ import annotations
 
@@ -54,43 +54,43 @@ from gyrator_ir.expr.walk import iter_nodes, rebuild
 
 AnyNode = TypeVar("AnyNode", Expr, Cond)
 
-_ROUNDS = 12  # each round does something; more than three were never seen to be needed
+_ROUNDS = 12  # in practice, three are enough
 
 
 class Simplifier:
-    """Rewrites expressions by what a `Prover` knows; remembers every result."""
+    """Rewrites expressions with the help of a `Prover`, and caches every result."""
 
     def __init__(self, prover: Prover) -> None:
         self._prover = prover
         self._memo: dict[Node, Node] = {}
 
     def __call__(self, node: AnyNode) -> AnyNode:
-        """Return a node that is equal for all values that the facts admit, and is simpler."""
+        """Return a simpler node that is equal for all values that the facts admit."""
         if node not in self._memo:
             for below in iter_nodes(node):  # inner nodes first, so that recursion stays shallow
                 self._simplify(below)
         return cast(AnyNode, self._simplify(node))
 
     def _simplify(self, node: Node) -> Node:
-        done = self._memo.get(node)
-        if done is None:
-            done = node
-            if isinstance(node, Add) and self._is_settled(node):
+        result = self._memo.get(node)
+        if result is None:
+            result = node
+            if isinstance(node, Add) and self._is_irreducible(node):
                 self._memo[node] = node
                 return node
             for _ in range(_ROUNDS):
                 try:
-                    step = self._step(rebuild(done, self._simplify))
+                    step = self._step(rebuild(result, self._simplify))
                 except ExprError:
-                    break  # a divisor is known to be zero: leave the node, it may be guarded
-                if step is done:
+                    break  # a divisor is zero; keep the node, which a `where` may guard
+                if step is result:
                     break
-                done = step
-            self._memo[node] = self._memo[done] = done
-        return done
+                result = step
+            self._memo[node] = self._memo[result] = result
+        return result
 
-    def _is_settled(self, node: Add) -> bool:
-        """Say of a sum whether facts can do nothing to it: no atoms but symbols, none constant."""
+    def _is_irreducible(self, node: Add) -> bool:
+        """Return whether facts cannot simplify a sum: all its atoms are symbols, none constant."""
         simple = all(
             type(term) is Sym
             or (type(term) is Mul and all(type(atom) is Sym for atom, _ in term.factors))
@@ -155,26 +155,26 @@ class Simplifier:
                 yield g, p, c, r
 
     def _multiples_by_facts(self, a: Expr, b: Expr) -> tuple[list[Expr], Expr]:
-        """Take out of `a` the terms that divisibility facts make multiples of an integer `b`."""
+        """Return the terms of `a` that are multiples of an integer `b` by facts, and the rest."""
         if not isinstance(b, Const):
             return [], a
         terms, _ = terms_of(a)
-        taken = [
+        multiples = [
             sum_of_terms({term: c}, 0)
             for term, c in terms
             if c * self._prover.divisor_of(term) % b.value == 0
         ]
-        if not taken:
+        if not multiples:
             return [], a
-        return taken, a - sum_of(taken)
+        return multiples, a - sum_of(multiples)
 
     def _floordiv(self, node: FloorDiv) -> Expr:
         a, b = node.a, node.b
         if self._in_range(a, b):
             return ZERO
-        taken, rest = self._multiples_by_facts(a, b)
-        if taken and (len(taken) > 1 or rest is not ZERO):
-            return sum_of([*(floordiv(term, b) for term in taken), floordiv(rest, b)])
+        multiples, rest = self._multiples_by_facts(a, b)
+        if multiples and (len(multiples) > 1 or rest is not ZERO):
+            return sum_of([*(floordiv(term, b) for term in multiples), floordiv(rest, b)])
         for _, p, c, _ in self._split(a, b):
             return floordiv(p, c)
         if isinstance(a, FloorDiv) and self._prover.positive(b):
@@ -189,8 +189,8 @@ class Simplifier:
         a, b = node.a, node.b
         if self._in_range(a, b):
             return a
-        taken, rest = self._multiples_by_facts(a, b)
-        if taken:
+        multiples, rest = self._multiples_by_facts(a, b)
+        if multiples:
             return mod(rest, b)
         for g, p, c, r in self._split(a, b):
             return mul(g, mod(p, c)) + r
@@ -222,12 +222,12 @@ class Simplifier:
         const = node.const
         exact = False
         for term, c in node.terms:
-            whole = self._exact_division(term, c)
-            if whole is None:
+            multiple = self._exact_division(term, c)
+            if multiple is None:
                 terms[term] = terms.get(term, 0) + c
             else:
                 exact = True
-                const += accumulate(terms, whole, 1)
+                const += accumulate(terms, multiple, 1)
         return sum_of_terms(terms, const) if exact else node
 
     def _exact_division(self, term: Expr, c: int) -> Expr | None:
@@ -251,16 +251,16 @@ def _is_constant(bounds: Interval) -> bool:
 
 
 def _multiples(a: Expr, g: Expr) -> tuple[Expr, Expr]:
-    """Return (p, r) with `a == g*p + r`; the constant too is divided, leaving it in [0, g)."""
+    """Return (p, r) with `a == g*p + r`, where the constant of `r` is in [0, g) if `g` is one."""
     p, r = extract_multiples(a, g)
     if isinstance(g, Const):
-        whole = terms_of(r)[1] // g.value
-        p, r = p + whole, r - whole * g.value
+        multiple = terms_of(r)[1] // g.value
+        p, r = p + multiple, r - multiple * g.value
     return p, r
 
 
 def _common_divisors(a: Expr, b: Expr) -> list[Expr]:
-    """Return the parts of the divisor `b` that terms of `a` may share, largest first."""
+    """Return the divisors of `b` that terms of `a` may share, largest first."""
     terms_b, const_b = terms_of(b)
     if not terms_b:
         sizes = {gcd(c, const_b) for _, c in terms_of(a)[0]}
@@ -271,9 +271,9 @@ def _common_divisors(a: Expr, b: Expr) -> list[Expr]:
             return []
         primitive = exact_quotient(b, content)
         return [content] if primitive is None else [primitive, content]
-    found: dict[Expr, None] = {}
+    factors: dict[Expr, None] = {}
     for term, c in terms_of(a)[0]:
         g = common_factor(sum_of_terms({term: c}, 0), b)
         if g is not ONE and g is not b:
-            found[g] = None
-    return sorted(found, key=lambda g: g.sort_key)
+            factors[g] = None
+    return sorted(factors, key=lambda g: g.sort_key)

@@ -1,7 +1,7 @@
-"""The border to sympy: what torch's SymInts carry comes in here, and oracles look out.
+"""Conversion from and to sympy, for the expressions of torch's SymInts and for test oracles.
 
-The functions of `torch.utils._sympy.functions` are recognised by the names of their classes, so
-that torch is not needed. This is the only module of the package that imports sympy.
+The functions of `torch.utils._sympy.functions` are recognized by class name, so that torch need not
+be imported. This is the only module of the package that imports sympy.
 """
 
 from __future__ import annotations
@@ -63,30 +63,30 @@ _RELATIONS = {
 }
 
 
-def _unsupported(value: object, why: str) -> UnsupportedError:
+def _unsupported(value: object, reason: str) -> UnsupportedError:
     return UnsupportedError.of(
-        "GY-EXPR-006", f"sympy expression cannot be converted: {why}", where=str(value)
+        "GY-EXPR-006", f"sympy expression cannot be converted: {reason}", where=str(value)
     )
 
 
 def from_sympy(value: Any) -> Expr:
-    """Return the integer expression that the sympy expression `value`, or an `int`, denotes, over
-    symbols of the same names (`s0`, `u0`, ...).
+    """Convert a sympy expression, or an `int`, to an expression over symbols of the same names
+    (`s0`, `u0`, ...).
 
     Raises:
-        UnsupportedError: GY-EXPR-006, for what is not integer arithmetic (floats, true division).
-        ExprError: GY-EXPR-001, when the name of a symbol is not one of ours.
+        UnsupportedError: GY-EXPR-006, if it is not integer arithmetic (floats, true division).
+        ExprError: GY-EXPR-001, if the name of a symbol is not valid for `Sym`.
     """
     return _Importer().expr(value)
 
 
 def cond_from_sympy(value: Any) -> Cond:
-    """Return the condition that the sympy boolean `value` denotes; errors as for `from_sympy`."""
+    """Convert a sympy boolean to a condition; errors as for `from_sympy`."""
     return _Importer().cond(value)
 
 
 class _Importer:
-    """One conversion; sub-expressions are converted once."""
+    """One conversion, in which each subexpression is converted once."""
 
     def __init__(self) -> None:
         self._memo: dict[Any, Expr] = {}
@@ -94,10 +94,10 @@ class _Importer:
     def expr(self, value: Any) -> Expr:
         if value.__class__ is int:
             return Const(value)
-        done = self._memo.get(value)
-        if done is None:
-            done = self._memo[value] = self._convert(value)
-        return done
+        result = self._memo.get(value)
+        if result is None:
+            result = self._memo[value] = self._convert(value)
+        return result
 
     def _convert(self, value: Any) -> Expr:
         if isinstance(value, sympy.Symbol):
@@ -114,8 +114,8 @@ class _Importer:
         return handler(self, value)
 
     def _sum(self, value: Any) -> Expr:
-        """Convert a sum. With rational coefficients it is converted whole: its parts, rounded
-        one by one, would not add up."""
+        """Convert a sum. One with rational coefficients is converted as a whole, because rounding
+        each term separately would change the sum."""
         scale = _denominator(value)
         if scale != 1:
             return self._exact(sympy.expand(value * scale), scale)
@@ -128,18 +128,18 @@ class _Importer:
         return product_of([self.expr(arg) for arg in value.args])
 
     def _exact(self, scaled: Any, scale: int) -> Expr:
-        # The value is an integer for all sizes that occur, so that floor does not change it.
+        # The value is an integer for all sizes that occur, so floor does not change it.
         return floordiv(self.expr(scaled), Const(scale))
 
     def power(self, value: Any) -> Expr:
         base, exponent = value.args
         power = self.expr(exponent)
         if not isinstance(power, Const) or power.value < 0:
-            raise _unsupported(value, "the power is not a natural number")
+            raise _unsupported(value, "the exponent is not a nonnegative integer")
         return self.expr(base) ** power.value
 
     def floor(self, value: Any) -> Expr:
-        """Convert `floor(a / n)`, which sympy writes as a floor of a rational product."""
+        """Convert `floor(a / n)`, which sympy represents as the floor of a rational product."""
         inner, scale = _integral(value.args[0])
         return floordiv(self.expr(inner), self.expr(scale))
 
@@ -150,8 +150,8 @@ class _Importer:
     def rounded(self, value: Any) -> Expr:
         """Convert `FloorToInt`, `CeilToInt` or `TruncToInt` of a quotient or a scaled integer.
 
-        The rounded quotient of doubles is the exact one while both are below 2**53. A product with
-        a short factor is exact while the integer is below 2**32; see `_near` for others.
+        The rounded quotient of doubles is exact while both are below 2**53. A product with a short
+        factor is exact while the integer is below 2**32; for other factors see `_near`.
         """
         (inner,) = value.args
         if type(inner).__name__ == "IntTrueDiv":
@@ -164,7 +164,7 @@ class _Importer:
                 raise _unsupported(value, f"{type(inner).__name__} is not integer arithmetic")
         kind = type(value).__name__
         if kind == "TruncToInt" and not (factor >= 0 and all(n.is_nonnegative for n in numbers)):
-            raise _unsupported(value, "the number that is cut off may be negative")
+            raise _unsupported(value, "the truncated number may be negative")
         over, *under = map(self.expr, numbers)
         build = ceildiv if kind == "CeilToInt" else floordiv
         return build(factor.numerator * over, *(under or (Const(factor.denominator),)))
@@ -176,7 +176,7 @@ class _Importer:
     def piecewise(self, value: Any) -> Expr:
         *cases, last = value.args
         if self.cond(last.args[1]) is not TRUE:
-            raise _unsupported(value, "no case holds everywhere")
+            raise _unsupported(value, "there is no default case")
         result = self.expr(last.args[0])
         for case in reversed(cases):
             result = where(self.cond(case.args[1]), self.expr(case.args[0]), result)
@@ -224,10 +224,8 @@ def _integral(value: Any) -> tuple[Any, Any]:
 
 
 def _scaled(value: Any) -> tuple[tuple[Any, ...], Fraction]:
-    """Return the integers and the factor of `factor * ToFloat(integer) * ...`.
-
-    No integers for another form.
-    """
+    """Return the integers and the factor of `factor * ToFloat(integer) * ...`; no integers if the
+    expression does not have this form."""
     factor, numbers = Fraction(1), []
     for arg in value.args if isinstance(value, sympy.Mul) else (value,):
         if isinstance(arg, sympy.Float):
@@ -240,12 +238,12 @@ def _scaled(value: Any) -> tuple[tuple[Any, ...], Fraction]:
 
 
 def _near(factor: Fraction) -> Fraction:
-    """Return the short fraction p/q that a double stands for, where rounding hides the difference.
+    """Return the simple fraction p/q that a double approximates, if rounding makes them equivalent.
 
-    With c = p/q * (1 + d), the double of c*s lies so near to p*s/q that both have the same floor
-    and the same ceiling, unless p*s/q is an integer n. Then c*s = n + n*d, and that rounds to n
-    where abs(n*d) is at most half of the distance to the next double, so where abs(d) is at most
-    2**-54. It holds while p*s is below 2**52. Other factors are returned as they are.
+    With c = p/q * (1 + d), the double of c*s is so close to p*s/q that both have the same floor and
+    the same ceiling, unless p*s/q is an integer n. Then c*s = n + n*d, which rounds to n if
+    abs(n*d) is at most half of the distance to the next double, hence if abs(d) is at most 2**-54.
+    This holds while p*s is below 2**52. Other factors are returned unchanged.
     """
     short = factor.limit_denominator(1000)
     if not 0 < short.numerator < 1 << 12:
@@ -271,17 +269,17 @@ def _modular_indexing(base: Expr, divisor: Expr, modulus: Expr) -> Expr:
 
 def _shift_left(a: Expr, b: Expr) -> Expr:
     if not isinstance(b, Const) or b.value < 0:
-        raise _unsupported(f"{a} << {b}", "the shift is not a natural number")
+        raise _unsupported(f"{a} << {b}", "the shift is not a nonnegative integer")
     return a * (1 << b.value)
 
 
 def _shift_right(a: Expr, b: Expr) -> Expr:
     if not isinstance(b, Const) or b.value < 0:
-        raise _unsupported(f"{a} >> {b}", "the shift is not a natural number")
+        raise _unsupported(f"{a} >> {b}", "the shift is not a nonnegative integer")
     return floordiv(a, Const(1 << b.value))
 
 
-# By class name: sympy's own, and those of torch.utils._sympy.functions.
+# Converters of the functions of sympy and of torch.utils._sympy.functions, by class name.
 _HANDLERS: dict[str, Callable[[_Importer, Any], Expr]] = {
     "FloorDiv": _pair(floordiv),
     "_FloorDiv": _pair(floordiv),
@@ -310,7 +308,7 @@ _HANDLERS: dict[str, Callable[[_Importer, Any], Expr]] = {
 
 
 class _FloorDiv(sympy.Function):  # type: ignore[misc]
-    """`floor(a / b)` that stays a quotient of integers: sympy would spread `1/b` over `a`."""
+    """`floor(a / b)` as an opaque function, since sympy would distribute `1/b` over `a`."""
 
     nargs = (2,)
     is_integer = True
@@ -324,39 +322,39 @@ class _FloorDiv(sympy.Function):  # type: ignore[misc]
 
 
 class _Where(sympy.Function):  # type: ignore[misc]
-    """`a` where a condition holds, else `b`: sympy folds a `Piecewise` into the arithmetic around
-    it, and there meets quotients that its conditions rule out."""
+    """`a` if a condition holds, else `b`, as an opaque function. sympy would move the surrounding
+    arithmetic into a `Piecewise`, and evaluate quotients that its conditions exclude."""
 
     nargs = (3,)
     is_integer = True
 
     @classmethod
     def eval(cls, cond: Any, a: Any, b: Any) -> Any:
-        """Return a branch where the condition is a constant, else None."""
+        """Return a branch if the condition is constant, else None."""
         return {sympy.true: a, sympy.false: b}.get(cond)
 
 
 def to_sympy(node: Node, symbols: Mapping[Sym, Any] | None = None) -> Any:
-    """Return the sympy expression or boolean of `node`.
+    """Convert a node to a sympy expression or boolean.
 
-    Quotients and selections become integer functions `_FloorDiv` and `_Where`, remainders sympy's
-    `Mod`. Symbols without an entry in `symbols` become integer symbols of their name.
+    Quotients and selections become the integer functions `_FloorDiv` and `_Where`, and remainders
+    sympy's `Mod`. Symbols without an entry in `symbols` become integer symbols of the same name.
     """
-    given = symbols or {}
+    by_symbol = symbols or {}
     memo: dict[Node, Any] = {}
 
     def convert(current: Node) -> Any:
-        done = memo.get(current)
-        if done is None:
-            done = memo[current] = _export(current, convert, given)
-        return done
+        result = memo.get(current)
+        if result is None:
+            result = memo[current] = _export(current, convert, by_symbol)
+        return result
 
     return convert(node)
 
 
-def _export(node: Node, f: Callable[[Node], Any], given: Mapping[Sym, Any]) -> Any:
+def _export(node: Node, f: Callable[[Node], Any], symbols: Mapping[Sym, Any]) -> Any:
     if isinstance(node, Sym):
-        return given.get(node, sympy.Symbol(node.name, integer=True))
+        return symbols.get(node, sympy.Symbol(node.name, integer=True))
     if isinstance(node, Const):
         return sympy.Integer(node.value)
     if isinstance(node, Add):

@@ -1,4 +1,4 @@
-"""Walks over expressions: children, rebuilding, substitution, evaluation, linear parts."""
+"""Traversals of expressions: children, rebuilding, substitution, evaluation, linear parts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ RELATIONS: dict[type[Node], str] = {Eq: "==", Ne: "!=", Lt: "<", Le: "<="}
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """Return the nodes directly below `node`, in order; coefficients and powers are left out."""
+    """Return the children of `node` in order, without coefficients and powers."""
     if isinstance(node, Add):
         return tuple(term for term, _ in node.terms)
     if isinstance(node, Mul):
@@ -65,28 +65,28 @@ def children(node: Node) -> tuple[Node, ...]:
 
 
 def iter_nodes(node: Node) -> Iterator[Node]:
-    """Yield each distinct node of the graph under `node` once, children first."""
-    seen: set[Node] = set()
+    """Yield each distinct node of the graph below `node` once, in postorder."""
+    visited: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(node, False)]
     while stack:
         current, expanded = stack.pop()
         if expanded:
             yield current
-        elif current not in seen:
-            seen.add(current)
+        elif current not in visited:
+            visited.add(current)
             stack.append((current, True))
             stack.extend((child, False) for child in reversed(children(current)))
 
 
 def sorted_symbols(nodes: Iterable[Node]) -> tuple[Sym, ...]:
-    """Return the free symbols of all `nodes`, in their structural order."""
+    """Return the free symbols of all `nodes`, in structural order."""
     return tuple(
         sorted({sym for node in nodes for sym in node.free_symbols}, key=lambda s: s.sort_key)
     )
 
 
 def rebuild(node: Node, f: Callable[[Node], Node]) -> Node:
-    """Return `node` with `f` applied to each child, through the normalising constructors."""
+    """Return `node` with `f` applied to each child, rebuilt by the normalizing constructors."""
     if isinstance(node, Add):
         terms: dict[Expr, int] = {}
         const = node.const
@@ -118,12 +118,12 @@ def rebuild(node: Node, f: Callable[[Node], Node]) -> Node:
 
 
 def subs(node: AnyNode, mapping: Mapping[Sym, Expr | int]) -> AnyNode:
-    """Return `node` with every symbol of `mapping` replaced, all at once.
+    """Return `node` with all symbols of `mapping` replaced simultaneously.
 
-    The graph is walked once, whatever is shared in it; parts without such symbols are kept.
+    Each shared node is visited once, and nodes without such symbols are reused.
 
     Raises:
-        ExprError: GY-EXPR-002, when a divisor becomes the constant zero.
+        ExprError: GY-EXPR-002, if a divisor becomes the constant zero.
     """
     if node._free.isdisjoint(mapping):
         return node
@@ -132,28 +132,28 @@ def subs(node: AnyNode, mapping: Mapping[Sym, Expr | int]) -> AnyNode:
         return simple  # type: ignore[return-value]  # a condition has no simple form
     memo: dict[Node, Node | ExprError] = {sym: expr(value) for sym, value in mapping.items()}
 
-    def done(current: Node) -> Node:
-        found = memo.get(current, current)
-        if isinstance(found, ExprError):
-            raise found
-        return found
+    def replaced(current: Node) -> Node:
+        replacement = memo.get(current, current)
+        if isinstance(replacement, ExprError):
+            raise replacement
+        return replacement
 
     stack: list[tuple[Node, bool]] = [(node, False)]
-    while stack:  # not recursive: graphs may be deep
+    while stack:  # not recursive, since graphs may be deep
         current, ready = stack.pop()
         if ready:
             try:
-                memo[current] = rebuild(current, done)
+                memo[current] = rebuild(current, replaced)
             except ExprError as error:
-                memo[current] = error  # raised only if a branch that is taken needs it
+                memo[current] = error  # raised only if the node is used
         elif current not in memo and not current.free_symbols.isdisjoint(mapping):
             stack.append((current, True))
             stack.extend((child, False) for child in children(current))
-    return cast(AnyNode, done(node))
+    return cast(AnyNode, replaced(node))
 
 
 def _subs_in_sum(node: Node, mapping: Mapping[Sym, Expr | int]) -> Expr | None:
-    """Do `subs` for a symbol, and for a sum in which the symbols stand alone: most addresses."""
+    """Fast path of `subs`, for a symbol or a sum whose replaced symbols are terms of their own."""
     cls = type(node)
     if cls is Sym:
         return expr(mapping[node])  # type: ignore[index]
@@ -172,27 +172,27 @@ def _subs_in_sum(node: Node, mapping: Mapping[Sym, Expr | int]) -> Expr | None:
 
 
 def evaluate(node: Expr, env: Mapping[Sym, int]) -> int:
-    """Return the value of `node` where each symbol has the value that `env` gives it.
+    """Return the value of `node` for the values of symbols in `env`.
 
     Raises:
-        ExprError: GY-EXPR-003, when `env` lacks a symbol.
-        ZeroDivisionError: when a divisor is zero.
+        ExprError: GY-EXPR-003, if `env` lacks a symbol.
+        ZeroDivisionError: if a divisor is zero.
     """
     try:
         return _value(node, env)
     except KeyError as error:
         raise expr_error(
-            "GY-EXPR-003", f"no value was given for symbol {error.args[0]!r}", where=repr(node)
+            "GY-EXPR-003", f"symbol {error.args[0]!r} has no value", where=repr(node)
         ) from None
 
 
 def holds(cond: Cond, env: Mapping[Sym, int]) -> bool:
-    """Return whether `cond` holds in `env`; errors as for `evaluate`."""
+    """Return whether `cond` holds for the values of symbols in `env`; errors as for `evaluate`."""
     try:
         return _truth(cond, env)
     except KeyError as error:
         raise expr_error(
-            "GY-EXPR-003", f"no value was given for symbol {error.args[0]!r}", where=repr(cond)
+            "GY-EXPR-003", f"symbol {error.args[0]!r} has no value", where=repr(cond)
         ) from None
 
 
@@ -241,62 +241,66 @@ def _truth(cond: Cond, env: Mapping[Sym, int]) -> bool:
 
 
 def linear(node: Expr, syms: Iterable[Sym]) -> tuple[dict[Sym, Expr], Expr] | None:
-    """Split `node` into `sum(coefficient[s] * s) + rest`, or return None if it is not so.
+    """Return (coefficients, rest) with `node == sum(coefficients[s] * s) + rest`, or None if `node`
+    is not linear in `syms`.
 
-    Every symbol of `syms` has an entry (zero if it does not occur); neither the coefficients nor
-    the rest contain any of them.
+    Every symbol of `syms` has a coefficient, which may be zero. Neither the coefficients nor the
+    rest contain any of these symbols.
     """
-    wanted = tuple(syms)
-    names = frozenset(wanted)
+    variables = tuple(syms)
+    names = frozenset(variables)
     if names.isdisjoint(node.free_symbols):
-        return dict.fromkeys(wanted, ZERO), node
+        return dict.fromkeys(variables, ZERO), node
     coefficients: dict[Sym, dict[Expr, int]] = {}
-    whole: dict[Sym, int] = {}
+    integers: dict[Sym, int] = {}
     rest: dict[Expr, int] = {}
     terms, const = terms_of(node)
     for term, c in terms:
         if isinstance(term, Sym):
             if term in names:
-                whole[term] = c
+                integers[term] = c
             else:
                 rest[term] = c
         elif names.isdisjoint(term.free_symbols):
             rest[term] = c
         else:
-            split = _take_symbol(term, names)
+            split = _split_monomial(term, names)
             if split is None:
                 return None
             coefficients.setdefault(split[0], {})[split[1]] = c
     result: dict[Sym, Expr] = {}
-    for sym in wanted:
-        alone = whole.get(sym, 0)
-        found = coefficients.get(sym)
-        result[sym] = Const(alone) if found is None else sum_of_terms(found, alone)
+    for sym in variables:
+        integer = integers.get(sym, 0)
+        terms_of_sym = coefficients.get(sym)
+        result[sym] = (
+            Const(integer) if terms_of_sym is None else sum_of_terms(terms_of_sym, integer)
+        )
     return result, sum_of_terms(rest, const)
 
 
-def _take_symbol(monomial: Expr, names: frozenset[Sym]) -> tuple[Sym, Expr] | None:
+def _split_monomial(monomial: Expr, names: frozenset[Sym]) -> tuple[Sym, Expr] | None:
+    """Return the only symbol of `names` in a product, and the other factors."""
     if not isinstance(monomial, Mul):
         return None
-    found: Sym | None = None
+    symbol: Sym | None = None
     others: Expr | None = None
     for atom, power in monomial.factors:
         if names.isdisjoint(atom.free_symbols):
             for _ in range(power):
                 others = atom if others is None else mul_monomials(others, atom)
-        elif found is None and power == 1 and isinstance(atom, Sym):
-            found = atom
+        elif symbol is None and power == 1 and isinstance(atom, Sym):
+            symbol = atom
         else:
             return None
-    if found is None or others is None:
+    if symbol is None or others is None:
         return None
-    return found, others
+    return symbol, others
 
 
 def stride_of(node: Expr, sym: Sym) -> Expr | None:
-    """Return how much `node` grows when `sym` grows by one, or None if that is not constant.
+    """Return by how much `node` grows if `sym` grows by one, or None if that depends on `sym`.
 
-    The result does not contain `sym`; it is zero when `node` does not contain it either.
+    The stride does not contain `sym`, and is zero if `node` does not contain it either.
     """
     if sym not in node.free_symbols:
         return ZERO

@@ -1,4 +1,4 @@
-"""The instructions of Wrapper IR: how each prints and parses."""
+"""The text forms of the instructions of Wrapper IR."""
 
 from gyrator_ir.host.nodes import (
     Allocate,

@@ -1,7 +1,7 @@
 """Wrapper IR: the host program, a closed set of typed instructions.
 
-It holds no text of a host language. Names stand for tensors and pools of memory, and are bound once
-(a loop's carried names once an iteration); symbols stand for integers. Each wrapper backend
+It contains no text of any host language. Names denote tensors and memory pools and are bound once
+(the carried names of a loop once per iteration); symbols denote integers. Each wrapper backend
 translates every class of `INSTRUCTIONS`.
 """
 
@@ -39,7 +39,7 @@ Value = Ref | Expr | Literal | TypeArg | ListValue
 
 @frozen
 class Parameter:
-    """What the caller passes at one position: a tensor, an integer, or something opaque."""
+    """A parameter of the program: a tensor, an integer, or an opaque object."""
 
     name: str = field(validator=identifier)
     kind: str = field(validator=exactly(str))
@@ -77,7 +77,7 @@ class DefineSymbol:
 
 @frozen
 class BindConstant:
-    """`name` = the tensor that the program carries under `key`."""
+    """`name` = the constant tensor with this key in the program's `constants`."""
 
     name: str = field(validator=identifier)
     key: str = field(validator=exactly(str))
@@ -87,23 +87,23 @@ class BindConstant:
 
 
 class Mend(StrEnum):
-    """What `Conform` may replace; it raises for any other difference."""
+    """The differences that `Conform` corrects by a copy; any other difference is an error."""
 
     ALL = "all"
-    """Element type, device, strides, and a conjugation or negation that is still to be done."""
+    """Element type, device, strides, and a lazy conjugation or negation."""
     PENDING = "pending"
-    """A conjugation or negation that is still to be done."""
+    """A lazy conjugation or negation only."""
     NOTHING = "nothing"
-    """Nothing: the tensor itself is needed, or whoever made it is to mend it."""
+    """None: the program needs the tensor itself, or its producer must be corrected."""
 
 
 @frozen
 class Conform:
-    """Make a tensor from outside what the program takes it for.
+    """Check that a tensor has the properties that the program was compiled for, or convert it.
 
-    Raises where it has other sizes. One of another element type, on another device, with other
-    strides (in dimensions longer than 1), or whose conjugation or negation is still to be done, is
-    replaced by a copy, under the same name, as far as `mend` allows; else this raises too.
+    Raises if its sizes differ. If its element type, device or strides (of dimensions longer than 1)
+    differ, or if its conjugate or negative bit is set, it is replaced by a copy under the same name
+    where `mend` allows that, and raises otherwise.
     """
 
     tensor: str = field(validator=identifier)
@@ -113,13 +113,13 @@ class Conform:
     strides: tuple[Expr, ...] = field(validator=a_tuple)
     mend: Mend = field(default=Mend.ALL, validator=exactly(Mend))
     what: str = field(default="", validator=exactly(str))
-    """The op that returned it; empty for a parameter of the program."""
+    """The op that returned the tensor; empty for a parameter of the program."""
 
 
 @frozen
 class Separate:
-    """Replace, under the same name, each of `tensors` by a copy of it that lies in storage which
-    one of `others`, or one before it, has too. Names may be given several times."""
+    """Copy, under the same name, each of `tensors` that shares its storage with one of `others` or
+    with an earlier one of `tensors`. Names may occur more than once."""
 
     tensors: tuple[str, ...] = field(validator=a_tuple)
     others: tuple[str, ...] = field(validator=a_tuple)
@@ -127,7 +127,7 @@ class Separate:
 
 @frozen
 class AssertNoNan:
-    """Raise if a floating-point tensor holds NaN or infinity; `what` says where it came from."""
+    """Raise if a floating-point tensor contains NaN or infinity; `what` describes its origin."""
 
     tensor: str = field(validator=identifier)
     what: str = field(default="", validator=exactly(str))
@@ -157,7 +157,7 @@ class Allocate:
 
 @frozen
 class AllocatePool:
-    """`name` = `bytes` of uninitialised memory, aligned to 64, that tensors are placed in."""
+    """`name` = a pool of `bytes` bytes of uninitialised memory, aligned to 64 bytes."""
 
     name: str = field(validator=identifier)
     bytes: Expr = field(validator=instance_of(Expr))
@@ -178,16 +178,16 @@ class AllocateFromPool:
 
 @frozen
 class Free:
-    """Drop the name; its storage goes when nothing else holds it."""
+    """Unbind the name. Its storage is freed once nothing else refers to it."""
 
     name: str = field(validator=identifier)
 
 
 @frozen
 class Reuse:
-    """`name` = a tensor over the storage of `source`, which is dropped.
+    """`name` = a tensor over the storage of `source`, which is unbound.
 
-    The storage of `source` is at least as large, and starts at the same address.
+    The storage of `source` is at least as large, and `source` starts at its first byte.
     """
 
     name: str = field(validator=identifier)
@@ -217,7 +217,8 @@ class View:
 
 @frozen
 class Launch:
-    """Run a kernel of the program: tensors in the order of `Kernel.parameters`, then `sizes`."""
+    """Launch a kernel of the program with tensors in the order of `Kernel.parameters`, and `sizes`
+    in the order of `Kernel.sizes`."""
 
     kernel: str = field(validator=identifier)
     tensors: tuple[str, ...] = field(validator=a_tuple)
@@ -228,9 +229,9 @@ class Launch:
 class ExternCall:
     """Call a dispatcher op.
 
-    `results` has an entry for each return: a new name, a tuple of new names for a tensor list, a
-    symbol for an integer, or None. With `out`, that overload is called and the names, allocated
-    before, are passed by the keywords `out_names`.
+    `results` has one entry per return: a new name, a tuple of new names for a tensor list, a symbol
+    for an integer, or None. With `out`, that overload is called instead, and the results are
+    tensors allocated beforehand and passed by the keywords `out_names`.
     """
 
     target: str = field(validator=exactly(str))
@@ -240,12 +241,12 @@ class ExternCall:
     out: str | None = None
     out_names: tuple[str, ...] = field(default=(), validator=a_tuple)
     uncaptured: str = field(default="", validator=exactly(str))
-    """Why no device graph can hold the call; empty where one can."""
+    """Why the call cannot be captured in a device graph; empty if it can."""
 
 
 @frozen
 class TmaDescriptor:
-    """`name` = a tensor-map descriptor of a tensor, for a user's Triton kernel."""
+    """`name` = a TMA descriptor of a tensor, for a user-written Triton kernel."""
 
     name: str = field(validator=identifier)
     tensor: str = field(validator=identifier)
@@ -253,12 +254,12 @@ class TmaDescriptor:
     block: tuple[Expr, ...] = field(validator=a_tuple)
     element_bytes: Expr = field(validator=instance_of(Expr))
     stable: bool = False
-    """Built with Triton's `TensorDescriptor` and not with the experimental API."""
+    """Use Triton's `TensorDescriptor` instead of its experimental API."""
 
 
 @frozen
 class TritonLaunch:
-    """Launch a user's Triton kernel over each grid that its configurations choose from."""
+    """Launch a user-written Triton kernel. `grid` has one grid per configuration of the kernel."""
 
     kernel: str = field(validator=exactly(str))
     grid: tuple[tuple[Expr, ...], ...] = field(validator=a_tuple)
@@ -268,7 +269,7 @@ class TritonLaunch:
 
 @frozen
 class Copy:
-    """Copy `source` into `destination`, across devices if need be."""
+    """Copy `source` into `destination`, which may be on another device."""
 
     destination: str = field(validator=identifier)
     source: str = field(validator=identifier)
@@ -277,7 +278,7 @@ class Copy:
 
 @frozen
 class ReadScalar:
-    """`symbol` = the value of a one-element tensor; waits for its device."""
+    """`symbol` = the value of a one-element tensor, waiting for its device."""
 
     symbol: Sym = field(validator=exactly(Sym))
     tensor: str = field(validator=identifier)
@@ -285,7 +286,8 @@ class ReadScalar:
 
 @frozen
 class CollectiveStart:
-    """Start a collective; `results` are new names that may be read after a `CollectiveFinish`."""
+    """Start a collective. Its `results` are new names, and a `CollectiveFinish` must precede reads
+    of them."""
 
     target: str = field(validator=exactly(str))
     args: tuple[Value, ...] = field(validator=a_tuple)
@@ -304,7 +306,7 @@ class CollectiveFinish:
 
 @frozen
 class WithDevice:
-    """Run `body` with `device` current."""
+    """Run `body` with `device` as the current device."""
 
     device: Device = field(validator=exactly(Device))
     body: tuple["Instruction", ...] = field(validator=a_tuple)
@@ -320,7 +322,7 @@ class ProfileRange:
 
 @frozen
 class Branch:
-    """Run `then` or `otherwise`; each ends with a name for every one of `results`."""
+    """Run `then` or `otherwise`, and bind `results` to `then_values` or `otherwise_values`."""
 
     condition: Ref | Cond = field(validator=instance_of(Ref, Cond))
     """A one-element bool tensor, or a condition on sizes."""
@@ -333,11 +335,12 @@ class Branch:
 
 @frozen
 class Loop:
-    """While `condition` gives a true tensor called `test`, run `body` and replace `carried`.
+    """Run `body` while the tensor `test` that `condition` computes is true.
 
-    `carried` starts as `initial`; after each run of `body` it takes the values `next`. Afterwards
-    `results` are bound to the last `carried`; if `stacked`, to new tensors that hold, along a new
-    first dimension, what each `next` was in order, or where `body` never ran, `initial` alone.
+    `carried` is initially bound to `initial`, and after each run of `body` to `next`. Afterwards
+    `results` are bound to the final `carried`. If `stacked`, they are bound to new tensors that
+    stack the `next` of all iterations along a new first dimension, or only `initial` if `body`
+    never ran.
     """
 
     carried: tuple[str, ...] = field(validator=a_tuple)
@@ -352,10 +355,10 @@ class Loop:
 
 @frozen
 class Repeat:
-    """Run `body` with `symbol` = 0, 1, ... below `count`, and replace `carried` each time.
+    """Run `body` for `symbol` = 0, 1, ..., `count` - 1.
 
-    `carried` starts as `initial`; after each run of `body` it takes the values `next`. Afterwards
-    `results` are bound to the last `carried`.
+    `carried` is initially bound to `initial`, and after each run of `body` to `next`. Afterwards
+    `results` are bound to the final `carried`.
     """
 
     symbol: Sym = field(validator=exactly(Sym))
@@ -378,7 +381,7 @@ class CallProgram:
 
 @frozen
 class CallPartition:
-    """Run a subprogram that has a `Capture`: the runtime may record a graph and replay it."""
+    """Run a subprogram that has a `Capture`, which the runtime may record and replay as a graph."""
 
     program: str = field(validator=identifier)
     args: tuple[Value, ...] = field(validator=a_tuple)
@@ -387,14 +390,14 @@ class CallPartition:
 
 @frozen
 class Comment:
-    """A remark for readers of the generated program."""
+    """A comment in the generated program."""
 
     text: str = field(validator=exactly(str))
 
 
 @frozen
 class Return:
-    """The last instruction of a program, and of no other sequence."""
+    """Return values; the last instruction of every program, and allowed nowhere else."""
 
     values: tuple[Value, ...] = field(validator=a_tuple)
 
@@ -439,29 +442,29 @@ INSTRUCTIONS: tuple[type, ...] = get_args(Instruction)
 
 @frozen
 class Capture:
-    """A graph of `device` may stand for a program."""
+    """Allows a program to be captured in a graph of `device`."""
 
     device: Device = field(validator=exactly(Device))
     mutated: tuple[int, ...] = field(default=(), validator=a_tuple)
-    """Places of the parameters that the program writes."""
+    """Indices of the parameters that the program writes to."""
 
 
 @frozen
 class HostProgram(Shown):
-    """What the host does in one call."""
+    """The work of the host in one call of the compiled function."""
 
     name: str = field(validator=identifier)
     parameters: tuple[Parameter, ...] = field(validator=a_tuple)
     constants: tuple[Constant, ...] = field(validator=a_tuple)
     kernels: tuple[Launchable, ...] = field(validator=a_tuple)
-    """Kernels that launches name. They are canonical: parameters are called `p0`, `p1`, ..., values
-    and symbols are numbered in order, so that kernels that do the same are one."""
+    """The launched kernels. They are canonical, with parameters `p0`, `p1`, ... and numbered values
+    and symbols, so that identical kernels are stored once."""
     instructions: tuple[Instruction, ...] = field(validator=a_tuple)
     facts: ShapeFacts = field(factory=ShapeFacts, validator=instance_of(ShapeFacts))
     origins: tuple[Origin, ...] = field(default=(), validator=a_tuple)
     subprograms: tuple["HostProgram", ...] = field(default=(), validator=a_tuple)
     user_kernels: tuple[UserKernel, ...] = field(default=(), validator=a_tuple)
     capture: Capture | None = field(default=None, validator=exactly(Capture, type(None)))
-    """How a graph may stand for the program; None where none can."""
+    """How the program may be captured in a device graph; None if it cannot."""
     home: Device | None = field(default=None, validator=exactly(Device, type(None)))
-    """The device to make current while the program runs; None leaves the caller's."""
+    """The device to make current while the program runs; None to leave the caller's."""

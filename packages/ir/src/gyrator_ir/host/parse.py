@@ -1,4 +1,4 @@
-"""Text to Wrapper IR: the reverse of `gyrator_ir.host.print`, form by form."""
+"""Parser of Wrapper IR, the inverse of `gyrator_ir.host.print`."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -28,10 +28,10 @@ _WORDS = {
 
 
 def parse(text: str) -> HostProgram:
-    """Read one program. Blank lines, and lines that begin with `;`, are skipped.
+    """Parse one program. Blank lines and lines that begin with `;` are skipped.
 
     Raises:
-        ParseError: as `gyrator_ir.loop.parse.parse` does.
+        ParseError: as `gyrator_ir.loop.parse.parse`.
     """
     return _program(sole(text, KIND))
 
@@ -53,30 +53,30 @@ def _program(line: Line) -> HostProgram:
         "capture": _sole(groups["capture"], _capture),
         "home": _sole(groups["home"], _home),
     }
-    found = build(line, HostProgram, values)
-    assert isinstance(found, HostProgram)
-    return found
+    program = build(line, HostProgram, values)
+    assert isinstance(program, HostProgram)
+    return program
 
 
 def _parameter(line: Line) -> Parameter:
     s = Scanner(line.leaf())
     s.expect("parameter")
-    found = Parameter(s.name(), s.word())
+    parameter = Parameter(s.name(), s.word())
     s.end()
-    return found
+    return parameter
 
 
 def _sole(lines: list[Line], read: Callable[[Scanner], Read]) -> Read | None:
-    """Read what stands on a line that a program has once at most, after its first word."""
+    """Parse the rest of an optional line, after its first word."""
     if not lines:
         return None
     if len(lines) > 1:
         lines[1].fail(f"expected one `{lines[0].text.split()[0]}`")
     s = Scanner(lines[0].leaf())
     s.name()
-    found = read(s)
+    value = read(s)
     s.end()
-    return found
+    return value
 
 
 def _capture(s: Scanner) -> Capture:
@@ -88,7 +88,7 @@ def _home(s: Scanner) -> Device:
 
 
 def read_instructions(lines: tuple[Line, ...]) -> tuple[Instruction, ...]:
-    """Read instructions in order."""
+    """Parse instructions in order."""
     return tuple(map(_instruction, lines))
 
 
@@ -97,5 +97,5 @@ def _instruction(line: Line) -> Instruction:
     form = FORMS.find(s)
     if form is None:
         line.fail(f"expected an instruction ({FORMS.verbs()})")
-    found: Instruction = form.read(s, read_instructions)
-    return found
+    instruction: Instruction = form.read(s, read_instructions)
+    return instruction

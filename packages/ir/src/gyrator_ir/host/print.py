@@ -1,4 +1,4 @@
-"""Wrapper IR to text. `parse(show(p)) == p` for every program that verifies."""
+"""Printer of Wrapper IR. `parse(show(p)) == p` for every program that verifies."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def show(program: HostProgram) -> str:
 
 
 def show_instruction(i: Instruction, writer: Writer | None = None) -> list[str]:
-    """Print an instruction and what is below it; the first line is its head."""
+    """Print an instruction and its nested bodies; the first line is its head."""
     return FORMS.by_class[type(i)].show(i, writer or Writer(), show_instructions)
 
 

@@ -1,27 +1,28 @@
-"""What must hold of every host program between two stages.
+"""The invariants of host programs, checked at every stage boundary.
 
-GY-HOST-001  every name is an identifier, and is bound once
-GY-HOST-002  a name is bound before it is used, and not used after `free` or `reuse`; what the
-             bodies of a branch or a loop bind is not seen outside of them
-GY-HOST-003  a symbol is bound before it is used, once, and is a size (s.. or u..)
-GY-HOST-004  a launch names a kernel and passes one tensor a parameter, and one value a size
-GY-HOST-005  `return` is the last instruction of a program, and of no other sequence
-GY-HOST-006  a branch and a loop have as many values as they have results
-GY-HOST-007  a call names a subprogram, passes one value a parameter, and takes as many results as
-             it returns
+GY-HOST-001  every name is an identifier and bound once
+GY-HOST-002  a name is bound before it is used, and not used after `free` or `reuse`; names bound in
+             the body of a branch or a loop are local to it
+GY-HOST-003  a symbol is bound once, before it is used, and is a size (s.. or u..)
+GY-HOST-004  a launch refers to an existing kernel, and passes one tensor per parameter and one
+             value per size
+GY-HOST-005  `return` is the last instruction of every program, and occurs nowhere else
+GY-HOST-006  branches and loops have as many values as results
+GY-HOST-007  a call refers to an existing subprogram, passes one value per parameter, and has as
+             many results as the subprogram returns
 GY-HOST-008  a layout has as many strides as sizes
-GY-HOST-009  an out-variant has a name for each result, which is a tensor
-GY-HOST-010  a name stands for what its place wants: a tensor, a pool, a size
-GY-HOST-011  kernels have names of their own, and hold by themselves (`GY-KERNEL-...`)
-GY-HOST-012  constants and user kernels that are named exist
-GY-HOST-013  the bodies of a branch or a loop free only what they bound
+GY-HOST-009  the results of an out-variant are tensors, each with a keyword
+GY-HOST-010  a name denotes the kind of object that its context requires: a tensor, pool or size
+GY-HOST-011  kernels have unique names and are valid by themselves (`GY-KERNEL-...`)
+GY-HOST-012  referenced constants and user kernels exist
+GY-HOST-013  the body of a branch or a loop frees only names that it bound
 GY-HOST-014  a tensor has the element type of the kernel's parameter
-GY-HOST-015  what is reused is at least as large as what takes it over
+GY-HOST-015  a reused storage is at least as large as the new tensor
 GY-HOST-016  parameters and instructions are of the classes of this level
-GY-HOST-017  a program that a graph may stand for takes tensors, and nothing in it waits for the
-             host or for another process; a partition is such a program
+GY-HOST-017  a program that can be captured in a graph has only tensor parameters, and does not wait
+             for the host or another process; a partition is such a program
 
-Bodies of `with_device` and `profile` bind names in the sequence around them.
+Bodies of `with_device` and `profile` bind names in the enclosing sequence.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -82,11 +83,11 @@ from gyrator_ir.types import DType
 __all__ = ["verify"]
 
 KINDS = ("tensor", "size", "opaque")
-"""What a parameter may be."""
+"""The kinds of parameters."""
 
 
 def verify(program: HostProgram) -> HostProgram:
-    """Return `program` unchanged, or raise `VerifyError` for the first thing that is wrong."""
+    """Return `program` unchanged, or raise `VerifyError` for the first violation."""
     for kernel in program.kernels:
         verify_kernel(kernel, program.origins)
     _Scope(program).run()
@@ -97,7 +98,7 @@ def verify(program: HostProgram) -> HostProgram:
 
 @frozen
 class _Bound:
-    """What a name stands for; `dtype` and `bytes` of a tensor where they are known."""
+    """The object that a name denotes, with the `dtype` and `bytes` of a tensor if known."""
 
     kind: str
     dtype: DType | None = None
@@ -108,7 +109,7 @@ _TENSOR = _Bound("tensor")
 
 
 class _Scope:
-    """What is bound while the instructions of one program are walked."""
+    """The names and symbols bound so far, as the instructions of a program are visited in order."""
 
     def __init__(self, program: HostProgram) -> None:
         self.program = program
@@ -133,12 +134,12 @@ class _Scope:
         """Check the whole program."""
         program = self.program
         if len(self.kernels) != len(program.kernels):
-            self.fail(11, "two kernels have one name")
+            self.fail(11, "two kernels have the same name")
         if len(self.programs) != len(program.subprograms):
-            self.fail(7, "two subprograms have one name")
+            self.fail(7, "two subprograms have the same name")
         for p in program.parameters:
             if type(p) is not Parameter or p.kind not in KINDS:
-                self.fail(16, f"{p!r} is no parameter of kind {', '.join(KINDS)}")
+                self.fail(16, f"{p!r} is not a parameter of kind {', '.join(KINDS)}")
             self.bind(p.name, _Bound(p.kind))
         body = program.instructions
         if not body or type(body[-1]) is not Return:
@@ -152,17 +153,19 @@ class _Scope:
             self.captured(program.capture)
 
     def captured(self, capture: Capture) -> None:
-        """Check that a graph can stand for the program."""
+        """Check that the program can be captured in a graph."""
         parameters = self.program.parameters
         for p in parameters:
             if p.kind != "tensor":
-                self.fail(17, f"a graph takes no {p.kind} ({p.name!r})")
-        if not all(0 <= place < len(parameters) for place in capture.mutated):
-            self.fail(17, f"{list(capture.mutated)} are no places of {len(parameters)} parameters")
+                self.fail(17, f"a graph cannot have a {p.kind} parameter ({p.name!r})")
+        if not all(0 <= index < len(parameters) for index in capture.mutated):
+            indices = list(capture.mutated)
+            self.fail(17, f"{indices} are not indices of the {len(parameters)} parameters")
         for i in walk(self.program.instructions):
             self.at = i
-            if why := i.uncaptured if isinstance(i, ExternCall) else _UNCAPTURED.get(type(i), ""):
-                self.fail(17, f"no graph can hold this: {why}")
+            default = _UNCAPTURED.get(type(i), "")
+            if reason := i.uncaptured if isinstance(i, ExternCall) else default:
+                self.fail(17, f"this cannot be captured in a graph: {reason}")
 
     def sequence(self, instructions: Sequence[Instruction]) -> None:
         """Check instructions in order."""
@@ -171,45 +174,45 @@ class _Scope:
             check = _CHECKS.get(type(i))
             if check is None:
                 self.at = None
-                self.fail(16, f"{i!r} is no instruction")
+                self.fail(16, f"{i!r} is not an instruction")
             check(self, i)
 
     # Names and symbols ------------------------------------------------------------------------
 
     def bind(self, name: str, bound: _Bound) -> None:
-        """Bring a new name into being."""
+        """Bind a new name."""
         if name in self.ever:
             self.fail(1, f"name {name!r} is bound twice")
         if type(name) is not str or not name.isidentifier():
-            self.fail(1, f"{name!r} is no identifier")
+            self.fail(1, f"{name!r} is not an identifier")
         self.ever.add(name)
         self.live[name] = bound
         if self.freeable is not None:
             self.freeable.add(name)
 
     def bind_symbol(self, symbol: Sym) -> None:
-        """Bring a new symbol into being."""
+        """Bind a new symbol."""
         if symbol.kind not in (SymKind.SIZE, SymKind.UNBACKED):
-            self.fail(3, f"symbol {symbol.name!r} is no size (s.. or u..)")
+            self.fail(3, f"symbol {symbol.name!r} is not a size (s.. or u..)")
         if symbol in self.symbols:
             self.fail(3, f"symbol {symbol.name!r} is bound twice")
         self.symbols.add(symbol)
 
     def use(self, name: str, *kinds: str) -> _Bound:
-        """Return what a live name stands for; anything if no kinds are named."""
+        """Return the object that a live name denotes, checking that it is of one of `kinds`, if any
+        are passed."""
         bound = self.live.get(name)
         if bound is None:
-            gone = name in self.ever
-            self.fail(2, f"{name!r} is {'not bound any more' if gone else 'not bound'}")
+            self.fail(2, f"{name!r} is {'no longer bound' if name in self.ever else 'not bound'}")
         if kinds and bound.kind not in kinds:
-            self.fail(10, f"{name!r} is a {bound.kind}, a {' or '.join(kinds)} was expected")
+            self.fail(10, f"expected a {' or '.join(kinds)}, but {name!r} is a {bound.kind}")
         return bound
 
     def exprs(self, exprs: Iterable[Expr | Cond]) -> None:
         """Check that the symbols of expressions are bound."""
         for e in exprs:
             if not isinstance(e, Expr | Cond):
-                self.fail(16, f"{e!r} is no expression")
+                self.fail(16, f"{e!r} is not an expression")
             if not e.free_symbols <= self.symbols:
                 names = sorted(s.name for s in e.free_symbols - self.symbols)
                 self.fail(3, f"symbol {names[0]!r} is not bound")
@@ -227,7 +230,7 @@ class _Scope:
             case Literal() | TypeArg():
                 pass
             case _:
-                self.fail(16, f"{value!r} is no operand")
+                self.fail(16, f"{value!r} is not an operand")
 
     def layout(self, shape: Sequence[Expr], strides: Sequence[Expr]) -> None:
         """Check sizes and strides."""
@@ -314,13 +317,13 @@ def _free(v: _Scope, i: Free) -> None:
 
 
 def _reuse(v: _Scope, i: Reuse) -> None:
-    there = v.use(i.source, "tensor").bytes
+    available = v.use(i.source, "tensor").bytes
     v.layout(i.shape, i.strides)
-    wanted = _bytes(i.dtype, i.shape, i.strides)
-    if there is not None and wanted is not None and wanted > there:
-        v.fail(15, f"{i.source!r} has {there} bytes, {i.name!r} needs {wanted}")
+    needed = _bytes(i.dtype, i.shape, i.strides)
+    if available is not None and needed is not None and needed > available:
+        v.fail(15, f"{i.source!r} has {available} bytes, {i.name!r} needs {needed}")
     _drop(v, i.source)
-    v.bind(i.name, _Bound("tensor", i.dtype, there))
+    v.bind(i.name, _Bound("tensor", i.dtype, available))
 
 
 def _view(v: _Scope, i: View) -> None:
@@ -365,7 +368,7 @@ def _extern(v: _Scope, i: ExternCall) -> None:
             case None:
                 pass
             case _:
-                v.fail(16, f"{result!r} is no result")
+                v.fail(16, f"{result!r} is not a result")
 
 
 def _out(v: _Scope, i: ExternCall) -> None:
@@ -373,8 +376,8 @@ def _out(v: _Scope, i: ExternCall) -> None:
     if len(named) != len(i.results) or len(i.out_names) != len(i.results):
         v.fail(
             9,
-            f"{i.out!r} wants a tensor and a name for each of {len(i.results)} result(s), "
-            f"got the names {list(i.out_names)}",
+            f"{i.out!r} needs a tensor and a keyword for each of {len(i.results)} result(s), "
+            f"got the keywords {list(i.out_names)}",
         )
     for name in named:
         v.use(name, "tensor")
@@ -418,14 +421,14 @@ def _with(v: _Scope, i: WithDevice | ProfileRange) -> None:
 def _body(
     v: _Scope, instructions: Sequence[Instruction], names: Sequence[str], at: Instruction
 ) -> list[_Bound]:
-    """Check a body in a scope of its own; return what `names` stand for at its end."""
+    """Check a body in a scope of its own, and return the objects that `names` denote at its end."""
     live, symbols, freeable = dict(v.live), set(v.symbols), v.freeable
     v.freeable = set()
     v.sequence(instructions)
     v.at = at
-    found = [v.use(name) for name in names]
+    values = [v.use(name) for name in names]
     v.live, v.symbols, v.freeable = live, symbols, freeable
-    return found
+    return values
 
 
 def _branch(v: _Scope, i: Branch) -> None:
@@ -460,7 +463,7 @@ def _loop(v: _Scope, i: Loop) -> None:
         v.bind(name, _Bound(bound.kind, bound.dtype))
     (test,) = _body(v, i.condition, (i.test,), i)
     if test.kind != "tensor":
-        v.fail(10, f"{i.test!r} is a {test.kind}, a tensor was expected")
+        v.fail(10, f"expected a tensor, but {i.test!r} is a {test.kind}")
     _body(v, i.body, i.next, i)
     v.live = live
     for name, bound in zip(i.results, initial, strict=True):
@@ -488,19 +491,19 @@ def _repeat(v: _Scope, i: Repeat) -> None:
 
 
 def _call(v: _Scope, i: CallProgram | CallPartition) -> None:
-    found = v.programs.get(i.program)
-    if found is None:
+    program = v.programs.get(i.program)
+    if program is None:
         v.fail(7, f"there is no subprogram {i.program!r}")
-    last = found.instructions[-1] if found.instructions else None
+    last = program.instructions[-1] if program.instructions else None
     returned = len(last.values) if isinstance(last, Return) else 0
-    if len(i.args) != len(found.parameters) or len(i.results) != returned:
+    if len(i.args) != len(program.parameters) or len(i.results) != returned:
         v.fail(
             7,
-            f"{i.program!r} takes {len(found.parameters)} value(s) and returns {returned}, "
+            f"{i.program!r} takes {len(program.parameters)} value(s) and returns {returned}, "
             f"got {len(i.args)} and {len(i.results)}",
         )
-    if type(i) is CallPartition and found.capture is None:
-        v.fail(17, f"{i.program!r} does not say which device's graph may stand for it")
+    if type(i) is CallPartition and program.capture is None:
+        v.fail(17, f"{i.program!r} does not declare the device of its graph")
     for value in i.args:
         v.value(value)
     for name in i.results:
@@ -508,7 +511,7 @@ def _call(v: _Scope, i: CallProgram | CallPartition) -> None:
 
 
 def _return(v: _Scope, _: Return) -> None:
-    v.fail(5, "`return` stands in the middle")
+    v.fail(5, "`return` is not the last instruction")
 
 
 _CHECKS: Mapping[type, Callable[[_Scope, Any], None]] = MappingProxyType(
@@ -546,7 +549,7 @@ _CHECKS: Mapping[type, Callable[[_Scope, Any], None]] = MappingProxyType(
         Return: _return,
     }
 )
-"""How each class of instruction is checked."""
+"""The check of each instruction class."""
 
 _UNCAPTURED: Mapping[type, str] = MappingProxyType(
     {
@@ -562,11 +565,11 @@ _UNCAPTURED: Mapping[type, str] = MappingProxyType(
         CallPartition: "it calls a program",
     }
 )
-"""Why no graph can hold instructions."""
+"""The reasons why instructions cannot be captured in a graph, by class."""
 
 
 def _bytes(dtype: DType, shape: Sequence[Expr], strides: Sequence[Expr]) -> int | None:
-    """Return the bytes that a layout spans, or None where they are no constant."""
+    """Return the number of bytes that a layout spans, or None if it is not constant."""
     last = 0
     for size, stride in zip(shape, strides, strict=True):
         if type(size) is not ConstExpr or type(stride) is not ConstExpr:

@@ -1,4 +1,4 @@
-"""Which names a sequence of instructions binds, uses and drops: for wrappers and passes."""
+"""The names that sequences of instructions bind, use and free, for wrappers and passes."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -35,7 +35,7 @@ _BODIES = ("body", "then", "otherwise", "condition")
 
 
 def bodies(instruction: h.Instruction) -> tuple[tuple[h.Instruction, ...], ...]:
-    """Return the sequences nested in an instruction."""
+    """Return the instruction sequences nested in an instruction."""
     match instruction:
         case h.WithDevice(body=body) | h.ProfileRange(body=body) | h.Repeat(body=body):
             return (body,)
@@ -48,7 +48,7 @@ def bodies(instruction: h.Instruction) -> tuple[tuple[h.Instruction, ...], ...]:
 
 
 def walk(instructions: Iterable[h.Instruction]) -> Iterator[h.Instruction]:
-    """Yield every instruction, nested ones after the one that holds them."""
+    """Yield every instruction in preorder, including nested ones."""
     for instruction in instructions:
         yield instruction
         for body in bodies(instruction):
@@ -58,7 +58,7 @@ def walk(instructions: Iterable[h.Instruction]) -> Iterator[h.Instruction]:
 def binds(instruction: h.Instruction) -> tuple[str, ...]:
     """Return the names and symbols that an instruction binds in its own sequence.
 
-    Device and profile bodies bind in the sequence around them.
+    The bodies of `WithDevice` and `ProfileRange` bind names in the enclosing sequence.
     """
     match instruction:
         case h.ExternCall(out=str()):
@@ -86,7 +86,7 @@ def bound(instructions: Iterable[h.Instruction]) -> tuple[str, ...]:
 
 
 def freed(instructions: Iterable[h.Instruction]) -> frozenset[str]:
-    """Return the names that a sequence drops: `Free`, and the sources of `Reuse`."""
+    """Return the names that a sequence unbinds: those of `Free`, and the sources of `Reuse`."""
     names: set[str] = set()
     for i in instructions:
         match i:
@@ -98,9 +98,9 @@ def freed(instructions: Iterable[h.Instruction]) -> frozenset[str]:
 
 
 def uses(instruction: h.Instruction) -> tuple[str, ...]:
-    """Return the names and symbols that an instruction itself reads, nested bodies left out."""
+    """Return the names and symbols that an instruction uses, not including its nested bodies."""
     defined = "symbol" if isinstance(instruction, h.Repeat) else _BINDS.get(type(instruction))
-    found: list[str] = []
+    names: list[str] = []
     for attribute in attrs.fields(type(instruction)):
         name = attribute.name
         nested = name in _BODIES and isinstance(getattr(instruction, name), tuple)
@@ -116,16 +116,16 @@ def uses(instruction: h.Instruction) -> tuple[str, ...]:
             "out_names",
         ):
             continue
-        _collect(getattr(instruction, name), found)
+        _collect(getattr(instruction, name), names)
     if isinstance(instruction, h.ExternCall) and instruction.out is not None:
-        found.extend(_flat(instruction.results))
-    return tuple(dict.fromkeys(found))
+        names.extend(_flat(instruction.results))
+    return tuple(dict.fromkeys(names))
 
 
 def free_names(instructions: Iterable[h.Instruction]) -> tuple[str, ...]:
-    """Return what a sequence uses and does not bind before, in order of first use."""
-    known: set[str] = set()
-    found: dict[str, None] = {}
+    """Return the names that a sequence uses before it binds them, in order of first use."""
+    local_names: set[str] = set()
+    names: dict[str, None] = {}
     for i in instructions:
         needed = list(uses(i))
         match i:
@@ -142,9 +142,9 @@ def free_names(instructions: Iterable[h.Instruction]) -> tuple[str, ...]:
                 needed += [n for n in (*free_names(body), *i.next) if n not in local]
             case h.WithDevice(body=body) | h.ProfileRange(body=body):
                 needed += free_names(body)
-        found.update(dict.fromkeys(n for n in needed if n not in known))
-        known.update(binds(i))
-    return tuple(found)
+        names.update(dict.fromkeys(n for n in needed if n not in local_names))
+        local_names.update(binds(i))
+    return tuple(names)
 
 
 def _flat(results: Iterable[Any]) -> Iterator[str]:
@@ -158,21 +158,21 @@ def _flat(results: Iterable[Any]) -> Iterator[str]:
                 yield r.name
 
 
-def _collect(value: Any, found: list[str]) -> None:
+def _collect(value: Any, names: list[str]) -> None:
     match value:
         case h.Ref(name):
-            found.append(name)
+            names.append(name)
         case h.ListValue(items):
-            _collect(items, found)
+            _collect(items, names)
         case Expr() | Cond():
-            found.extend(sorted(s.name for s in value.free_symbols))
+            names.extend(sorted(s.name for s in value.free_symbols))
         case Literal() | TypeArg() | Device():
             pass
         case tuple():
             for v in value:
-                _collect(v[1] if _is_keyword(v) else v, found)
+                _collect(v[1] if _is_keyword(v) else v, names)
         case str() if type(value) is str:
-            found.append(value)
+            names.append(value)
 
 
 def _is_keyword(value: object) -> bool:
@@ -185,10 +185,10 @@ def _is_keyword(value: object) -> bool:
 
 
 def programs(host: h.HostProgram) -> tuple[h.HostProgram, ...]:
-    """Return a program and all its subprograms, each after those that it calls."""
+    """Return a program and all its subprograms in postorder: callees before callers."""
     return (*(p for sub in host.subprograms for p in programs(sub)), host)
 
 
 def user_kernels(host: h.HostProgram) -> tuple[UserKernel, ...]:
-    """Return the users' kernels that a program and its subprograms launch, each once."""
+    """Return the distinct user kernels of a program and its subprograms."""
     return tuple({k.key: k for p in programs(host) for k in p.user_kernels}.values())

@@ -1,4 +1,4 @@
-"""The lines of Kernel IR beside those of kernels, as forms: one value writes and reads each."""
+"""The text forms of the lines of Kernel IR outside of kernels."""
 
 from gyrator_ir.kernel.nodes import Lifetime, Partition, Refusal, Together
 from gyrator_ir.text.forms import DEVICE, INTEGER, NAME, STRING, WORD, Codec, Form, FormTable, Part
@@ -8,7 +8,7 @@ _REASON = Codec(
     lambda value, _: show_string(value) if value else "",
     lambda s: "" if s.ended() else s.string(),
 )
-"""A string that ends a line, or nothing."""
+"""An optional string at the end of a line."""
 _RANGE = (Part("start", INTEGER), Part("end", INTEGER, lead="to"))
 
 FORMS = FormTable(

@@ -1,17 +1,18 @@
-"""Kernel IR: what runs as one kernel, in which order, and how long each buffer lives.
+"""Kernel IR: which operations are fused into one kernel, their order, and buffer lifetimes.
 
-A kernel has one iteration space, points times inner. `axes` are the points: independent, in
-parallel. `inner` axes are walked for each point, by reductions and by the pointwise work that
-shares their range. The fused work is a sequence of stages:
+A kernel has one iteration space, the product of `axes` and `inner`. An index tuple of `axes` is
+called a point; points are independent and may run in parallel. The `inner` axes are iterated over
+for each point, by reductions and by pointwise work of the same range. The fused work is a sequence
+of stages:
 
     kernel k0 axes (i0 < 4096) inner (r0 < 1024):        softmax of rows
       inner:  a = load x[1024*i0 + r0]; m, n = reduce.online_softmax a
       inner:  b = load x[1024*i0 + r0]; c = sub b, m; d = exp c; e = div d, n; store y[...], e
 
-An OUTER stage runs once a point, an INNER stage once for every value of the inner axes. Values
-named in an OUTER stage, and the results of collectives (`Reduce`), are visible in all later stages;
-other values of an INNER stage only in it. What one INNER stage hands to a later one goes through
-memory: a `Local` (a row of scratch per point), or a buffer written at the same address.
+An OUTER stage runs once per point, an INNER stage once per element of the inner axes. Values
+defined in an OUTER stage, and the results of a `Reduce`, are visible in all later stages; other
+values of an INNER stage are visible only there. An INNER stage passes elements to a later one
+through memory: a `Local` (one row of scratch per point), or a buffer accessed at the same address.
 """
 
 from collections.abc import Sequence
@@ -49,8 +50,8 @@ class Level(StrEnum):
 
 
 KernelStatement = Statement | Reduce | ScanStep | SortStep
-"""Collectives occur in INNER stages only. The names a `Reduce` defines are visible after its stage;
-those of `ScanStep` and `SortStep` in the rest of their stage, at every point."""
+"""Collectives occur in INNER stages only. The results of a `Reduce` are visible after its stage;
+those of `ScanStep` and `SortStep` in the rest of their stage, one value per inner element."""
 
 
 @frozen
@@ -63,9 +64,9 @@ class Stage:
 
 @frozen
 class Local:
-    """`local t: f32[1024]`: scratch of one point; loads and stores name it like a buffer.
+    """`local t: f32[1024]`: scratch memory of one point, loaded from and stored to like a buffer.
 
-    Its address is the linear position over the inner axes, row-major.
+    It is addressed by the row-major linear index over the inner axes.
     """
 
     name: str = field(validator=identifier)
@@ -75,7 +76,7 @@ class Local:
 
 @frozen
 class Refusal:
-    """Why this kernel and `other` are two."""
+    """Why this kernel was not fused with `other`."""
 
     other: str = field(validator=exactly(str))
     reason: str = field(validator=exactly(str))
@@ -92,10 +93,11 @@ class Kernel:
     stages: tuple[Stage, ...] = field(validator=a_tuple)
     locals: tuple[Local, ...] = field(default=(), validator=a_tuple)
     parameters: tuple[Buffer, ...] = field(default=(), validator=a_tuple)
-    """Every buffer that is loaded from or stored to, in the order in which launches pass them:
-    those loaded from by first use, then the others by first use."""
+    """All buffers that the kernel accesses, in the order in which launches pass them: those it
+    loads from in order of first use, then those it only stores to in order of first use."""
     sizes: tuple[Sym, ...] = field(default=(), validator=a_tuple)
-    """Size symbols that addresses, extents and values mention, sorted by name: parameters."""
+    """The integer parameters: size symbols that occur in addresses, extents and values, sorted by
+    name."""
     numerics: Numerics = field(default=Numerics.EAGER, validator=exactly(Numerics))
     refusals: tuple[Refusal, ...] = field(default=(), validator=a_tuple)
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
@@ -125,7 +127,7 @@ class Kernel:
 
 @frozen
 class TemplateKernel:
-    """A template as a kernel that can be launched: its tensors are views of its parameters."""
+    """A template as a launchable kernel, whose tensors are views of its parameters."""
 
     name: str = field(validator=identifier)
     device: Device = field(validator=exactly(Device))
@@ -134,12 +136,12 @@ class TemplateKernel:
     outputs: tuple[TensorRef, ...] = field(validator=a_tuple)
     attributes: tuple[tuple[str, Arg], ...] = field(validator=a_tuple)
     parameters: tuple[Buffer, ...] = field(validator=a_tuple)
-    """The buffers of the inputs, then those of the outputs, each once, as launches pass them."""
+    """The buffers of the inputs, then those of the outputs, without repeats, in launch order."""
     sizes: tuple[Sym, ...] = field(default=(), validator=a_tuple)
-    """Size symbols that the tensors and formulas mention, sorted by name: parameters."""
+    """The integer parameters: size symbols of the tensors and formulas, sorted by name."""
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
     formulas: tuple[Formula, ...] = field(default=(), validator=a_tuple)
-    """They load from parameters."""
+    """Their loads name buffers of `parameters`."""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -148,39 +150,40 @@ class TemplateKernel:
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """Buffers that it fills."""
+        """Buffers of the outputs."""
         return tuple(o.buffer for o in self.outputs)
 
 
 @frozen
 class KernelGroup:
-    """Kernels that one launch runs, in any order or at once: none writes what another touches.
+    """Independent kernels that share one launch and run in any order or concurrently.
 
-    A member is one of `kernels` over tensors of its own: kernels that do the same occur once.
+    No member writes a tensor that another accesses. Each member is an instance of one of `kernels`
+    with its own tensors, so identical kernels are stored once.
     """
 
     name: str = field(validator=identifier)
     device: Device = field(validator=exactly(Device))
     kernels: tuple[Kernel, ...] = field(validator=a_tuple)
     members: tuple[int, ...] = field(validator=a_tuple)
-    """Which of `kernels` each member is."""
+    """For each member, its index in `kernels`."""
 
     @property
     def parameters(self) -> tuple[Buffer, ...]:
-        """Those of each member after those before: `m0_p0`, `m0_p1`, `m1_p0`, ..."""
+        """The parameters of all members, in member order: `m0_p0`, `m0_p1`, `m1_p0`, ..."""
         return tuple(
-            evolve(b, name=self.parameter(place, b.name))
-            for place, number in enumerate(self.members)
-            for b in self.kernels[number].parameters
+            evolve(b, name=self.parameter(member, b.name))
+            for member, kernel in enumerate(self.members)
+            for b in self.kernels[kernel].parameters
         )
 
     def parameter(self, member: int, name: str) -> str:
-        """Return what a parameter of a member is called."""
+        """Return the group's name for the parameter `name` of a member."""
         return f"m{member}_{name}"
 
     @property
     def sizes(self) -> tuple[Sym, ...]:
-        """Size symbols of all kernels, sorted by name: a symbol is one value in all of them."""
+        """Size symbols of all kernels, sorted by name. A symbol has one value in all kernels."""
         return tuple(sorted({s for k in self.kernels for s in k.sizes}, key=lambda s: s.name))
 
     @property
@@ -195,49 +198,49 @@ class KernelGroup:
 
     def _parameters_of(self, names: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
         members = enumerate(self.members)
-        return tuple(self.parameter(m, name) for m, number in members for name in names[number])
+        return tuple(self.parameter(m, name) for m, kernel in members for name in names[kernel])
 
     @property
     def origins(self) -> tuple[int, ...]:
-        """Those of all kernels."""
+        """Origins of all kernels, sorted."""
         return tuple(sorted({row for k in self.kernels for row in k.origins}))
 
 
 Launchable = Kernel | TemplateKernel | KernelGroup
-"""What a host program launches."""
+"""Kernels that a host program can launch."""
 
 ScheduleNode = Kernel | CallOperation
 
 
 @frozen
 class Lifetime:
-    """A created buffer lives from node `first` to node `last` of the schedule, both included.
+    """A created buffer is live from node `first` to node `last` of the schedule, both included.
 
-    `reuses` names the dead buffer whose storage it takes over.
+    `reuses` names the dead buffer whose storage it reuses.
     """
 
     buffer: str = field(validator=identifier)
     first: int = field(validator=exactly(int))
     last: int = field(validator=exactly(int))
-    """`len(nodes)` for what the program returns."""
+    """`len(nodes)` for buffers that the program returns."""
     reuses: str | None = field(default=None, validator=exactly(str, type(None)))
 
 
 @frozen
 class Partition:
-    """Nodes `start` to `end` (not included): a stretch that one device graph holds, or none."""
+    """Nodes `start` to `end` (not included), captured in one device graph or in none."""
 
     start: int = field(validator=exactly(int))
     end: int = field(validator=exactly(int))
     device: Device | None = field(default=None, validator=exactly(Device, type(None)))
-    """Whose graph captures it; None for what stays outside of graphs."""
+    """The device of the graph; None for nodes that are not captured."""
     reason: str = field(default="", validator=exactly(str))
-    """Why it stays outside."""
+    """Why the nodes are not captured."""
 
 
 @frozen
 class Together:
-    """Nodes `start` to `end` (not included) are kernels that one launch runs: a `KernelGroup`."""
+    """Nodes `start` to `end` (not included) are kernels that share one launch (`KernelGroup`)."""
 
     start: int = field(validator=exactly(int))
     end: int = field(validator=exactly(int))
@@ -245,18 +248,19 @@ class Together:
 
 @frozen
 class Schedule(Shown):
-    """Kernels and calls in order, with the life of each buffer."""
+    """Kernels and calls in execution order, with the lifetime of each buffer."""
 
     name: str = field(validator=identifier)
     inputs: tuple[Input, ...] = field(validator=a_tuple)
     constants: tuple[Constant, ...] = field(validator=a_tuple)
     buffers: tuple[Buffer, ...] = field(validator=a_tuple)
-    """Buffers that nodes create in memory. What fusion keeps inside a kernel is not among them."""
+    """Buffers that nodes create in memory; fusion may have eliminated others."""
     nodes: tuple[ScheduleNode, ...] = field(validator=a_tuple)
     outputs: tuple[Output, ...] = field(validator=a_tuple)
     lifetimes: tuple[Lifetime, ...] = field(default=(), validator=a_tuple)
     partitions: tuple[Partition, ...] = field(default=(), validator=a_tuple)
-    """What device graphs capture, and what not; none where graphs are not wanted."""
+    """How the nodes are split into captured and uncaptured ranges; empty if device graphs are off.
+    """
     facts: ShapeFacts = field(factory=ShapeFacts, validator=instance_of(ShapeFacts))
     origins: tuple[Origin, ...] = field(default=(), validator=a_tuple)
     subschedules: tuple["Schedule", ...] = field(default=(), validator=a_tuple)

@@ -1,4 +1,4 @@
-"""Text to Kernel IR: the reverse of `gyrator_ir.kernel.print`, form by form."""
+"""Parser of Kernel IR, the inverse of `gyrator_ir.kernel.print`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -43,10 +43,10 @@ NODES = {"kernel", "template", *(form.verb for form in CALLS.forms)}
 
 
 def parse(text: str) -> Schedule:
-    """Read one schedule. Blank lines, and lines that begin with `;`, are skipped.
+    """Parse one schedule. Blank lines and lines that begin with `;` are skipped.
 
     Raises:
-        ParseError: as `gyrator_ir.loop.parse.parse` does.
+        ParseError: as `gyrator_ir.loop.parse.parse`.
     """
     return _schedule(sole(text, KIND))
 
@@ -67,9 +67,9 @@ def _schedule(line: Line) -> Schedule:
         "together": tuple(map(_item, groups["together"])),
         "subschedules": tuple(map(_schedule, groups["subschedules"])),
     }
-    found = build(line, Schedule, values)
-    assert isinstance(found, Schedule)
-    return found
+    schedule = build(line, Schedule, values)
+    assert isinstance(schedule, Schedule)
+    return schedule
 
 
 def _node(line: Line, buffers: Mapping[str, Buffer]) -> ScheduleNode:
@@ -79,7 +79,7 @@ def _node(line: Line, buffers: Mapping[str, Buffer]) -> ScheduleNode:
 
 
 def read_launchable(line: Line) -> Launchable:
-    """Read a kernel or a template's kernel, as `show_kernel` writes it."""
+    """Parse a kernel, kernel group or template kernel, as printed by `show_kernel`."""
     s = Scanner(line)
     s.expect("kernel")
     s.name()
@@ -92,7 +92,7 @@ def read_launchable(line: Line) -> Launchable:
 
 def _group(line: Line) -> KernelGroup:
     kernels = tuple(map(read_kernel, sections(line, {"kernel": "kernels"})["kernels"]))
-    numbers = {k.name: n for n, k in enumerate(kernels)}
+    indices = {k.name: n for n, k in enumerate(kernels)}
     s = Scanner(line)
     s.expect("kernel")
     values: dict[str, Any] = {"name": s.name(), "kernels": kernels}
@@ -103,14 +103,14 @@ def _group(line: Line) -> KernelGroup:
     members: list[int] = []
     while not members or s.take(","):
         name = s.name()
-        if name not in numbers:
+        if name not in indices:
             line.fail(f"there is no kernel {name!r} below")
-        members.append(numbers[name])
+        members.append(indices[name])
     s.expect(")")
     s.end()
-    found = build(line, KernelGroup, values | {"members": tuple(members)})
-    assert isinstance(found, KernelGroup)
-    return found
+    group = build(line, KernelGroup, values | {"members": tuple(members)})
+    assert isinstance(group, KernelGroup)
+    return group
 
 
 def _template_kernel(line: Line) -> TemplateKernel:
@@ -127,13 +127,13 @@ def _template_kernel(line: Line) -> TemplateKernel:
     values["origins"] = ORIGINS.read(s)
     values["formulas"] = tuple(map(read_formula, below["formulas"]))
     s.end()
-    found = build(line, TemplateKernel, values)
-    assert isinstance(found, TemplateKernel)
-    return found
+    kernel = build(line, TemplateKernel, values)
+    assert isinstance(kernel, TemplateKernel)
+    return kernel
 
 
 def read_kernel(line: Line) -> Kernel:
-    """Read what `show_kernel` writes of a kernel with stages."""
+    """Parse a kernel with stages, as printed by `show_kernel`."""
     s = Scanner(line)
     s.expect("kernel")
     values: dict[str, Any] = {"name": s.name()}
@@ -159,9 +159,9 @@ def read_kernel(line: Line) -> Kernel:
     values["parameters"] = tuple(map(_parameter, groups["parameters"]))
     values["locals"] = tuple(map(_local, groups["locals"]))
     values["stages"] = tuple(map(_stage, groups["stages"]))
-    found = build(line, Kernel, values)
-    assert isinstance(found, Kernel)
-    return found
+    kernel = build(line, Kernel, values)
+    assert isinstance(kernel, Kernel)
+    return kernel
 
 
 def _symbols(s: Scanner) -> tuple[Any, ...]:
@@ -176,9 +176,9 @@ def _symbols(s: Scanner) -> tuple[Any, ...]:
 def _parameter(line: Line) -> Buffer:
     s = Scanner(line.leaf())
     s.expect("parameter")
-    found = read_buffer(s)
+    buffer = read_buffer(s)
     s.end()
-    return found
+    return buffer
 
 
 def _local(line: Line) -> Local:
@@ -188,10 +188,10 @@ def _local(line: Line) -> Local:
     s.expect(":")
     dtype = s.dtype()
     s.expect("[")
-    found = Local(name, dtype, s.expr())
+    local = Local(name, dtype, s.expr())
     s.expect("]")
     s.end()
-    return found
+    return local
 
 
 def _stage(line: Line) -> Stage:

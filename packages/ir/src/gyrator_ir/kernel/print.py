@@ -1,4 +1,4 @@
-"""Kernel IR to text. `parse(show(s)) == s` for every schedule that verifies."""
+"""Printer of Kernel IR. `parse(show(s)) == s` for every schedule that verifies."""
 
 from gyrator_ir.body.print import show_statement
 from gyrator_ir.kernel.forms import FORMS
@@ -73,8 +73,8 @@ def _template(k: TemplateKernel, writer: Writer) -> list[str]:
 
 
 def _group(k: KernelGroup, writer: Writer) -> list[str]:
-    """Print `kernel g0 on cpu together (k0, k0, k1)`, and below it each kernel."""
-    members = ", ".join(k.kernels[number].name for number in k.members)
+    """Print `kernel g0 on cpu together (k0, k0, k1)`, followed by each kernel."""
+    members = ", ".join(k.kernels[index].name for index in k.members)
     lines = [line for kernel in k.kernels for line in show_kernel(kernel, writer)]
     return [f"kernel {k.name} on {show_device(k.device)} together ({members})", *indented(lines)]
 
@@ -90,8 +90,8 @@ def show_line(node: Refusal | Lifetime | Partition | Together) -> str:
 
 
 def _schedule(s: Schedule) -> list[str]:
-    given = [i.buffer for i in s.inputs if hasattr(i, "buffer")]
-    declared = (*given, *(c.buffer for c in s.constants), *s.buffers)
+    inputs = [i.buffer for i in s.inputs if hasattr(i, "buffer")]
+    declared = (*inputs, *(c.buffer for c in s.constants), *s.buffers)
     writer = Writer({b.name: b for b in declared})
     lines = show_preamble(s.origins, s.facts, s.inputs, s.constants, writer)
     lines += [f"buffer {show_buffer(b, writer)}" for b in s.buffers]

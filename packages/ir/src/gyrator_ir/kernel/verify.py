@@ -1,23 +1,23 @@
-"""What must hold of every kernel and schedule between two stages.
+"""The invariants of kernels and schedules, checked at every stage boundary.
 
-GY-KERNEL-001 to 010 are those of bodies, see `gyrator_ir.body.verify`; 011 to 019 mean for nodes
-of a schedule what they mean in Loop IR, see `gyrator_ir.loop.verify` (012 is not asked of kernels).
-Beyond them:
+GY-KERNEL-001 to 010 are those of bodies, see `gyrator_ir.body.verify`. 011 to 019 apply to nodes of
+a schedule as in Loop IR, see `gyrator_ir.loop.verify` (012 does not apply to kernels). The others
+are:
 
 GY-KERNEL-021  parameters are the buffers used: those loaded from, then the others, by first use
-GY-KERNEL-022  `sizes` are the size symbols that extents, addresses and values mention
-GY-KERNEL-023  collectives stand in inner stages (whose axes no outer stage sees, 007)
-GY-KERNEL-024  a local is stored to before it is loaded from; it is not a parameter too
-GY-KERNEL-025  parameters agree with the buffers of the schedule, on the kernel's device
-GY-KERNEL-026  lifetimes name each created buffer once and cover its uses
-GY-KERNEL-027  a buffer takes over a storage that is dead by then, or that its call adds to, large
-               enough, and once
-GY-KERNEL-028  partitions follow one another inside the schedule; what a graph captures lies on its
-               device, and no call among it says that none can hold it
-GY-KERNEL-029  kernels that are launched together are of one device, none writes what another
-               touches or whose storage it has, and groups follow one another
+GY-KERNEL-022  `sizes` are the size symbols that occur in extents, addresses and values
+GY-KERNEL-023  collectives occur in inner stages only (007 forbids inner axes in outer stages)
+GY-KERNEL-024  a local is stored to before it is loaded from, and is not also a parameter
+GY-KERNEL-025  parameters match the buffers of the schedule and are on the kernel's device
+GY-KERNEL-026  every created buffer has one lifetime, which covers its uses
+GY-KERNEL-027  a buffer reuses only storage that is dead by then or that its call accumulates into,
+               that is large enough, and that no other buffer reuses
+GY-KERNEL-028  partitions are ordered and disjoint ranges of nodes; the captured nodes use buffers
+               of the graph's device only, and include no call that cannot be captured
+GY-KERNEL-029  kernels that share a launch are on one device, and none writes storage that another
+               accesses; groups are ordered and disjoint
 
-Values of an inner stage are visible in it alone; results of a `Reduce` after its stage (003).
+Values of an inner stage are visible only there; results of a `Reduce` only after its stage (003).
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from typing import TypeVar
 from gyrator_ir.body.nodes import Load, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.body.print import show_statement
 from gyrator_ir.body.rewrite import AnyStatement, expressions
-from gyrator_ir.body.verify import SIZE_KINDS, Checker, Place, Scope, Where, place
+from gyrator_ir.body.verify import SIZE_KINDS, Checker, Scope, Storage, Where, storage_of
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import (
@@ -57,7 +57,7 @@ from gyrator_ir.loop.nodes import (
     TensorInput,
     TensorRef,
 )
-from gyrator_ir.loop.templates import wrong_with
+from gyrator_ir.loop.templates import template_error
 from gyrator_ir.loop.uses import buffers_of
 from gyrator_ir.loop.verify import CallChecker, DataFlow, check_classes
 from gyrator_ir.provenance import Origin
@@ -70,7 +70,7 @@ _Launchable = TypeVar("_Launchable", Kernel, TemplateKernel, KernelGroup, Launch
 
 
 def verify(schedule: Schedule) -> Schedule:
-    """Return `schedule` unchanged, or raise `VerifyError` for the first thing that is wrong."""
+    """Return `schedule` unchanged, or raise `VerifyError` for the first violation."""
     _Verifier(schedule).run()
     for sub in schedule.subschedules:
         verify(sub)
@@ -78,7 +78,8 @@ def verify(schedule: Schedule) -> Schedule:
 
 
 def verify_kernel(kernel: _Launchable, origins: Sequence[Origin] = ()) -> _Launchable:
-    """Return `kernel` unchanged, or raise `VerifyError`; what surrounds it is not looked at."""
+    """Return `kernel` unchanged, or raise `VerifyError`. The kernel is checked by itself, without
+    a schedule."""
     checker = Checker("KERNEL", {}, origins)
     if isinstance(kernel, Kernel):
         _check_kernel(kernel, checker)
@@ -97,7 +98,7 @@ def _check_kernel(k: Kernel, checker: Checker) -> None:
     where = partial(_head, k)
     if checker.origins and any(not 0 <= row < len(checker.origins) for row in k.origins):
         checker.fail(17, f"there is no such row among {len(checker.origins)} origins", where)
-    checker.places = _places(k, checker, where)
+    checker.storages = _storages(k, checker, where)
     _check_stages(k, checker, where)
     _check_parameters(k, checker, where)
     _check_sizes(k, checker, where)
@@ -107,7 +108,7 @@ def _check_group(k: KernelGroup, checker: Checker) -> None:
     where = partial(_head, k)
     names = {kernel.name for kernel in k.kernels}
     if len(names) != len(k.kernels) or set(k.members) != set(range(len(k.kernels))):
-        checker.fail(29, "each kernel has a name of its own and is a member", where)
+        checker.fail(29, "kernels must have unique names, and each must be a member", where)
     for kernel in k.kernels:
         if kernel.device != k.device:
             checker.fail(29, f"{kernel.name!r} is on {kernel.device}, not {k.device}", where)
@@ -119,34 +120,34 @@ def _check_template(k: TemplateKernel, checker: Checker) -> None:
     where = partial(_head, k)
     if checker.origins and any(not 0 <= row < len(checker.origins) for row in k.origins):
         checker.fail(17, f"there is no such row among {len(checker.origins)} origins", where)
-    said = wrong_with(k.kind, k.inputs, k.outputs, k.attributes)
-    if said:
-        checker.fail(19, said, where)
+    message = template_error(k.kind, k.inputs, k.outputs, k.attributes)
+    if message:
+        checker.fail(19, message, where)
     tensors = (*k.inputs, *k.outputs)
-    wanted = list(dict.fromkeys(t.buffer for t in tensors))
-    if [p.name for p in k.parameters] != wanted:
+    expected = list(dict.fromkeys(t.buffer for t in tensors))
+    if [p.name for p in k.parameters] != expected:
         got = [p.name for p in k.parameters]
-        checker.fail(21, f"parameters must be {wanted}, got {got}", where)
+        checker.fail(21, f"parameters must be {expected}, got {got}", where)
     _check_layouts(k, checker, where)
-    checker.places = {p.name: place(p) for p in k.parameters}
+    checker.storages = {p.name: storage_of(p) for p in k.parameters}
     check_formulas(k.kind, k.formulas, k.reads, k.sizes, checker, where)
     layouts = (e for t in tensors for e in (*t.shape, *t.strides, t.offset))
     used = {s for e in layouts for s in e.free_symbols}
     _compare_sizes(k, used | set(sizes_in(k.formulas)), checker, where)
 
 
-def _places(k: Kernel, checker: Checker, where: Where) -> dict[str, Place]:
-    places: dict[str, Place] = {}
+def _storages(k: Kernel, checker: Checker, where: Where) -> dict[str, Storage]:
+    storages: dict[str, Storage] = {}
     for p in k.parameters:
-        if p.name in places:
+        if p.name in storages:
             checker.fail(1, f"parameter {p.name!r} is declared twice", where)
-        places[p.name] = place(p)
+        storages[p.name] = storage_of(p)
     for t in k.locals:
-        if t.name in places:
-            checker.fail(24, f"local {t.name!r} is declared twice, or a parameter too", where)
+        if t.name in storages:
+            checker.fail(24, f"local {t.name!r} is declared twice, or also a parameter", where)
         extent = t.extent
-        places[t.name] = Place(t.dtype, extent.value if type(extent) is ConstExpr else None)
-    return places
+        storages[t.name] = Storage(t.dtype, extent.value if type(extent) is ConstExpr else None)
+    return storages
 
 
 def _check_stages(k: Kernel, checker: Checker, where: Where) -> None:
@@ -155,13 +156,13 @@ def _check_stages(k: Kernel, checker: Checker, where: Where) -> None:
     checker.axes(k.axes, outer, where)
     inner_axes = Scope(symbols=set(outer.symbols))
     checker.axes(k.inner, inner_axes, where)
-    filled: set[str] = set()
+    stored: set[str] = set()
     for stage in k.stages:
-        _check_locals(stage, {t.name for t in k.locals}, filled, checker)
+        _check_locals(stage, {t.name for t in k.locals}, stored, checker)
         if stage.level is Level.OUTER:
             for s in stage.body:
                 if isinstance(s, Reduce | ScanStep | SortStep):
-                    checker.fail(23, "a collective stands in an outer stage", _line(s))
+                    checker.fail(23, "a collective occurs in an outer stage", _line(s))
             checker.statements(stage.body, outer)
             continue
         scope = outer.copy()
@@ -172,28 +173,28 @@ def _check_stages(k: Kernel, checker: Checker, where: Where) -> None:
 
 
 def _check_inner(stage: Stage, k: Kernel, scope: Scope, outer: Scope, checker: Checker) -> None:
-    folded: dict[str, DType] = {}
+    reduced: dict[str, DType] = {}
     for s in stage.body:
         checker.statements((s,), scope)
         if type(s) is Reduce:
-            # Not visible before the stage has run at every inner point, nor free to be taken.
+            # A result is only visible after the stage, but its name may not be defined again.
             for name in s.names:
-                if name in folded:
+                if name in reduced:
                     checker.fail(4, f"value {name!r} is defined twice", _line(s))
-                folded[name] = scope.values.pop(name)
-    for name, dtype in folded.items():
+                reduced[name] = scope.values.pop(name)
+    for name, dtype in reduced.items():
         if name in outer.values:
             checker.fail(4, f"value {name!r} is defined twice", partial(_head, k))
         outer.values[name] = dtype
 
 
-def _check_locals(stage: Stage, names: set[str], filled: set[str], checker: Checker) -> None:
+def _check_locals(stage: Stage, names: set[str], stored: set[str], checker: Checker) -> None:
     if not names:
         return
     for s in stage.body:
         if type(s) is Store and s.buffer in names:
-            filled.add(s.buffer)
-        elif type(s) is Load and s.buffer in names and s.buffer not in filled:
+            stored.add(s.buffer)
+        elif type(s) is Load and s.buffer in names and s.buffer not in stored:
             checker.fail(24, f"local {s.buffer!r} is loaded from before it is stored to", _line(s))
 
 
@@ -207,10 +208,10 @@ def _check_parameters(k: Kernel, checker: Checker, where: Where) -> None:
             elif type(s) is Store:
                 stores[s.buffer] = None
     local = {t.name for t in k.locals}
-    wanted = [n for n in {**loads, **stores} if n not in local]
+    expected = [n for n in {**loads, **stores} if n not in local]
     got = [p.name for p in k.parameters]
-    if got != wanted:
-        checker.fail(21, f"parameters must be {wanted}, got {got}", where)
+    if got != expected:
+        checker.fail(21, f"parameters must be {expected}, got {got}", where)
     _check_layouts(k, checker, where)
 
 
@@ -238,9 +239,9 @@ def _check_sizes(k: Kernel, checker: Checker, where: Where) -> None:
 
 
 def _compare_sizes(k: Launchable, used: set[Sym], checker: Checker, where: Where) -> None:
-    wanted = {symbol for symbol in used if symbol.kind in SIZE_KINDS}
-    if set(k.sizes) != wanted or len(wanted) != len(k.sizes):
-        names = sorted(symbol.name for symbol in wanted)
+    expected = {symbol for symbol in used if symbol.kind in SIZE_KINDS}
+    if set(k.sizes) != expected or len(expected) != len(k.sizes):
+        names = sorted(symbol.name for symbol in expected)
         checker.fail(22, f"sizes must be {names}, got {[s.name for s in k.sizes]}", where)
 
 
@@ -256,7 +257,7 @@ def _line(s: AnyStatement) -> Where:
 
 
 class _Verifier:
-    """Walks one schedule."""
+    """Verifies one schedule."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
@@ -264,15 +265,15 @@ class _Verifier:
         check_classes(self.checker, Constant, schedule.constants)
         check_classes(self.checker, Buffer, schedule.buffers)
         check_classes(self.checker, ScheduleNode, schedule.nodes)
-        given = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
-        declared = (*given, *(c.buffer for c in schedule.constants), *schedule.buffers)
+        inputs = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
+        declared = (*inputs, *(c.buffer for c in schedule.constants), *schedule.buffers)
         self.buffers = {b.name: b for b in declared}
-        self.places = {b.name: place(b) for b in declared}
-        self.checker.places = self.places
+        self.storages = {b.name: storage_of(b) for b in declared}
+        self.checker.storages = self.storages
         self.flow = DataFlow(self.checker, schedule.inputs, schedule.constants, schedule.buffers)
         programs = {s.name: (len(s.inputs), len(s.outputs)) for s in schedule.subschedules}
         if len(programs) != len(schedule.subschedules):
-            self.checker.fail(1, "two subschedules have one name")
+            self.checker.fail(1, "two subschedules have the same name")
         self.calls = CallChecker(self.flow, programs, (k.key for k in schedule.user_kernels))
         self.uses: dict[str, list[int]] = {}
 
@@ -282,7 +283,7 @@ class _Verifier:
             where = partial(_first_line, node, self.flow.writer)
             if isinstance(node, Kernel):
                 _check_kernel(node, self.checker)
-                self.checker.places = self.places
+                self.checker.storages = self.storages
                 self._kernel(node)
             else:
                 self.checker.rows = getattr(node, "origins", ())
@@ -309,7 +310,7 @@ class _Verifier:
             if declared is None:
                 self.checker.fail(2, f"buffer {p.name!r} is not declared", where)
             if p != declared.parts:
-                self.checker.fail(25, f"{p.name!r} is not as the schedule declares it", where)
+                self.checker.fail(25, f"{p.name!r} is not as declared in the schedule", where)
         local = {t.name for t in k.locals}
         flow.check_sizes(k.sizes, where)
         stored: set[str] = set()
@@ -324,42 +325,42 @@ class _Verifier:
 
     def _lifetimes(self) -> None:
         count = len(self.schedule.nodes)
-        lives: dict[str, Lifetime] = {}
+        lifetimes: dict[str, Lifetime] = {}
         for life in self.schedule.lifetimes:
             where = partial(show_line, life)
-            if life.buffer in lives:
+            if life.buffer in lifetimes:
                 self.checker.fail(26, f"{life.buffer!r} has two lifetimes", where)
             if life.buffer not in self.flow.created:
-                self.checker.fail(26, f"{life.buffer!r} is no created buffer", where)
-            lives[life.buffer] = life
+                self.checker.fail(26, f"{life.buffer!r} is not a created buffer", where)
+            lifetimes[life.buffer] = life
             if not 0 <= life.first <= life.last <= count:
-                self.checker.fail(26, f"no such stretch of {count} nodes", where)
+                self.checker.fail(26, f"the range exceeds the {count} nodes", where)
             uses = self.uses.get(life.buffer, [life.first])
             if not life.first <= min(uses) <= max(uses) <= life.last:
                 self.checker.fail(
                     26, f"{life.buffer!r} is used from {min(uses)} to {max(uses)}", where
                 )
         for name in self.flow.created:
-            if name not in lives:
+            if name not in lifetimes:
                 self.checker.fail(26, f"{name!r} has no lifetime")
-        self._reuses(lives)
+        self._reuses(lifetimes)
 
-    def _reuses(self, lives: dict[str, Lifetime]) -> None:
-        heirs: dict[str, str] = {}
-        for life in lives.values():
+    def _reuses(self, lifetimes: dict[str, Lifetime]) -> None:
+        successors: dict[str, str] = {}
+        for life in lifetimes.values():
             if life.reuses is None:
                 continue
             where = partial(show_line, life)
-            source = lives.get(life.reuses)
+            source = lifetimes.get(life.reuses)
             if source is None:
-                self.checker.fail(27, f"{life.reuses!r} is no created buffer", where)
-            if life.reuses in heirs:
+                self.checker.fail(27, f"{life.reuses!r} is not a created buffer", where)
+            if life.reuses in successors:
                 self.checker.fail(
-                    27, f"{life.reuses!r} was taken over by {heirs[life.reuses]!r}", where
+                    27, f"{life.reuses!r} was already reused by {successors[life.reuses]!r}", where
                 )
-            heirs[life.reuses] = life.buffer
+            successors[life.reuses] = life.buffer
             if source is life or source.last > life.first:
-                self.checker.fail(27, f"{life.reuses!r} lives until {source.last}", where)
+                self.checker.fail(27, f"{life.reuses!r} is live until {source.last}", where)
             node = self.schedule.nodes[life.first]
             adds = isinstance(node, Extern) and node.accumulator == life.reuses
             if source.last == life.first and not adds and not isinstance(node, Kernel):
@@ -369,48 +370,48 @@ class _Verifier:
     def _fits(self, new: Buffer, old: Buffer, where: Where) -> None:
         if new.device != old.device:
             self.checker.fail(27, f"{old.name!r} is on {old.device}, not {new.device}", where)
-        wanted, there = place(new).size, place(old).size
-        if wanted is not None and there is not None and wanted > there:
-            said = f"{old.name!r} has {there} bytes, {new.name!r} needs {wanted}"
-            self.checker.fail(27, said, where)
+        needed, available = storage_of(new).size, storage_of(old).size
+        if needed is not None and available is not None and needed > available:
+            message = f"{old.name!r} has {available} bytes, {new.name!r} needs {needed}"
+            self.checker.fail(27, message, where)
 
     def _partitions(self) -> None:
-        at = 0
+        position = 0
         for p in self.schedule.partitions:
-            if not at <= p.start < p.end <= len(self.schedule.nodes):
+            if not position <= p.start < p.end <= len(self.schedule.nodes):
                 self.checker.fail(
                     28,
-                    f"a partition from {at} on, up to {len(self.schedule.nodes)}, was expected",
+                    f"expected a partition between {position} and {len(self.schedule.nodes)}",
                     partial(show_line, p),
                 )
-            at = p.end
+            position = p.end
             if p.device is not None:
                 self._captured(p, p.device)
 
     def _captured(self, p: Partition, device: Device) -> None:
         for node in self.schedule.nodes[p.start : p.end]:
-            if not isinstance(node, Kernel) and (why := uncaptured(node)):
-                said = f"no graph can hold {node.name!r}: {why}"
-                self.checker.fail(28, said, partial(show_line, p))
+            if not isinstance(node, Kernel) and (reason := uncaptured(node)):
+                message = f"{node.name!r} cannot be captured in a graph: {reason}"
+                self.checker.fail(28, message, partial(show_line, p))
             for name in sorted(_buffers_of(node)):
                 if self.buffers[name].device != device:
-                    said = f"{name!r} is on {self.buffers[name].device}"
-                    self.checker.fail(28, said, partial(show_line, p))
+                    message = f"{name!r} is on {self.buffers[name].device}"
+                    self.checker.fail(28, message, partial(show_line, p))
 
     def _together(self) -> None:
-        at = 0
+        position = 0
         for t in self.schedule.together:
             where = partial(show_line, t)
-            if not at <= t.start or not t.start + 1 < t.end <= len(self.schedule.nodes):
-                self.checker.fail(29, f"two nodes or more from {at} on were expected", where)
-            at = t.end
+            if not position <= t.start or not t.start + 1 < t.end <= len(self.schedule.nodes):
+                self.checker.fail(29, f"expected at least two nodes, from {position} on", where)
+            position = t.end
             self._group(t, where)
 
     def _group(self, t: Together, where: Where) -> None:
         nodes = self.schedule.nodes[t.start : t.end]
         devices = {n.device for n in nodes if isinstance(n, Kernel)}
         if len(devices) != 1 or not all(isinstance(n, Kernel) for n in nodes):
-            self.checker.fail(29, "kernels of one device were expected", where)
+            self.checker.fail(29, "expected kernels of one device", where)
         roots = {life.buffer: life.buffer for life in self.schedule.lifetimes}
         for life in self.schedule.lifetimes:
             if life.reuses is not None:
@@ -423,10 +424,12 @@ class _Verifier:
                 users.setdefault(roots.get(name, name), set()).add(n.name)
             for name in n.writes:
                 writers.setdefault(roots.get(name, name), set()).add(n.name)
-        for name, found in writers.items():
+        for name, nodes_writing in writers.items():
             if len(users[name]) > 1:
-                said = f"{sorted(found)} write {name!r}, which {sorted(users[name])} touch"
-                self.checker.fail(29, said, where)
+                message = (
+                    f"{sorted(nodes_writing)} write {name!r}, which {sorted(users[name])} access"
+                )
+                self.checker.fail(29, message, where)
 
 
 def _first_line(node: ScheduleNode, writer: Writer) -> str:

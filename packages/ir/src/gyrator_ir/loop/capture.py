@@ -1,4 +1,4 @@
-"""Why no device graph can hold a call, as far as the call itself says."""
+"""Reasons why calls cannot be captured in device graphs."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -33,5 +33,5 @@ _UNCAPTURED: Mapping[type, str] = MappingProxyType(
 
 
 def uncaptured(call: CallOperation) -> str:
-    """Return why no device graph can hold a call, or an empty text."""
+    """Return why a call cannot be captured in a device graph, or an empty string if it can."""
     return call.uncaptured if isinstance(call, Extern) else _UNCAPTURED.get(type(call), "")

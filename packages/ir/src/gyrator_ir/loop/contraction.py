@@ -1,8 +1,8 @@
-"""Products of matrices among folds of products: which axes are rows, columns and batches.
+"""Recognition of matrix products among dot reductions: their row, column and batch axes.
 
-A fold of products of two values (`reduce.dot`) is a product of matrices where each value varies
-along axes that the other does not: those of the first value alone are rows, those of the second
-alone columns, and the rest batches.
+A `reduce.dot` of two values is a matrix product if each value varies along axes along which the
+other does not. The axes of the first value alone are rows, those of the second alone columns, and
+all others batch axes.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from gyrator_ir.expr import Sym
 
 @frozen
 class Roles:
-    """What the axes of a product of matrices are."""
+    """The axes of a matrix product by role."""
 
     rows: tuple[Axis, ...]
     columns: tuple[Axis, ...]
@@ -24,7 +24,7 @@ class Roles:
 
 
 def roles(axes: Sequence[Axis], body: Sequence[AnyStatement], reduce: Reduce) -> Roles | None:
-    """Return what a fold's points are, or None where it is no product of rows and columns."""
+    """Return the roles of `axes` in a reduction, or None if it is not a matrix product."""
     if reduce.kind is not ReduceKind.DOT:
         return None
     left, right = (_symbols(needed_for(body, name)) for name in reduce.args)
@@ -39,16 +39,16 @@ def needed_for(body: Sequence[AnyStatement], value: str) -> tuple[AnyStatement, 
     """Return the statements that compute a value of the body, in order."""
     names: set[str] = {value}
     symbols: set[Sym] = set()
-    kept: list[AnyStatement] = []
+    statements: list[AnyStatement] = []
     for s in reversed(body):
-        wanted = s.symbol in symbols if isinstance(s, Bind) else not names.isdisjoint(defined(s))
-        if not wanted:
+        needed = s.symbol in symbols if isinstance(s, Bind) else not names.isdisjoint(defined(s))
+        if not needed:
             continue
         names.update(used(s))
         for e in expressions(s):
             symbols |= e.free_symbols
-        kept.append(s)
-    return tuple(reversed(kept))
+        statements.append(s)
+    return tuple(reversed(statements))
 
 
 def _symbols(body: Sequence[AnyStatement]) -> set[Sym]:

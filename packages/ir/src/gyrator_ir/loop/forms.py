@@ -1,4 +1,4 @@
-"""The one-line operations of Loop IR and Kernel IR: how each prints and parses."""
+"""The text forms of the one-line operations of Loop IR and Kernel IR."""
 
 from gyrator_ir.loop.nodes import (
     AssertCond,
@@ -161,7 +161,7 @@ TEMPLATE_PARTS = (
     Part("outputs", ARGS, lead="->"),
     Part("attributes", ARGS_BY_NAME, lead="with", omit=()),
 )
-"""What a `Template` and a `TemplateKernel` compute."""
+"""The parts that describe the computation of a `Template` or a `TemplateKernel`."""
 
 TEMPLATE = (_NAME, *TEMPLATE_PARTS, _ORIGINS)
-"""The head of a `Template`; its fallback stands below it."""
+"""The head line of a `Template`; its fallback follows on a line of its own."""

@@ -1,4 +1,4 @@
-"""Formulas of templates: how they print, parse and must be."""
+"""Formulas of templates: printing, parsing and verification."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -16,35 +16,36 @@ from gyrator_ir.text.lines import Line, indented
 from gyrator_ir.text.scanner import Scanner
 from gyrator_ir.types import DType
 
-BATCH, HEAD, ROW, COLUMN = PLACES = tuple(Sym(f"i{n}") for n in range(4))
-"""What a formula's statements are over."""
+BATCH, HEAD, ROW, COLUMN = SCORE_INDICES = tuple(Sym(f"i{n}") for n in range(4))
+"""The index symbols of a score, which the statements of a formula may use."""
 
-_WANTED: Mapping[TemplateKind, Sequence[tuple[str, int, DType]]] = {
+_SIGNATURES: Mapping[TemplateKind, Sequence[tuple[str, int, DType]]] = {
     TemplateKind.FLEX_ATTENTION: (("score", 1, DType.F32), ("mask", 0, DType.BOOL)),
+    TemplateKind.FLEX_ATTENTION_PARTS: (("score", 1, DType.F32), ("mask", 0, DType.BOOL)),
     TemplateKind.FLEX_ATTENTION_GRADIENTS: (
         ("score", 1, DType.F32),
         ("mask", 0, DType.BOOL),
         ("slope", 2, DType.F32),
     ),
 }
-"""Name, number of given values and type of the result of each formula of a kind."""
+"""Name, number of parameters and result type of each formula of a kind."""
 
 
 def show_formula(f: Formula) -> list[str]:
-    """Print `formula score (a) -> b`, and its statements below it."""
-    head = f"formula {f.name} ({', '.join(f.given)}) -> {f.result}"
+    """Print `formula score (a) -> b`, followed by its statements."""
+    head = f"formula {f.name} ({', '.join(f.parameters)}) -> {f.result}"
     return [head, *indented([show_statement(s) for s in f.body])]
 
 
 def read_formula(line: Line) -> Formula:
-    """Read what `show_formula` writes."""
+    """Parse the output of `show_formula`."""
     s = Scanner(line)
     s.expect("formula")
     name = s.name()
-    given: list[str] = []
+    parameters: list[str] = []
     s.expect("(")
     while not s.looks(")"):
-        given.append(s.name())
+        parameters.append(s.name())
         if not s.take(","):
             break
     s.expect(")")
@@ -52,25 +53,25 @@ def read_formula(line: Line) -> Formula:
     result = s.name()
     s.end()
     body = tuple(map(read_statement, line.children))
-    values = {"name": name, "given": tuple(given), "body": body, "result": result}
-    found = build(line, Formula, values)
-    assert isinstance(found, Formula)
-    return found
+    values = {"name": name, "parameters": tuple(parameters), "body": body, "result": result}
+    formula = build(line, Formula, values)
+    assert isinstance(formula, Formula)
+    return formula
 
 
 def formulas_on(formulas: Iterable[Formula], buffers: Mapping[str, str]) -> tuple[Formula, ...]:
-    """Return the formulas with other names of buffers."""
+    """Return the formulas with buffers renamed."""
     return tuple(
         evolve(f, body=tuple(rewritten(s, buffers=buffers) for s in f.body)) for f in formulas
     )
 
 
-def apart(formulas: Iterable[Formula]) -> tuple[Formula, ...]:
-    """Return the formulas with names of values and symbols that no two of them share."""
-    found: list[Formula] = []
+def with_distinct_names(formulas: Iterable[Formula]) -> tuple[Formula, ...]:
+    """Return the formulas with values and symbols renamed so that no two share a name."""
+    renamed_formulas: list[Formula] = []
     count = 0
     for f in formulas:
-        names = {n: f"{f.name}_{n}" for n in f.given}
+        names = {n: f"{f.name}_{n}" for n in f.parameters}
         symbols: dict[Sym, Expr] = {}
         for s in f.body:
             names |= {n: f"{f.name}_{n}" for n in defined(s)}
@@ -78,13 +79,13 @@ def apart(formulas: Iterable[Formula]) -> tuple[Formula, ...]:
                 symbols[s.symbol] = Sym(f"t{count}", SymKind.INDIRECT)
                 count += 1
         body = tuple(renamed(s, names, symbols) for s in f.body)
-        given = tuple(names[n] for n in f.given)
-        found.append(Formula(f.name, given, body, names[f.result]))
-    return tuple(found)
+        parameters = tuple(names[n] for n in f.parameters)
+        renamed_formulas.append(Formula(f.name, parameters, body, names[f.result]))
+    return tuple(renamed_formulas)
 
 
 def sizes_in(formulas: Iterable[Formula]) -> Iterator[Sym]:
-    """Yield the size symbols that formulas mention."""
+    """Yield the size symbols that occur in formulas."""
     for f in formulas:
         for s in f.body:
             for e in expressions(s):
@@ -99,21 +100,23 @@ def check_formulas(
     checker: Checker,
     where: Where,
 ) -> None:
-    """Fail (019) unless the formulas are those of a kind, over buffers among `inputs`."""
-    wanted = _WANTED.get(kind, ())
-    if [f.name for f in formulas] != [name for name, _, _ in wanted]:
-        said = f"{kind.value} has the formulas {[name for name, _, _ in wanted]}"
-        checker.fail(19, f"{said}, not {[f.name for f in formulas]}", where)
-    known = set(inputs)
-    for f, (name, count, dtype) in zip(formulas, wanted, strict=True):
-        if len(f.given) != count or len(set(f.given)) != count:
-            checker.fail(19, f"formula {name} is given {count} values, not {f.given}", where)
+    """Fail (019) unless the formulas are those of the kind and load only from `inputs`."""
+    signatures = _SIGNATURES.get(kind, ())
+    if [f.name for f in formulas] != [name for name, _, _ in signatures]:
+        message = f"{kind.value} has the formulas {[name for name, _, _ in signatures]}"
+        checker.fail(19, f"{message}, not {[f.name for f in formulas]}", where)
+    buffers = set(inputs)
+    for f, (name, count, dtype) in zip(formulas, signatures, strict=True):
+        if len(f.parameters) != count or len(set(f.parameters)) != count:
+            checker.fail(19, f"formula {name} has {count} parameters, not {f.parameters}", where)
         if any(isinstance(s, Store) for s in f.body):
             checker.fail(19, f"formula {name} stores", where)
-        if not known.issuperset(reads(f.body)):
-            others = sorted(set(reads(f.body)) - known)
-            checker.fail(19, f"formula {name} loads from {others}, which are no inputs", where)
-        scope = Scope(values=dict.fromkeys(f.given, DType.F32), symbols={*sizes, *PLACES})
+        if not buffers.issuperset(reads(f.body)):
+            others = sorted(set(reads(f.body)) - buffers)
+            checker.fail(19, f"formula {name} loads from {others}, which are not inputs", where)
+        scope = Scope(
+            values=dict.fromkeys(f.parameters, DType.F32), symbols={*sizes, *SCORE_INDICES}
+        )
         checker.statements(f.body, scope)
         if scope.values.get(f.result) is not dtype:
-            checker.fail(19, f"formula {name} gives no {dtype.value}", where)
+            checker.fail(19, f"the result of formula {name} must be {dtype.value}", where)

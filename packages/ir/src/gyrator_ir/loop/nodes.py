@@ -1,8 +1,8 @@
-"""Loop IR: one operation an ATen op, traced bodies, and no policy.
+"""Loop IR: one operation per ATen op, with a traced body and no scheduling decisions.
 
-A node checks what it can see alone. What needs the surroundings (defined before use, types that
-agree, addresses inside their buffers) belongs to `gyrator_ir.loop.verify`, which runs at every
-stage border.
+A node validates only its own fields. Properties that depend on context (definition before use,
+matching types, addresses inside their buffers) are checked by `gyrator_ir.loop.verify`, which runs
+at every stage boundary.
 """
 
 from enum import StrEnum
@@ -25,7 +25,7 @@ class Buffer:
     """`x: f32[4, 8] strides [8, 1] on cpu`: a strided tensor that owns its storage from offset 0.
 
     The storage spans `1 + sum((shape[d] - 1) * strides[d])` elements, or none if a size is 0.
-    Bodies address a complex buffer as `parts` says.
+    Bodies address a complex buffer through its real view, `parts`.
     """
 
     name: str = field(validator=identifier)
@@ -36,8 +36,8 @@ class Buffer:
 
     @property
     def parts(self) -> "Buffer":
-        """The buffer as bodies address it: a complex one has real and imaginary parts in turn
-        along one more axis; others are as they are."""
+        """The buffer as bodies address it. A complex buffer is viewed as real, with interleaved
+        real and imaginary parts along an extra last axis; any other buffer is itself."""
         if not self.dtype.is_complex:
             return self
         strides = tuple(s * 2 for s in self.strides)
@@ -87,7 +87,7 @@ class ListArg:
 
 
 Arg = TensorRef | Literal | TypeArg | ListArg | Expr
-"""An argument of a call. An `Expr` is an integer known at run time."""
+"""An argument of a call. An `Expr` is an integer that is computed at run time."""
 
 
 # Inputs and results of a program ------------------------------------------------------------
@@ -99,8 +99,8 @@ class TensorInput:
 
     buffer: Buffer = field(validator=exactly(Buffer))
     packed: bool = field(default=False, validator=exactly(bool))
-    """Its elements lie as some library packs them: calls of that alone can read it, and nothing can
-    check its layout."""
+    """The elements are in a library's private packed format: only calls to that library can read
+    the tensor, and its layout cannot be checked."""
 
 
 @frozen
@@ -113,7 +113,7 @@ class SizeInput:
 
 @frozen
 class OpaqueInput:
-    """A parameter that only calls use (a generator, a process group, a Python number)."""
+    """A parameter that is only passed on to calls (a generator, process group or Python number)."""
 
     name: str = field(validator=identifier)
 
@@ -123,7 +123,7 @@ Input = TensorInput | SizeInput | OpaqueInput
 
 @frozen
 class Constant:
-    """A tensor that the program carries with it: an attribute `key` of the graph module."""
+    """A tensor that is part of the program: the attribute `key` of the graph module."""
 
     buffer: Buffer = field(validator=exactly(Buffer))
     key: str = field(validator=exactly(str))
@@ -138,7 +138,7 @@ Output = TensorRef | Expr | Literal
 
 @frozen
 class Pointwise:
-    """For every point of `axes`, independently: run `body`, which ends in stores."""
+    """Run `body`, which ends in stores, independently for every point of `axes`."""
 
     name: str = field(validator=identifier)
     axes: tuple[Axis, ...] = field(validator=a_tuple)
@@ -148,9 +148,9 @@ class Pointwise:
 
 @frozen
 class Scatter:
-    """A pointwise operation whose stores may meet: indirect addresses, atomic modes.
+    """A pointwise operation whose stores may collide: indirect addresses, atomic modes.
 
-    Stores go to buffers that already hold values, which stay where nothing is stored.
+    Stores update buffers that are already initialized; elements not stored to keep their values.
     """
 
     name: str = field(validator=identifier)
@@ -161,9 +161,10 @@ class Scatter:
 
 @frozen
 class Reduction:
-    """For every point of `axes`: run `body` at every point of `inner`, fold, store the results.
+    """For every point of `axes`, reduce the values that `body` computes over `inner`, and store the
+    results.
 
-    An empty `inner` range gives the fold's identity.
+    Reducing an empty `inner` range gives the identity of the reduction.
     """
 
     name: str = field(validator=identifier)
@@ -172,13 +173,13 @@ class Reduction:
     body: tuple[Statement, ...] = field(validator=a_tuple)
     reduce: Reduce = field(validator=exactly(Reduce))
     stores: tuple[Store, ...] = field(validator=a_tuple)
-    """Stores of the fold's results; addresses over `axes`."""
+    """Stores of the results; their addresses use symbols of `axes` only."""
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
 
 
 @frozen
 class Scan:
-    """For every point of `axes`: a running fold of `body`'s value along `inner` (one axis)."""
+    """For every point of `axes`, a prefix scan of the value of `body` along the axis `inner`."""
 
     name: str = field(validator=identifier)
     axes: tuple[Axis, ...] = field(validator=a_tuple)
@@ -192,7 +193,7 @@ class Scan:
 
 @frozen
 class Sort:
-    """For every point of `axes`: sort `body`'s value along `inner` (one axis)."""
+    """For every point of `axes`, sort the values of `body` along the axis `inner`."""
 
     name: str = field(validator=identifier)
     axes: tuple[Axis, ...] = field(validator=a_tuple)
@@ -208,17 +209,18 @@ _ACCUMULATING = frozenset({"aten.addmm.default", "aten.baddbmm.default"})
 
 @frozen
 class Extern:
-    """A call of any dispatcher op by its schema.
+    """A call of any dispatcher op, with arguments according to its schema.
 
-    `results` has an entry for each return of the schema: the buffer that receives it, a tuple of
-    buffers for a tensor list, a symbol for an integer, None for a return that is not used or is
-    undefined. With `out`, the overload's out-variant takes the result buffers, allocated before;
-    without, a size of a result that is an unbacked symbol not known before is known from then on.
+    `results` has one entry per return of the schema: the buffer that receives it, a tuple of
+    buffers for a tensor list, a symbol for an integer, or None if the return is unused or
+    undefined. With `out`, the result buffers are allocated beforehand and passed to the out-variant
+    of the overload. Without it, an unbacked symbol that first occurs in the size of a result is
+    bound by the call.
     """
 
     name: str = field(validator=identifier)
     target: str = field(validator=exactly(str))
-    """Overload, `aten.mm.default`; of the functional form, also when `out` is given."""
+    """Overload, `aten.mm.default`; always that of the functional form, even if `out` is set."""
     args: tuple[Arg, ...] = field(validator=a_tuple)
     kwargs: tuple[tuple[str, Arg], ...] = field(validator=a_tuple)
     results: tuple[str | tuple[str, ...] | Sym | None, ...] = field(validator=a_tuple)
@@ -229,15 +231,15 @@ class Extern:
     mutates: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Buffers among the arguments that the call writes."""
     reason: str = field(default="", validator=exactly(str))
-    """Why this is a call and not a kernel: `library` for a dense product or attention, else a
-    sentence that `gyrator explain` shows."""
+    """Why this is a call and not a kernel: `library` for a dense product or attention, otherwise a
+    sentence that `gyrator explain` prints."""
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
     uncaptured: str = field(default="", validator=exactly(str))
-    """Why no device graph can hold the call; empty where one can."""
+    """Why the call cannot be captured in a device graph; empty if it can."""
 
     @property
     def accumulator(self) -> str | None:
-        """The buffer whose storage the result may take over: ATen adds to it in place."""
+        """The buffer whose storage the result may reuse because ATen can accumulate in place."""
         first = self.args[0] if self.args else None
         if self.target not in _ACCUMULATING or self.out is None or type(first) is not TensorRef:
             return None
@@ -246,59 +248,73 @@ class Extern:
 
 
 class TemplateKind(StrEnum):
-    """Dense computations that backends have templates for."""
+    """Dense computations for which kernel backends may have a template."""
 
     ATTENTION = "attention"
     """Scaled-dot-product attention, `softmax(scale * q k^T + mask) v`, computed in `f32`.
 
     Inputs: q [B, H, L, E], k [B, G, S, E] and v [B, G, S, F] of one element type, where query head
-    h looks at head `h // (H // G)`; optionally a mask [B, H, L, S], booleans that say where to look
-    or numbers that are added to the scores. Outputs: [B, H, L, F] of that type, 0 in rows that look
-    nowhere; optionally the logarithm of the sum of the exponentials of the scores, `f32` [B, H, P]
-    with P >= L, infinity beyond L. Attributes: `scale`, a number, and `causal`, whether row l looks
-    at columns s <= l alone.
+    h attends to key head `h // (H // G)`; optionally a mask [B, H, L, S], either booleans (true
+    where a row may attend) or numbers to add to the scores. Outputs: [B, H, L, F] of the same type,
+    0 in fully masked rows; optionally the log-sum-exp of the scores, `f32` [B, H, P] with P >= L
+    and infinity beyond L. Attributes: `scale`, a number, and `causal`: row l attends only to
+    columns s <= l.
     """
     ATTENTION_GRADIENTS = "attention_gradients"
-    """The gradients of attention's queries, keys and values.
+    """The gradients of attention with respect to queries, keys and values.
 
     Inputs: q, k and v as above, the gradient of the result [B, H, L, F] of their type, and in `f32`
-    the logarithms that attention gave [B, H, P], and for each row the product of the result and
+    the log-sum-exp [B, H, P] of the forward pass and the dot product of each row of the result with
     its gradient [B, H, L]; optionally the mask. Outputs: like q, k and v. Attributes as above.
     """
     FLEX_ATTENTION = "flex_attention"
-    """Attention whose scores are what formulas make of `scale * q k^T`, over blocks of them.
+    """Block-sparse attention with user-defined formulas applied to the scores `scale * q k^T`.
 
-    Inputs: q, k and v as above. Then, `i32`, for each block of `row_block` rows of a head, X of
-    them, how many blocks of `column_block` columns it looks at [B, H, X], and which [B, H, X, N];
-    with `full`, the same for blocks that are looked at whole. Then what formulas load from.
-    Formulas: `score`, given a `score`, and `mask`, given nothing, which says where the rows of a
-    block that is not full look. Outputs: [B, H, L, F], 0 in rows that look nowhere; optionally, in
-    `f32`, for each row the logarithm to base 2 of the sum of the exponentials of its scores, and
-    its largest score divided by log 2. Attributes: `scale`, `row_block`, `column_block`, `full`.
+    Inputs: q, k and v as above. Then, in `i32`, for each of the X blocks of `row_block` rows of a
+    head, the number of blocks of `column_block` columns that it attends to [B, H, X], and their
+    indices [B, H, X, N]; with `full`, the same two for blocks that need no mask. Then the tensors
+    that formulas load from. Formulas: `score`, which maps a `score` to a new one, and `mask`, which
+    has no parameters and is true where a row attends; it applies to blocks that are not full.
+    Outputs: [B, H, L, F], 0 in fully masked rows; optionally, in `f32`, the base-2 log-sum-exp of
+    each row's scores, and each row's largest score divided by log 2. Attributes: `scale`,
+    `row_block`, `column_block`, `full`.
+    """
+    FLEX_ATTENTION_PARTS = "flex_attention_parts"
+    """Flexible attention over each of P parts of the columns (split-KV), for few rows that attend
+    to many columns.
+
+    Inputs, formulas and attributes as above, and two more attributes: `parts` is P, and `together`
+    is the number of query heads with the same keys and the same blocks that may be packed as rows
+    of one block; if it is more than 1, L is a constant of at most `row_block`. Each listed block is
+    cut into pieces of `gcd(column_block, 128)` columns; a block of 2**20 columns or more spans all
+    existing columns, and only those are cut. Of the n pieces listed for a block of rows, part p
+    takes those from `n * p // P` to `n * (p + 1) // P`, counted separately for masked and for full
+    blocks. Outputs as above, with a leading dimension of P, all in `f32`; the log-sum-exp is not
+    optional.
     """
     FLEX_ATTENTION_GRADIENTS = "flex_attention_gradients"
-    """The gradients of flexible attention's queries, keys and values.
+    """The gradients of flexible attention with respect to queries, keys and values.
 
-    Inputs: q, k and v, the gradient of the result, the logarithms to base 2 [B, H, L], and for each
-    row the product of the result and its gradient [B, H, L]. Then which blocks of columns each
-    block of rows looks at, as above, and then, in the same form, which blocks of rows look at each
-    block of columns. Then what formulas load from. Formulas: `score` and `mask` as above, and
-    `slope`, given a `score` and the `slope` of what becomes of it, its slope. Outputs: like q, k
-    and v. Attributes as above.
+    Inputs: q, k and v, the gradient of the result, the base-2 log-sum-exp [B, H, L], and the dot
+    product of each row of the result with its gradient [B, H, L]. Then the blocks of columns that
+    each block of rows attends to, as above, and, in the same form, the blocks of rows that attend
+    to each block of columns. Then the tensors that formulas load from. Formulas: `score` and `mask`
+    as above, and `slope`, which maps a `score` and the gradient (`slope`) of the modified score to
+    the gradient of the score. Outputs: like q, k and v. Attributes as above.
     """
 
 
 @frozen
 class Formula:
-    """`formula mask () -> v2`: what a template computes at each place of its scores.
+    """`formula mask () -> v2`: a scalar computation that a template runs for each score.
 
-    Its statements are over the batch `i0`, the head `i1`, the row `i2` and the column `i3`; they
-    load from buffers of the template's inputs.
+    Its statements use the batch `i0`, the head `i1`, the row `i2` and the column `i3`, and load
+    from buffers of the template's inputs.
     """
 
     name: str = field(validator=identifier)
-    given: tuple[str, ...] = field(validator=a_tuple)
-    """Names of values in `f32`."""
+    parameters: tuple[str, ...] = field(validator=a_tuple)
+    """Names of the `f32` values that the template passes in."""
     body: tuple[Statement, ...] = field(validator=a_tuple)
     result: str = field(validator=identifier)
 
@@ -311,20 +327,20 @@ class Template:
     kind: TemplateKind = field(validator=exactly(TemplateKind))
     inputs: tuple[TensorRef, ...] = field(validator=a_tuple)
     outputs: tuple[TensorRef, ...] = field(validator=a_tuple)
-    """Each of a buffer of its own, which it covers."""
+    """Each covers a whole buffer, and no two share one."""
     attributes: tuple[tuple[str, Arg], ...] = field(validator=a_tuple)
-    """Numbers that the kind needs."""
+    """The attributes that the kind requires."""
     fallback: Extern | None = field(validator=exactly(Extern, NoneType))
-    """The library call that gives the same buffers, for targets without the template. Its
-    arguments may be others: they count as read. None for kinds that no library has."""
+    """The library call that computes the same buffers, for targets without the template. Its
+    arguments may differ from `inputs`, and count as reads. None for kinds that no library has."""
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
     formulas: tuple[Formula, ...] = field(default=(), validator=a_tuple)
-    """What the kind asks for."""
+    """The formulas that the kind requires."""
 
 
 @frozen
 class UserKernel:
-    """The text of a Triton kernel that the user wrote, and how it is compiled."""
+    """The source text of a user-written Triton kernel, and its compile options."""
 
     key: str = field(validator=exactly(str))
     source: str = field(validator=exactly(str))
@@ -335,8 +351,8 @@ class UserKernel:
 
 @frozen
 class UserTritonKernel:
-    """A launch of a Triton kernel that the user wrote. `kernel` is a key of the program's
-    table of such kernels; constants are compile-time arguments."""
+    """A launch of a user-written Triton kernel. `kernel` is a key into the program's
+    `user_kernels`; `constants` are compile-time arguments."""
 
     name: str = field(validator=identifier)
     kernel: str = field(validator=exactly(str))
@@ -345,14 +361,13 @@ class UserTritonKernel:
     constants: tuple[tuple[str, Arg], ...] = field(validator=a_tuple)
     mutates: tuple[str, ...] = field(validator=a_tuple)
     descriptors: tuple[tuple[str, Arg], ...] = field(default=(), validator=a_tuple)
-    """Arguments that the kernel gets as descriptors of tensors, each with the list of the sizes of
-    its block."""
+    """Arguments that are passed as tensor descriptors, each with the list of its block's sizes."""
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
 
 
 @frozen
 class CollectiveCall:
-    """Start a collective of a process group; the results may be read after a `CollectiveWait`."""
+    """Start a collective of a process group; a `CollectiveWait` must precede reads of results."""
 
     name: str = field(validator=identifier)
     target: str = field(validator=exactly(str))
@@ -374,7 +389,7 @@ class CollectiveWait:
 
 @frozen
 class DeviceCopy:
-    """Copy a tensor to a buffer on another device, of equal shape."""
+    """Copy a tensor to a buffer of the same shape on another device."""
 
     name: str = field(validator=identifier)
     source: TensorRef = field(validator=exactly(TensorRef))
@@ -385,7 +400,7 @@ class DeviceCopy:
 
 @frozen
 class ScalarRead:
-    """Bind `symbol` to the value of a one-element tensor: waits for its device."""
+    """Bind `symbol` to the value of a one-element tensor, waiting for its device."""
 
     name: str = field(validator=identifier)
     source: TensorRef = field(validator=exactly(TensorRef))
@@ -405,7 +420,7 @@ class AssertCond:
 
 @frozen
 class CondOp:
-    """Run one of two subprograms with the same operands; both give the same kinds of results."""
+    """Run one of two subprograms with the same operands; both return the same kinds of results."""
 
     name: str = field(validator=identifier)
     predicate: TensorRef | Cond = field(validator=instance_of(TensorRef, Cond))
@@ -418,11 +433,11 @@ class CondOp:
 
 @frozen
 class WhileOp:
-    """While the subprogram `condition` gives true, replace the carried operands by what `body`
-    gives; `invariants` are passed to both, after the carried ones.
+    """While the subprogram `condition` returns true, replace the carried operands by the results of
+    the subprogram `body`. Both take the carried operands, then `invariants`.
 
-    The results are the last carried ones; if `stacked`, all that `body` gave, in order along a new
-    first dimension, or where it never ran, the operands alone.
+    The results are the final carried values. If `stacked`, they are the values of all iterations,
+    stacked along a new first dimension, or only the initial operands if `body` never runs.
     """
 
     name: str = field(validator=identifier)
@@ -437,11 +452,11 @@ class WhileOp:
 
 @frozen
 class RepeatOp:
-    """For each of `count` steps, replace the carried operands by what `body` gives.
+    """Replace the carried operands by the results of the subprogram `body`, `count` times.
 
-    `body` takes the number of the step, which is counted from 0, then the carried operands, then
-    `operands`, then `stacks`: buffers that exist before the first step and that it fills. It must
-    not write any other.
+    `body` takes the iteration number, counted from 0, then the carried operands, then `operands`,
+    then `stacks`: buffers that exist before the first iteration and that `body` fills. It must not
+    write to any other buffer of its caller.
     """
 
     name: str = field(validator=identifier)
@@ -450,14 +465,14 @@ class RepeatOp:
     carried: tuple[Arg, ...] = field(validator=a_tuple)
     operands: tuple[Arg, ...] = field(validator=a_tuple)
     results: tuple[str, ...] = field(validator=a_tuple)
-    """The last carried ones."""
+    """The final carried values."""
     stacks: tuple[str, ...] = field(default=(), validator=a_tuple)
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
 
 
 @frozen
 class CallOp:
-    """Run a subprogram: a region that occurs several times is compiled once."""
+    """Run a subprogram, so that a repeated region of the graph is compiled only once."""
 
     name: str = field(validator=identifier)
     program: str = field(validator=exactly(str))
@@ -483,17 +498,17 @@ CallOperation = (
     | RepeatOp
     | CallOp
 )
-"""Operations that the host program carries out."""
+"""Operations that the host program executes."""
 
 Operation = LoopOperation | CallOperation
 
 
 @frozen
 class LoopProgram(Shown):
-    """What lowering hands to the scheduler.
+    """The output of lowering and the input of the scheduler.
 
-    Operations run in order. A buffer is written by one operation, except that `Scatter`, mutating
-    calls and stores to inputs write what exists; a reader sees the writes that precede it.
+    Operations run in order, and a read sees all preceding writes. A buffer is written by one
+    operation, except that `Scatter`, mutating calls and stores to inputs update existing buffers.
     """
 
     name: str = field(validator=identifier)
@@ -511,5 +526,5 @@ class LoopProgram(Shown):
     @property
     def all_buffers(self) -> tuple[Buffer, ...]:
         """Inputs, constants and created buffers, in that order."""
-        given = tuple(i.buffer for i in self.inputs if isinstance(i, TensorInput))
-        return given + tuple(c.buffer for c in self.constants) + self.buffers
+        inputs = tuple(i.buffer for i in self.inputs if isinstance(i, TensorInput))
+        return inputs + tuple(c.buffer for c in self.constants) + self.buffers

@@ -1,4 +1,4 @@
-"""Text to Loop IR: the reverse of `gyrator_ir.loop.print`, form by form."""
+"""Parser of Loop IR, the inverse of `gyrator_ir.loop.print`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -43,12 +43,12 @@ OPERATIONS = {*LOOPS, "template", *(form.verb for form in CALLS.forms)}
 
 
 def parse(text: str) -> LoopProgram:
-    """Read one program. Blank lines, and lines that begin with `;`, are skipped.
+    """Parse one program. Blank lines and lines that begin with `;` are skipped.
 
     Raises:
-        ParseError: GY-PARSE-001 where something else was expected, GY-PARSE-002 for another
-            version of the form, GY-PARSE-003 where a node refuses its values. The message quotes
-            the line and its number.
+        ParseError: GY-PARSE-001 for a syntax error, GY-PARSE-002 for another version of the text
+            form, GY-PARSE-003 for values that a node rejects. The message quotes the line and its
+            number.
     """
     return _program(sole(text, KIND))
 
@@ -65,15 +65,15 @@ def _program(line: Line) -> LoopProgram:
         "outputs": read_return(line, groups["return"], buffers),
         "subprograms": tuple(map(_program, groups["subprograms"])),
     }
-    found = build(line, LoopProgram, values)
-    assert isinstance(found, LoopProgram)
-    return found
+    program = build(line, LoopProgram, values)
+    assert isinstance(program, LoopProgram)
+    return program
 
 
 def read_return(
     program: Line, lines: Sequence[Line], buffers: Mapping[str, Buffer]
 ) -> tuple[Any, ...]:
-    """Read the only `return` line of a program."""
+    """Parse the only `return` line of a program."""
     if len(lines) != 1:
         (lines[1] if lines else program).fail("expected one `return`")
     s = Scanner(lines[0].leaf(), buffers)
@@ -84,20 +84,20 @@ def read_return(
 
 
 def read_operation(line: Line, buffers: Mapping[str, Buffer]) -> Operation:
-    """Read what `show_operation` writes."""
+    """Parse the output of `show_operation`."""
     s = Scanner(line, buffers)
     verb = peek(s)[0]
-    found: Any
+    operation: Any
     if verb in LOOPS:
-        found = _loop(s, verb)
+        operation = _loop(s, verb)
     elif verb == "template":
-        found = _template(s, buffers)
+        operation = _template(s, buffers)
     else:
         form = CALLS.by_verb.get((False, verb))
         if form is None:
             line.fail(f"expected an operation ({', '.join(sorted(OPERATIONS))}), got {verb!r}")
-        found = form.read(s, _nothing_below)
-    return found  # type: ignore[no-any-return]  # each branch builds an operation
+        operation = form.read(s, _nothing_below)
+    return operation  # type: ignore[no-any-return]  # each branch builds an operation
 
 
 def _nothing_below(lines: tuple[Line, ...]) -> tuple[Any, ...]:
@@ -117,10 +117,10 @@ def _loop(s: Scanner, verb: str) -> Operation:
     statements = tuple(read_statement(c) for c in s.line.children)
     if inner is None:
         cls = Pointwise if verb == "pointwise" else Scatter
-        made = build(s.line, cls, values | {"body": statements})
+        operation = build(s.line, cls, values | {"body": statements})
     else:
-        made = _collective(s.line, verb, values, inner, statements)
-    return made  # type: ignore[no-any-return]  # one of the loop operations
+        operation = _collective(s.line, verb, values, inner, statements)
+    return operation  # type: ignore[no-any-return]  # one of the loop operations
 
 
 def _collective(
@@ -135,11 +135,11 @@ def _collective(
         "scan": (Scan, ScanStep),
         "sort": (Sort, SortStep),
     }[verb]
-    places = [k for k, s in enumerate(statements) if isinstance(s, Reduce | ScanStep | SortStep)]
-    if len(places) != 1 or not isinstance(statements[places[0]], step):
+    steps = [k for k, s in enumerate(statements) if isinstance(s, Reduce | ScanStep | SortStep)]
+    if len(steps) != 1 or not isinstance(statements[steps[0]], step):
         line.fail(f"expected one {verb} step below it")
-    at = places[0]
-    for k in range(at + 1, len(statements)):
+    position = steps[0]
+    for k in range(position + 1, len(statements)):
         if not isinstance(statements[k], Store):
             line.children[k].fail(f"expected only stores after the {verb} step")
     if verb != "reduction" and len(inner) != 1:
@@ -147,9 +147,9 @@ def _collective(
     field = {"reduction": "reduce"}.get(verb, verb)
     parts = {
         "inner": inner if verb == "reduction" else inner[0],
-        "body": statements[:at],
-        field: statements[at],
-        "stores": statements[at + 1 :],
+        "body": statements[:position],
+        field: statements[position],
+        "stores": statements[position + 1 :],
     }
     return build(line, cls, values | parts)
 
@@ -160,13 +160,13 @@ def _template(s: Scanner, buffers: Mapping[str, Buffer]) -> Template:
     s.end()
     below = sections(s.line, {"fallback": "calls", "formula": "formulas"})
     if len(below["calls"]) > 1:
-        s.line.fail("expected one `fallback` below it at most")
+        s.line.fail("expected at most one `fallback` below it")
     values["fallback"] = None
     for line in below["calls"]:
         call = Scanner(line, buffers)
         call.expect("fallback")
         values["fallback"] = CALLS.by_class[Extern].read(call, _nothing_below)
     values["formulas"] = tuple(map(read_formula, below["formulas"]))
-    found = build(s.line, Template, values)
-    assert isinstance(found, Template)
-    return found
+    template = build(s.line, Template, values)
+    assert isinstance(template, Template)
+    return template

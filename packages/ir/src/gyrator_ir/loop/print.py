@@ -1,4 +1,4 @@
-"""Loop IR to text. `parse(show(p)) == p` for every program that verifies."""
+"""Printer of Loop IR. `parse(show(p)) == p` for every program that verifies."""
 
 from collections.abc import Sequence
 
@@ -47,9 +47,9 @@ def show_operation(op: Operation, writer: Writer) -> list[str]:
             verb = "pointwise" if isinstance(op, Pointwise) else "scatter"
             head = f"{verb} {name} {show_axes(axes, writer)}{_origins(origins, writer)}"
             return [head, *_body(body, writer)]
-        case Reduction(name, axes, inner, body, fold, stores, origins):
+        case Reduction(name, axes, inner, body, reduce, stores, origins):
             head = _over("reduction", name, axes, inner, origins, writer)
-            return [head, *_body((*body, fold, *stores), writer)]
+            return [head, *_body((*body, reduce, *stores), writer)]
         case Scan(name, axes, line, body, scan, stores, origins):
             head = _over("scan", name, axes, (line,), origins, writer)
             return [head, *_body((*body, scan, *stores), writer)]
@@ -60,7 +60,7 @@ def show_operation(op: Operation, writer: Writer) -> list[str]:
 
 
 def show_call(op: CallOperation, writer: Writer) -> list[str]:
-    """Print an operation that the host carries out."""
+    """Print an operation that the host executes."""
     if isinstance(op, Template):
         return _template(op, writer)
     return [CALLS.by_class[type(op)].head(op, writer)]

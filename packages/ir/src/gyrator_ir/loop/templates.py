@@ -1,70 +1,74 @@
-"""What templates of each kind take and give."""
+"""The tensors and attributes that each kind of template requires."""
 
 from collections.abc import Mapping, Sequence
+from math import gcd
 from types import MappingProxyType
 
-from gyrator_ir.expr import Expr
+from gyrator_ir.expr import ONE, ZERO, Const, Expr
 from gyrator_ir.loop.nodes import Arg, Literal, TemplateKind, TensorRef
 from gyrator_ir.types import DType
 
 
-def wrong_with(
+def template_error(
     kind: TemplateKind,
     inputs: Sequence[TensorRef],
     outputs: Sequence[TensorRef],
     attributes: Sequence[tuple[str, Arg]],
 ) -> str:
-    """Return what is not as `kind` says, or an empty string."""
+    """Return why the tensors or attributes do not fit `kind`, or an empty string if they do."""
     match kind:
         case TemplateKind.ATTENTION:
-            said = _attention(inputs, outputs)
+            message = _attention(inputs, outputs)
         case TemplateKind.ATTENTION_GRADIENTS:
-            said = _gradients(inputs, outputs)
-        case TemplateKind.FLEX_ATTENTION:
-            said = _flex(inputs, outputs, attributes)
+            message = _gradients(inputs, outputs)
+        case TemplateKind.FLEX_ATTENTION | TemplateKind.FLEX_ATTENTION_PARTS:
+            message = _flex(kind, inputs, outputs, attributes)
         case TemplateKind.FLEX_ATTENTION_GRADIENTS:
-            said = _flex_gradients(inputs, outputs, attributes)
-    return said or _numbers(kind, dict(attributes))
+            message = _flex_gradients(inputs, outputs, attributes)
+    return message or _numbers(kind, dict(attributes))
 
 
-_Wanted = list[tuple[TensorRef, DType, tuple[Expr, ...]]]
+_Expected = list[tuple[TensorRef, DType, tuple[Expr, ...]]]
 
 
 def _attention(inputs: Sequence[TensorRef], outputs: Sequence[TensorRef]) -> str:
     if len(inputs) not in (3, 4) or len(outputs) not in (1, 2):
-        return f"attention takes 3 or 4 tensors and gives 1 or 2, not {len(inputs)}, {len(outputs)}"
+        got = f"{len(inputs)} and {len(outputs)}"
+        return f"attention takes 3 or 4 tensors and returns 1 or 2, not {got}"
     ranks = [len(t.shape) for t in (*inputs, *outputs)]
-    wanted_ranks = [4] * (len(inputs) + 1) + [3] * (len(outputs) - 1)
-    if ranks != wanted_ranks:
-        return f"attention's tensors have {wanted_ranks} dimensions, not {ranks}"
+    expected_ranks = [4] * (len(inputs) + 1) + [3] * (len(outputs) - 1)
+    if ranks != expected_ranks:
+        return f"attention's tensors have {expected_ranks} dimensions, not {ranks}"
     q, k, v, out = *inputs[:3], outputs[0]
     b, h, rows, _ = q.shape
-    wanted = _given(q, k, v, inputs[3:])
-    wanted.append((out, q.dtype, (b, h, rows, v.shape[3])))
+    expected = _expected_inputs(q, k, v, inputs[3:])
+    expected.append((out, q.dtype, (b, h, rows, v.shape[3])))
     if len(outputs) > 1:
         sums = outputs[1]
-        wanted.append((sums, DType.F32, (b, h, sums.shape[2])))
-    return _first_wrong(wanted)
+        expected.append((sums, DType.F32, (b, h, sums.shape[2])))
+    return _first_wrong(expected)
 
 
 def _gradients(inputs: Sequence[TensorRef], outputs: Sequence[TensorRef]) -> str:
     if len(inputs) not in (6, 7) or len(outputs) != 3:
-        return f"gradients take 6 or 7 tensors and give 3, not {len(inputs)}, {len(outputs)}"
+        return f"gradients take 6 or 7 tensors and return 3, not {len(inputs)} and {len(outputs)}"
     ranks = [len(t.shape) for t in (*inputs, *outputs)]
-    wanted_ranks = [4, 4, 4, 4, 3, 3] + [4] * (len(inputs) - 6) + [4, 4, 4]
-    if ranks != wanted_ranks:
-        return f"the gradients' tensors have {wanted_ranks} dimensions, not {ranks}"
+    expected_ranks = [4, 4, 4, 4, 3, 3] + [4] * (len(inputs) - 6) + [4, 4, 4]
+    if ranks != expected_ranks:
+        return f"the gradients' tensors have {expected_ranks} dimensions, not {ranks}"
     q, k, v, grad, sums, mean = inputs[:6]
     b, h, rows, _ = q.shape
-    wanted = _given(q, k, v, inputs[6:])
-    wanted.append((grad, q.dtype, (b, h, rows, v.shape[3])))
-    wanted.append((sums, DType.F32, (b, h, sums.shape[2])))
-    wanted.append((mean, DType.F32, (b, h, rows)))
-    wanted += [(g, t.dtype, t.shape) for g, t in zip(outputs, (q, k, v), strict=True)]
-    return _first_wrong(wanted)
+    expected = _expected_inputs(q, k, v, inputs[6:])
+    expected.append((grad, q.dtype, (b, h, rows, v.shape[3])))
+    expected.append((sums, DType.F32, (b, h, sums.shape[2])))
+    expected.append((mean, DType.F32, (b, h, rows)))
+    expected += [(g, t.dtype, t.shape) for g, t in zip(outputs, (q, k, v), strict=True)]
+    return _first_wrong(expected)
 
 
-def _given(q: TensorRef, k: TensorRef, v: TensorRef, mask: Sequence[TensorRef]) -> _Wanted:
+def _expected_inputs(
+    q: TensorRef, k: TensorRef, v: TensorRef, mask: Sequence[TensorRef]
+) -> _Expected:
     b, h, rows, e = q.shape
     g, columns = k.shape[1:3]
     return [
@@ -75,25 +79,45 @@ def _given(q: TensorRef, k: TensorRef, v: TensorRef, mask: Sequence[TensorRef]) 
 
 
 def _flex(
+    kind: TemplateKind,
     inputs: Sequence[TensorRef],
     outputs: Sequence[TensorRef],
     attributes: Sequence[tuple[str, Arg]],
 ) -> str:
-    first = first_captured(TemplateKind.FLEX_ATTENTION, attributes)
-    if len(inputs) < first or len(outputs) not in (1, 2, 3):
-        return (
-            f"attention takes {first} tensors and gives 1 to 3, not {len(inputs)}, {len(outputs)}"
-        )
+    first = first_captured(kind, attributes)
+    parts = parts_of(attributes) if kind is TemplateKind.FLEX_ATTENTION_PARTS else ()
+    least = 1 + len(parts)
+    if len(inputs) < first or not least <= len(outputs) <= 3:
+        got = f"{len(inputs)} and {len(outputs)}"
+        return f"attention takes {first} tensors and returns {least} to 3, not {got}"
     ranks = [len(t.shape) for t in (*inputs[:first], *outputs)]
-    wanted_ranks = [4, 4, 4] + [3, 4] * ((first - 3) // 2) + [4, 3, 3][: len(outputs)]
-    if ranks != wanted_ranks:
-        return f"attention's tensors have {wanted_ranks} dimensions, not {ranks}"
+    output_ranks = [len(parts) + rank for rank in (4, 3, 3)]
+    expected_ranks = [4, 4, 4] + [3, 4] * ((first - 3) // 2) + output_ranks[: len(outputs)]
+    if ranks != expected_ranks:
+        return f"attention's tensors have {expected_ranks} dimensions, not {ranks}"
     q, k, v, out = *inputs[:3], outputs[0]
     b, h, rows, _ = q.shape
-    wanted = [*_given(q, k, v, ()), *_blocks(q, inputs[3:first])]
-    wanted.append((out, q.dtype, (b, h, rows, v.shape[3])))
-    wanted += [(t, DType.F32, (b, h, rows)) for t in outputs[1:]]
-    return _first_wrong(wanted)
+    expected = [*_expected_inputs(q, k, v, ()), *_blocks(q, inputs[3:first])]
+    expected.append((out, DType.F32 if parts else q.dtype, (*parts, b, h, rows, v.shape[3])))
+    expected += [(t, DType.F32, (*parts, b, h, rows)) for t in outputs[1:]]
+    return _first_wrong(expected) or (_together(inputs[:first], attributes) if parts else "")
+
+
+def _together(inputs: Sequence[TensorRef], attributes: Sequence[tuple[str, Arg]]) -> str:
+    """Return why several query heads cannot be packed into one block, or an empty string."""
+    q, k, _, *listed = inputs
+    numbers = {name: a.value for name, a in attributes if isinstance(a, Literal)}
+    together, row_block = numbers.get("together"), numbers.get("row_block")
+    heads, groups, rows = q.shape[1], k.shape[1], q.shape[2]
+    if not isinstance(together, int) or not isinstance(row_block, int) or together == 1:
+        return ""
+    if any(t.strides[1] is not ZERO for t in listed):
+        return "heads with different blocks cannot be packed together"
+    if not isinstance(rows, Const) or rows.value > row_block:
+        return f"heads of {rows} rows cannot be packed into blocks of {row_block}"
+    if heads // groups % together is not ZERO:
+        return f"{together} of {heads} heads are packed together, with {groups} key heads"
+    return ""
 
 
 def _flex_gradients(
@@ -103,39 +127,57 @@ def _flex_gradients(
 ) -> str:
     first = first_captured(TemplateKind.FLEX_ATTENTION_GRADIENTS, attributes)
     if len(inputs) < first or len(outputs) != 3:
-        return f"gradients take {first} tensors and give 3, not {len(inputs)}, {len(outputs)}"
+        return f"gradients take {first} tensors and return 3, not {len(inputs)} and {len(outputs)}"
     ranks = [len(t.shape) for t in (*inputs[:first], *outputs)]
-    wanted_ranks = [4, 4, 4, 4, 3, 3] + [3, 4] * ((first - 6) // 2) + [4, 4, 4]
-    if ranks != wanted_ranks:
-        return f"the gradients' tensors have {wanted_ranks} dimensions, not {ranks}"
+    expected_ranks = [4, 4, 4, 4, 3, 3] + [3, 4] * ((first - 6) // 2) + [4, 4, 4]
+    if ranks != expected_ranks:
+        return f"the gradients' tensors have {expected_ranks} dimensions, not {ranks}"
     q, k, v, grad, sums, mean = inputs[:6]
     b, h, rows, _ = q.shape
     half = (first - 6) // 2
-    wanted = [*_given(q, k, v, ()), *_blocks(q, inputs[6 : 6 + half])]
-    wanted += _blocks(q, inputs[6 + half : first])
-    wanted.append((grad, q.dtype, (b, h, rows, v.shape[3])))
-    wanted += [(t, DType.F32, (b, h, rows)) for t in (sums, mean)]
-    wanted += [(g, t.dtype, t.shape) for g, t in zip(outputs, (q, k, v), strict=True)]
-    return _first_wrong(wanted)
+    expected = [*_expected_inputs(q, k, v, ()), *_blocks(q, inputs[6 : 6 + half])]
+    expected += _blocks(q, inputs[6 + half : first])
+    expected.append((grad, q.dtype, (b, h, rows, v.shape[3])))
+    expected += [(t, DType.F32, (b, h, rows)) for t in (sums, mean)]
+    expected += [(g, t.dtype, t.shape) for g, t in zip(outputs, (q, k, v), strict=True)]
+    return _first_wrong(expected)
 
 
 def first_captured(kind: TemplateKind, attributes: Sequence[tuple[str, Arg]]) -> int:
-    """Return the place of the first input that only formulas of flexible attention load from."""
+    """Return the index of the first input that only formulas of flexible attention load from."""
     pairs = 2 if dict(attributes).get("full") == Literal(True) else 1
-    return 3 + 2 * pairs if kind is TemplateKind.FLEX_ATTENTION else 6 + 4 * pairs
+    return 6 + 4 * pairs if kind is TemplateKind.FLEX_ATTENTION_GRADIENTS else 3 + 2 * pairs
 
 
-def _blocks(q: TensorRef, tensors: Sequence[TensorRef]) -> _Wanted:
+def parts_of(attributes: Sequence[tuple[str, Arg]]) -> tuple[Expr, ...]:
+    """Return the leading dimension of the outputs of a `FLEX_ATTENTION_PARTS` template."""
+    parts = dict(attributes).get("parts")
+    if isinstance(parts, Literal) and isinstance(parts.value, int):
+        return (Const(parts.value),)
+    return (ONE,)
+
+
+ENDLESS = 1 << 20
+"""A block of at least this many rows or columns spans all of them."""
+_PIECE = 128
+
+
+def piece_of(column_block: int) -> int:
+    """Return the number of columns of a piece, the unit in which columns are split into parts."""
+    return gcd(column_block, _PIECE)
+
+
+def _blocks(q: TensorRef, tensors: Sequence[TensorRef]) -> _Expected:
     b, h = q.shape[:2]
-    wanted: _Wanted = []
+    expected: _Expected = []
     for t in tensors:
         x = tensors[0].shape[2]
-        wanted.append((t, DType.I32, (b, h, x, *t.shape[3:])))
-    return wanted
+        expected.append((t, DType.I32, (b, h, x, *t.shape[3:])))
+    return expected
 
 
-def _first_wrong(wanted: _Wanted) -> str:
-    for t, dtype, shape in wanted:
+def _first_wrong(expected: _Expected) -> str:
+    for t, dtype, shape in expected:
         if t.dtype is not dtype or t.shape != shape:
             got = f"{t.dtype}[{', '.join(map(str, t.shape))}]"
             return f"{t.buffer!r} must be {dtype}[{', '.join(map(str, shape))}], not {got}"
@@ -146,24 +188,26 @@ _PLAIN: Mapping[str, type] = MappingProxyType({"scale": float, "causal": bool})
 _FLEX: Mapping[str, type] = MappingProxyType(
     {"scale": float, "row_block": int, "column_block": int, "full": bool}
 )
+_PARTS: Mapping[str, type] = MappingProxyType({**_FLEX, "parts": int, "together": int})
 _ATTRIBUTES: Mapping[TemplateKind, Mapping[str, type]] = MappingProxyType(
     {
         TemplateKind.ATTENTION: _PLAIN,
         TemplateKind.ATTENTION_GRADIENTS: _PLAIN,
         TemplateKind.FLEX_ATTENTION: _FLEX,
+        TemplateKind.FLEX_ATTENTION_PARTS: _PARTS,
         TemplateKind.FLEX_ATTENTION_GRADIENTS: _FLEX,
     }
 )
-_SAID = MappingProxyType({float: "a number", bool: "true or false", int: "an integer"})
+_TYPE_NAMES = MappingProxyType({float: "a number", bool: "true or false", int: "an integer"})
 
 
 def _numbers(kind: TemplateKind, attributes: dict[str, Arg]) -> str:
-    wanted = _ATTRIBUTES[kind]
-    if set(attributes) != set(wanted):
-        return f"attention has the attributes {' and '.join(wanted)}, not {sorted(attributes)}"
-    for name, found in attributes.items():
-        if not isinstance(found, Literal) or type(found.value) is not wanted[name]:
-            return f"{name} must be {_SAID[wanted[name]]}, not {found!r}"
-        if type(found.value) is int and found.value <= 0:
-            return f"{name} must be positive, not {found.value}"
+    expected = _ATTRIBUTES[kind]
+    if set(attributes) != set(expected):
+        return f"attention has the attributes {' and '.join(expected)}, not {sorted(attributes)}"
+    for name, arg in attributes.items():
+        if not isinstance(arg, Literal) or type(arg.value) is not expected[name]:
+            return f"{name} must be {_TYPE_NAMES[expected[name]]}, not {arg!r}"
+        if type(arg.value) is int and arg.value <= 0:
+            return f"{name} must be positive, not {arg.value}"
     return ""

@@ -1,4 +1,4 @@
-"""Which buffers an operation of the host touches."""
+"""The buffers that a host operation accesses."""
 
 from collections.abc import Iterable
 

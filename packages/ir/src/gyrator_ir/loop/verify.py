@@ -1,21 +1,22 @@
-"""What must hold of every loop program between two stages.
+"""The invariants of Loop IR programs.
 
-GY-LOOP-001 to 010 are those of bodies, see `gyrator_ir.body.verify`. Beyond them:
+GY-LOOP-001 to 010 are those of bodies, see `gyrator_ir.body.verify`. The others are:
 
-GY-LOOP-011  a created buffer holds values before it is read; so do the targets of scatters
-GY-LOOP-012  a created buffer is written by one operation that is no scatter and no mutating call
+GY-LOOP-011  a created buffer is written before it is read or scattered into
+GY-LOOP-012  a created buffer is written by only one operation, not counting scatters and mutating
+             calls
 GY-LOOP-013  every created buffer is written
-GY-LOOP-014  a layout has as many strides as sizes, over sizes that are known by then, not negative
-GY-LOOP-015  a call names subprograms and user kernels that exist, passes as many operands and
-             takes as many results as they have
-GY-LOOP-016  an out-variant has a name for each result, which is a buffer
+GY-LOOP-014  a layout has as many strides as sizes, which are nonnegative and use symbols in scope
+GY-LOOP-015  the subprograms and user kernels of calls exist, and have the numbers of operands and
+             results that the calls pass
+GY-LOOP-016  the results of an out-variant are buffers, each with a keyword
 GY-LOOP-017  rows of origins exist
 GY-LOOP-018  inputs, constants, buffers, operations and outputs are of the classes of this level
-GY-LOOP-019  a template's tensors and attributes are as its kind says; its fallback gives the same
-             buffers
+GY-LOOP-019  a template's tensors and attributes are as its kind requires, and its fallback computes
+             the same buffers
 
-Runs at each stage border, and after each pass under `Pipeline(verify="each")`. It takes time
-linear in the size of the program, and shares no work between calls.
+They are checked at each stage boundary, and after each pass under `Pipeline(verify="each")`, in
+time linear in the size of the program.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +25,7 @@ from typing import Any
 
 from gyrator_ir.body.nodes import Axis, Load, Statement, Store
 from gyrator_ir.body.print import show_statement
-from gyrator_ir.body.verify import SIZE_KINDS, Checker, Scope, Where, place
+from gyrator_ir.body.verify import SIZE_KINDS, Checker, Scope, Where, storage_of
 from gyrator_ir.expr import Cond, Expr, Sym, SymKind
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.loop.formulas import check_formulas, sizes_in
@@ -64,7 +65,7 @@ from gyrator_ir.loop.nodes import (
     WhileOp,
 )
 from gyrator_ir.loop.print import show_operation
-from gyrator_ir.loop.templates import wrong_with
+from gyrator_ir.loop.templates import template_error
 from gyrator_ir.text.program import show_buffer
 from gyrator_ir.text.scanner import Writer
 from gyrator_ir.text.values import ARG
@@ -73,22 +74,25 @@ __all__ = ["verify"]
 
 
 def verify(program: LoopProgram) -> LoopProgram:
-    """Return `program` unchanged, or raise `VerifyError` for the first thing that is wrong."""
+    """Return `program` unchanged, or raise `VerifyError` for the first violation."""
     _Verifier(program).run()
     for sub in program.subprograms:
         verify(sub)
     return program
 
 
-def check_classes(checker: Checker, wanted: Any, items: Sequence[object]) -> None:
+def check_classes(checker: Checker, classes: Any, items: Sequence[object]) -> None:
     """Check that items are of a class or a union of classes (018)."""
     for item in items:
-        if not isinstance(item, wanted):
+        if not isinstance(item, classes):
             checker.fail(18, f"{item!r} does not belong here")
 
 
 class DataFlow:
-    """What is known and written while operations are walked in order; shared with Kernel IR."""
+    """The symbols in scope and the buffers written so far, as operations are visited in order.
+
+    Shared with the verifier of Kernel IR.
+    """
 
     def __init__(
         self,
@@ -101,8 +105,8 @@ class DataFlow:
         self.symbols: set[Sym] = set()
         self.written: set[str] = set()
         self.created = {b.name: b for b in created}
-        given = [i.buffer for i in inputs if type(i) is TensorInput]
-        declared = (*given, *(c.buffer for c in constants), *created)
+        tensors = [i.buffer for i in inputs if type(i) is TensorInput]
+        declared = (*tensors, *(c.buffer for c in constants), *created)
         self.writer = Writer({b.name: b for b in declared})
         self._declare(inputs, constants, created)
 
@@ -113,26 +117,26 @@ class DataFlow:
         for i in inputs:
             match i:
                 case TensorInput(buffer):
-                    self._given(buffer)
+                    self._initialized(buffer)
                     name = buffer.name
                 case SizeInput(expr, name):
                     self.symbols |= expr.free_symbols
                 case OpaqueInput(name):
                     pass
                 case _:
-                    self.checker.fail(18, f"{i!r} is no input")
+                    self.checker.fail(18, f"{i!r} is not an input")
             self._unique(name, names)
         for c in constants:
             self._unique(c.buffer.name, names)
-            self._given(c.buffer)
+            self._initialized(c.buffer)
         for b in created:
             self._unique(b.name, names)
             self._layout(b)
         for symbol in self.symbols:
             if symbol.kind not in SIZE_KINDS:
-                self.checker.fail(8, f"input symbol {symbol.name!r} is no size (s.. or u..)")
+                self.checker.fail(8, f"input symbol {symbol.name!r} is not a size (s.. or u..)")
 
-    def _given(self, buffer: Buffer) -> None:
+    def _initialized(self, buffer: Buffer) -> None:
         self._layout(buffer)
         for expr in (*buffer.shape, *buffer.strides):
             self.symbols |= expr.free_symbols
@@ -152,10 +156,10 @@ class DataFlow:
             if type(expr) is ConstExpr:
                 if expr.value < 0:
                     self.checker.fail(
-                        14, f"{expr.value} is no size or stride", lambda: self._show(b)
+                        14, f"{expr.value} is not a size or stride", lambda: self._show(b)
                     )
             elif not isinstance(expr, Expr):
-                self.checker.fail(14, f"{expr!r} is no expression", lambda: self._show(b))
+                self.checker.fail(14, f"{expr!r} is not an expression", lambda: self._show(b))
 
     def _show(self, b: Buffer | TensorRef) -> str:
         if isinstance(b, Buffer):
@@ -163,30 +167,30 @@ class DataFlow:
         return ARG.show(b, self.writer)
 
     def check_sizes(self, exprs: Iterable[Expr], where: Where) -> None:
-        """Check that expressions are over sizes known by now."""
+        """Check that expressions refer only to size symbols in scope."""
         symbols = self.symbols
         for expr in exprs:
             if not expr.free_symbols <= symbols:
                 self.checker.sizes((expr,), symbols, where)
 
     def bind(self, symbol: Sym, where: Where) -> None:
-        """Bring a symbol into scope that an operation reads at run time."""
+        """Add to the scope a symbol that an operation reads at run time."""
         if symbol.kind not in SIZE_KINDS:
-            self.checker.fail(8, f"{symbol.name!r} is no size (s.. or u..)", where)
+            self.checker.fail(8, f"{symbol.name!r} is not a size (s.. or u..)", where)
         if symbol in self.symbols:
             self.checker.fail(4, f"symbol {symbol.name!r} is defined twice", where)
         self.symbols.add(symbol)
 
     def read(self, name: str, where: Where) -> None:
-        """Check that a buffer is declared and holds values."""
+        """Check that a buffer is declared and has been written."""
         if name in self.written:
             return
-        if name not in self.checker.places:
+        if name not in self.checker.storages:
             self.checker.fail(2, f"buffer {name!r} is not declared", where)
         self.checker.fail(11, f"{name!r} is read before it is written", where)
 
-    def size_by(self, name: str) -> None:
-        """Bring unbacked sizes of a result into scope that the call which creates it finds out."""
+    def bind_sizes(self, name: str) -> None:
+        """Add to the scope the unbacked sizes of a result, which the call that creates it binds."""
         created = self.created.get(name)
         if created is not None and name not in self.written:
             for expr in created.shape:
@@ -194,8 +198,8 @@ class DataFlow:
                     self.symbols.add(expr)
 
     def write(self, name: str, where: Where, *, again: bool = False) -> None:
-        """Note that an operation writes a buffer; `again` where it may hold values already."""
-        if name not in self.checker.places:
+        """Record that an operation writes a buffer. `again` allows a buffer already written."""
+        if name not in self.checker.storages:
             self.checker.fail(2, f"buffer {name!r} is not declared", where)
         created = self.created.get(name)
         if created is None:
@@ -213,7 +217,7 @@ class DataFlow:
                 self.checker.fail(13, f"{name!r} is never written", self._show(created))
         for o in outputs:
             if not isinstance(o, TensorRef | Expr | Literal):
-                self.checker.fail(18, f"{o!r} is no output")
+                self.checker.fail(18, f"{o!r} is not an output")
             self.argument(o, partial(_returned, o, self.writer))
 
     def argument(self, arg: Arg, where: Where) -> None:
@@ -231,11 +235,11 @@ class DataFlow:
             case Literal() | TypeArg():
                 pass
             case _:
-                self.checker.fail(18, f"{arg!r} is no argument", where)
+                self.checker.fail(18, f"{arg!r} is not an argument", where)
 
 
 class CallChecker:
-    """Checks operations that the host carries out; shared with Kernel IR."""
+    """Checks operations that the host executes. Shared with the verifier of Kernel IR."""
 
     def __init__(
         self, flow: DataFlow, programs: dict[str, tuple[int, int]], user_kernels: Iterable[str]
@@ -246,7 +250,7 @@ class CallChecker:
         self.user_kernels = frozenset(user_kernels)
 
     def check(self, op: CallOperation, where: Where) -> None:
-        """Check one operation and note what it writes."""
+        """Check one operation, and record its writes."""
         flow = self.flow
         match op:
             case Extern():
@@ -285,18 +289,18 @@ class CallChecker:
                 self._program(body, operands_count, len(carried), where)
                 if len(results) != len(carried):
                     flow.checker.fail(
-                        15, f"{len(carried)} operands are carried, {len(results)} result", where
+                        15, f"{len(carried)} carried operands, but {len(results)} results", where
                     )
                 for name in results if stacked else ():
-                    flow.size_by(name)
+                    flow.bind_sizes(name)
                 self._results(results, where)
             case RepeatOp(_, count, body, carried, operands, results, stacks):
                 self._arguments((count, *carried, *operands), where)
-                given = 1 + len(carried) + len(operands) + len(stacks)
-                self._program(body, given, len(carried), where)
+                operands_count = 1 + len(carried) + len(operands) + len(stacks)
+                self._program(body, operands_count, len(carried), where)
                 if len(results) != len(carried):
                     flow.checker.fail(
-                        15, f"{len(carried)} operands are carried, {len(results)} result", where
+                        15, f"{len(carried)} carried operands, but {len(results)} results", where
                     )
                 self._results((*results, *stacks), where)
             case CallOp(_, program, operands, results):
@@ -318,13 +322,13 @@ class CallChecker:
             self.flow.write(name, where, again=True)
 
     def _program(self, name: str, operands: int, results: int, where: Where) -> None:
-        found = self.programs.get(name)
-        if found is None:
+        signature = self.programs.get(name)
+        if signature is None:
             self.flow.checker.fail(15, f"there is no subprogram {name!r}", where)
-        if found != (operands, results):
+        if signature != (operands, results):
             self.flow.checker.fail(
                 15,
-                f"{name!r} has {found[0]} input(s) and {found[1]} output(s), "
+                f"{name!r} has {signature[0]} input(s) and {signature[1]} output(s), "
                 f"not {operands} and {results}",
                 where,
             )
@@ -339,15 +343,15 @@ class CallChecker:
             if not named or len(op.out_names) != len(op.results):
                 flow.checker.fail(
                     16,
-                    f"{op.out!r} wants a buffer and a name for each of "
-                    f"{len(op.results)} result(s), got the names {list(op.out_names)}",
+                    f"{op.out!r} needs a buffer and a keyword for each of "
+                    f"{len(op.results)} result(s), got the keywords {list(op.out_names)}",
                     where,
                 )
         if op.out is None:
             for result in op.results:
                 for name in result if isinstance(result, tuple) else (result,):
                     if isinstance(name, str):
-                        flow.size_by(name)
+                        flow.bind_sizes(name)
         for result in op.results:
             match result:
                 case str():
@@ -359,7 +363,7 @@ class CallChecker:
                 case None:
                     pass
                 case _:
-                    flow.checker.fail(18, f"{result!r} is no result", where)
+                    flow.checker.fail(18, f"{result!r} is not a result", where)
 
     def _template(self, op: Template, where: Where) -> None:
         flow = self.flow
@@ -371,9 +375,9 @@ class CallChecker:
             flow.write(out.buffer, where)
         self._arguments(op.outputs, where)
         self._arguments((arg for _, arg in op.attributes), where)
-        said = wrong_with(op.kind, op.inputs, op.outputs, op.attributes)
-        if said:
-            flow.checker.fail(19, said, where)
+        message = template_error(op.kind, op.inputs, op.outputs, op.attributes)
+        if message:
+            flow.checker.fail(19, message, where)
         flow.check_sizes(sizes_in(op.formulas), where)
         read = [t.buffer for t in op.inputs]
         check_formulas(op.kind, op.formulas, read, flow.symbols, flow.checker, where)
@@ -381,7 +385,7 @@ class CallChecker:
             return
         results = {r for r in call.results if r is not None}
         if results != {o.buffer for o in op.outputs}:
-            flow.checker.fail(19, "the fallback must give the template's outputs", where)
+            flow.checker.fail(19, "the fallback must compute the template's outputs", where)
 
     def _user_kernel(self, op: UserTritonKernel, where: Where) -> None:
         if op.kernel not in self.user_kernels:
@@ -390,7 +394,7 @@ class CallChecker:
             self.flow.check_sizes(sizes, where)
         created = self.flow.created
         for _, arg in op.args:
-            # A buffer that the kernel fills need not hold values before.
+            # A buffer that the kernel fills need not be initialized.
             if isinstance(arg, TensorRef) and arg.buffer in op.mutates and arg.buffer in created:
                 self.flow.write(arg.buffer, where, again=True)
             self.flow.argument(arg, where)
@@ -400,7 +404,7 @@ class CallChecker:
         for name, block in op.descriptors:
             if name not in tensors or not isinstance(block, ListArg):
                 self.flow.checker.fail(
-                    15, f"{name!r} is no tensor with a list of block sizes", where
+                    15, f"{name!r} is not a tensor with a list of block sizes", where
                 )
 
 
@@ -409,7 +413,7 @@ def _sides(condition: Cond) -> tuple[Expr, ...]:
 
 
 class _Verifier:
-    """Walks one program."""
+    """Verifies one program."""
 
     def __init__(self, program: LoopProgram) -> None:
         self.program = program
@@ -417,11 +421,11 @@ class _Verifier:
         check_classes(self.checker, Constant, program.constants)
         check_classes(self.checker, Buffer, program.buffers)
         check_classes(self.checker, Operation, program.operations)
-        self.checker.places = {b.name: place(b) for b in program.all_buffers}
+        self.checker.storages = {b.name: storage_of(b) for b in program.all_buffers}
         self.flow = DataFlow(self.checker, program.inputs, program.constants, program.buffers)
         programs = {p.name: (len(p.inputs), len(p.outputs)) for p in program.subprograms}
         if len(programs) != len(program.subprograms):
-            self.checker.fail(1, "two subprograms have one name")
+            self.checker.fail(1, "two subprograms have the same name")
         self.calls = CallChecker(self.flow, programs, (k.key for k in program.user_kernels))
 
     def run(self) -> None:
@@ -452,12 +456,12 @@ class _Verifier:
             case Pointwise(_, axes, body) | Scatter(_, axes, body):
                 self._loop(op, axes, (), body)
                 self._effects(op, body)
-            case Reduction(_, axes, inner, body, fold, stores):
+            case Reduction(_, axes, inner, body, reduce, stores):
                 scope = self._loop(op, axes, inner, body)
-                self.checker.statements((fold,), scope)
-                points = Scope({n: scope.values[n] for n in fold.names}, set(self.flow.symbols))
-                self.checker.axes(axes, points, partial(_head, op, self.flow.writer))
-                self.checker.statements(stores, points)
+                self.checker.statements((reduce,), scope)
+                outer = Scope({n: scope.values[n] for n in reduce.names}, set(self.flow.symbols))
+                self.checker.axes(axes, outer, partial(_head, op, self.flow.writer))
+                self.checker.statements(stores, outer)
                 self._effects(op, (*body, *stores))
             case Scan(_, axes, line, body, scan, stores):
                 scope = self._loop(op, axes, (line,), body)
@@ -483,7 +487,7 @@ class _Verifier:
         return scope
 
     def _effects(self, op: LoopOperation, body: tuple[Statement, ...]) -> None:
-        """Note what an operation reads, then what it writes."""
+        """Check the reads of an operation, then record its writes."""
         flow, scatters = self.flow, isinstance(op, Scatter)
         stored: dict[str, None] = {}
         for s in body:

@@ -1,1 +1,1 @@
-"""What the text forms of the four levels share: lines, words, and forms that print and parse."""
+"""Shared parts of the text forms of the four levels: lines, words, and declarative line formats."""

@@ -1,4 +1,4 @@
-"""Forms: one description of a line that both prints and parses a node, so that the two agree."""
+"""Forms: declarative line formats, from which nodes are both printed and parsed."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -19,14 +19,14 @@ from gyrator_ir.text.scanner import (
 
 @frozen
 class Codec:
-    """How one value is written and read."""
+    """The text format of one kind of value."""
 
     show: Callable[[Any, Writer], str]
     read: Callable[[Scanner], Any]
 
 
 class _Required:
-    """No value is left out."""
+    """The value is always printed."""
 
 
 REQUIRED = _Required()
@@ -34,9 +34,9 @@ REQUIRED = _Required()
 
 @frozen
 class Part:
-    """An attribute of a node: `lead value`, after a space unless `glued`.
+    """An attribute of a node, printed as `lead value`, after a space unless `glued`.
 
-    Nothing is written for the value `omit`, and that is what is read where nothing stands.
+    The default value `omit` is not printed, and is the result of parsing if the part is absent.
     """
 
     attribute: str
@@ -46,7 +46,7 @@ class Part:
     glued: bool = False
 
     def show(self, node: object, writer: Writer) -> str:
-        """Write the part, with the space before it."""
+        """Print the part, including the space before it."""
         value = getattr(node, self.attribute)
         if self.omit is not REQUIRED and type(value) is type(self.omit) and value == self.omit:
             return ""
@@ -57,7 +57,7 @@ class Part:
         return ("" if self.glued else " ") + " ".join(pieces)
 
     def read(self, scanner: Scanner) -> Any:
-        """Read the part."""
+        """Parse the part."""
         if self.omit is not REQUIRED:
             return self.codec.read(scanner) if scanner.take(self.lead) else self.omit
         if self.lead:
@@ -67,7 +67,7 @@ class Part:
 
 @frozen
 class Block:
-    """An attribute that is a sequence of lines below its node, under a line `title` if any."""
+    """An attribute that is printed as lines below its node, under a line `title` if it is set."""
 
     attribute: str
     title: str = ""
@@ -75,7 +75,7 @@ class Block:
 
 @frozen
 class Form:
-    """A line `verb parts`, or `target = verb parts`, and blocks below it."""
+    """The format of a node: a line `verb parts` or `target = verb parts`, and blocks below it."""
 
     cls: type
     verb: str
@@ -84,14 +84,14 @@ class Form:
     blocks: tuple[Block, ...] = ()
 
     def head(self, node: object, writer: Writer) -> str:
-        """Write the line."""
+        """Print the line."""
         assign = f"{self.target.show(node, writer)[1:]} = " if self.target else ""
         return assign + self.verb + "".join(part.show(node, writer) for part in self.parts)
 
     def show(
         self, node: object, writer: Writer, items: Callable[[Any, Writer], list[str]]
     ) -> list[str]:
-        """Write the line and its blocks, whose lines `items` writes."""
+        """Print the line and its blocks; `items` prints the contents of a block."""
         lines = [self.head(node, writer)]
         for block in self.blocks:
             below = items(getattr(node, block.attribute), writer)
@@ -99,7 +99,8 @@ class Form:
         return lines
 
     def read(self, scanner: Scanner, items: Callable[[tuple[Line, ...]], Any]) -> Any:
-        """Read the line up to its end and its blocks; the target has been left for us to read."""
+        """Parse the whole line, including the target, and its blocks; `items` parses the contents
+        of a block."""
         values: dict[str, Any] = {}
         if self.target:
             values[self.target.attribute] = self.target.read(scanner)
@@ -118,9 +119,9 @@ class Form:
         if not self.blocks[0].title:
             return {self.blocks[0].attribute: items(line.children)}
         titles = [child.text for child in line.children]
-        wanted = [block.title for block in self.blocks]
-        if titles != wanted:
-            line.fail(f"expected below it: {', '.join(wanted)}")
+        expected = [block.title for block in self.blocks]
+        if titles != expected:
+            line.fail(f"expected below it: {', '.join(expected)}")
         return {
             block.attribute: items(child.children)
             for block, child in zip(self.blocks, line.children, strict=True)
@@ -128,7 +129,7 @@ class Form:
 
 
 def build(line: Line, cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Return a node; what its validators refuse becomes a ParseError (GY-PARSE-003)."""
+    """Return a node. Errors of its validators are raised as ParseError (GY-PARSE-003)."""
     try:
         return cls(**values)
     except TypeError as error:
@@ -149,23 +150,23 @@ class FormTable:
         object.__setattr__(self, "by_class", {f.cls: f for f in self.forms})
         by_verb = {(f.target is not None, f.verb): f for f in self.forms}
         if len(by_verb) != len(self.forms):
-            raise ValueError("two forms have one verb")
+            raise ValueError("two forms have the same verb")
         object.__setattr__(self, "by_verb", by_verb)
 
     def find(self, scanner: Scanner) -> Form | None:
-        """Return the form whose verb, or `target = verb`, comes next; nothing is read."""
+        """Return the form whose `verb` or `target = verb` comes next, without consuming it."""
         first, second, third = peek(scanner)
         if second == "=":
             return self.by_verb.get((True, third))
         return self.by_verb.get((False, first))
 
     def verbs(self) -> str:
-        """Return the verbs, for messages."""
+        """Return the list of verbs as text, for messages."""
         return ", ".join(sorted(form.verb for form in self.forms))
 
 
 def peek(scanner: Scanner) -> tuple[str, str, str]:
-    """Return the first three blank-separated words of what is left, cut at brackets and commas."""
+    """Return the next three blank-separated words of the line, without consuming them."""
     words = scanner.text[scanner.at :].split(maxsplit=3)
     first, second, third = (*words[:3], "", "", "")[:3]
     return first, second, third
@@ -175,7 +176,7 @@ def peek(scanner: Scanner) -> tuple[str, str, str]:
 
 
 def sequence(codec: Codec, brackets: str) -> Codec:
-    """Return the codec of a tuple: items separated by commas, between brackets if there are any."""
+    """Return the codec of a tuple: comma-separated items, in `brackets` unless those are empty."""
     opening, closing = brackets[:1], brackets[1:]
 
     def show(values: Iterable[Any], writer: Writer) -> str:
@@ -201,7 +202,7 @@ def sequence(codec: Codec, brackets: str) -> Codec:
 
 
 def pairs(codec: Codec) -> Codec:
-    """Return the codec of a tuple of (key, value): `{key=value, ...}`."""
+    """Return the codec of a tuple of pairs (key, value): `{key=value, ...}`."""
 
     def show(pair: tuple[str, Any], writer: Writer) -> str:
         return f"{show_word(pair[0])}={codec.show(pair[1], writer)}"
@@ -231,7 +232,7 @@ TRUE = Codec(lambda *_: "", lambda _: True)
 
 
 def flag(attribute: str, word: str) -> Part:
-    """Return the part that is `word` where the attribute is true."""
+    """Return the part that is `word` if the attribute is true, and empty otherwise."""
     return Part(attribute, TRUE, lead=word, omit=False)
 
 

@@ -1,4 +1,4 @@
-"""Text as a tree of lines: indentation is structure."""
+"""Text as a tree of lines, structured by indentation."""
 
 from typing import NoReturn
 
@@ -14,7 +14,7 @@ class Line:
     """One line, without its indentation, and the lines indented below it."""
 
     number: int
-    """From 1."""
+    """Line number, counted from 1."""
     text: str
     children: tuple["Line", ...] = ()
 
@@ -23,7 +23,7 @@ class Line:
         raise ParseError.of(code, message, f"line {self.number}: {self.text}", help=help)
 
     def leaf(self) -> "Line":
-        """Return the line itself, which must have nothing below it."""
+        """Return the line itself, after checking that no lines are indented below it."""
         if self.children:
             self.children[0].fail("expected no line to be indented here")
         return self
@@ -41,10 +41,12 @@ class _Open:
 
 
 def parse_lines(text: str) -> tuple[Line, ...]:
-    """Return the lines at the left margin. Blank lines, and lines that begin with `;`, are skipped.
+    """Return the unindented lines, each with its children. Blank lines and lines that begin with
+    `;` are skipped.
 
     Raises:
-        ParseError: GY-PARSE-001, when a line is indented by less than its block, or by a tab.
+        ParseError: GY-PARSE-001, if the indentation of a line does not match that of its siblings,
+            or contains a tab.
     """
     root = _Open(0, -1, "")
     stack = [root]
@@ -68,5 +70,5 @@ def parse_lines(text: str) -> tuple[Line, ...]:
 
 
 def indented(lines: list[str]) -> list[str]:
-    """Return the lines one level deeper."""
+    """Return the lines indented by one more level."""
     return [INDENT + line for line in lines]

@@ -1,4 +1,4 @@
-"""Lists of passes as text: `fuse{limit=4},drop-dead-buffers`."""
+"""Text form of pass lists: `fuse{limit=4},drop-dead-buffers`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ from gyrator_ir.text.scanner import Scanner, show_number, show_string, show_word
 
 
 def parse_pipeline(text: str, table: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the passes that `text` names: `fuse{limit=4, keep=[a, b]},drop-dead-buffers`.
+    """Parse a list of passes: `fuse{limit=4, keep=[a, b]},drop-dead-buffers`.
 
     Args:
         text: names separated by commas, each with its options (fields of the class) in braces.
             Values are numbers, `true`, `false`, `none`, words, strings, and lists in brackets.
-        table: by name, the class of each pass, or a pass whose options hold where none are given.
+        table: by name, the class of each pass, or an instance that provides the default options.
 
     Raises:
-        ParseError: GY-PARSE-001 for other text, GY-PASS-001 for an unknown pass, GY-PASS-002 for
-            an unknown option, GY-PASS-003 for a value that the option does not take.
+        ParseError: GY-PARSE-001 for a syntax error, GY-PASS-001 for an unknown pass, GY-PASS-002
+            for an unknown option, GY-PASS-003 for an invalid option value.
     """
     s = Scanner(Line(1, text))
     passes: list[Any] = []
@@ -38,7 +38,7 @@ def parse_pipeline(text: str, table: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def show_pipeline(passes: Sequence[Any]) -> str:
-    """Return the text of passes; options at their defaults are left out."""
+    """Return the text of passes, omitting options with default values."""
     return ",".join(map(_show_pass, passes))
 
 
@@ -62,15 +62,14 @@ def _pass(s: Scanner, table: Mapping[str, Any]) -> Any:
 
 def _option(s: Scanner, name: str, cls: Any, options: dict[str, Any]) -> None:
     option = s.name()
-    wanted = _option_types(cls)
-    if option not in wanted:
-        s.line.fail(
-            f"pass {name!r} has no option {option!r}", "GY-PASS-002", nearest(option, wanted)
-        )
+    types = _option_types(cls)
+    if option not in types:
+        message = f"pass {name!r} has no option {option!r}"
+        s.line.fail(message, "GY-PASS-002", nearest(option, types))
     s.expect("=")
     value = _value(s)
     try:
-        options[option] = _as(value, wanted[option])
+        options[option] = _converted(value, types[option])
     except ValueError:
         s.line.fail(f"option {option!r} of {name!r} can't be {value!r}", "GY-PASS-003")
 
@@ -100,33 +99,33 @@ def _value(s: Scanner) -> Any:
     return s.word()
 
 
-def _as(value: Any, wanted: Any) -> Any:
-    """Return a value read from text as the type of a field; ValueError if it is not one."""
-    origin, args = get_origin(wanted), get_args(wanted)
-    if wanted is Any:
+def _converted(value: Any, type_: Any) -> Any:
+    """Return a parsed value as the type of a field, or raise ValueError."""
+    origin, args = get_origin(type_), get_args(type_)
+    if type_ is Any:
         return value
     if origin in (Union, UnionType):
         for choice in args:
             try:
-                return _as(value, choice)
+                return _converted(value, choice)
             except ValueError:
                 continue
     elif origin in (tuple, frozenset) and isinstance(value, tuple):
         fixed = origin is tuple and args[-1:] != (...,)
         kinds = args if fixed else args[:1] * len(value)
-        return origin([_as(item, kind) for item, kind in zip(value, kinds, strict=True)])
+        return origin([_converted(item, kind) for item, kind in zip(value, kinds, strict=True)])
     elif origin is Literal and value in args:
         return value
-    elif wanted in (NoneType, None) and value is None:
+    elif type_ in (NoneType, None) and value is None:
         return None
-    elif isinstance(wanted, type):
-        if issubclass(wanted, Enum) and isinstance(value, str):
-            return wanted(value)
-        if wanted is float and type(value) is int:
+    elif isinstance(type_, type):
+        if issubclass(type_, Enum) and isinstance(value, str):
+            return type_(value)
+        if type_ is float and type(value) is int:
             return float(value)
-        if wanted is float and value == "inf":  # it is read as a word
+        if type_ is float and value == "inf":  # `inf` is scanned as a word
             return math.inf
-        if type(value) is wanted:
+        if type(value) is type_:
             return value
     raise ValueError(value)
 

@@ -1,4 +1,4 @@
-"""What programs of all levels begin with: a header with its schema, origins, facts, inputs."""
+"""The common parts of programs of all levels: header, origins, facts, inputs, constants."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,10 +33,10 @@ _HEADER = re.compile(r"([a-z.]+) (\d+) @([^\W\d]\w*)")
 
 
 def header_kind(text: str, kinds: Collection[str]) -> str:
-    """Return which of `kinds` the first line of a text declares: `loop.program`, ...
+    """Return the kind, one of `kinds`, that the first line of a text declares: `loop.program`, ...
 
     Raises:
-        ParseError: GY-PARSE-001, when it declares nothing that we know.
+        ParseError: GY-PARSE-001, if the line does not declare any of them.
     """
     lines = parse_lines(text)
     if not lines:
@@ -48,7 +48,7 @@ def header_kind(text: str, kinds: Collection[str]) -> str:
 
 
 def sole(text: str, kind: str) -> Line:
-    """Return the line of the only program of a text."""
+    """Return the header line of the only program in a text."""
     lines = parse_lines(text)
     if not lines:
         raise ParseError.of("GY-PARSE-001", f"expected a {kind}, got an empty text")
@@ -58,29 +58,31 @@ def sole(text: str, kind: str) -> Line:
 
 
 def read_header(line: Line, kind: str, version: int) -> str:
-    """Read `kind version @name` and return the name.
+    """Parse `kind version @name` and return the name.
 
     Raises:
         ParseError: GY-PARSE-002 for another version.
     """
-    found = _HEADER.fullmatch(line.text)
-    if found is None or found[1] != kind:
+    match = _HEADER.fullmatch(line.text)
+    if match is None or match[1] != kind:
         line.fail(f"expected `{kind} {version} @name`")
-    if int(found[2]) != version:
+    if int(match[2]) != version:
         line.fail(
-            f"expected version {version} of {kind}, got version {found[2]}",
+            f"expected version {version} of {kind}, got version {match[2]}",
             code="GY-PARSE-002",
-            help="write the text again with the release that reads it",
+            help="print the program again with this release",
         )
-    return found[3]
+    return match[3]
 
 
-# Lines that print and parse side by side ------------------------------------------------------
+# Printers and parsers of lines ----------------------------------------------------------------
 
 
 def show_origin(row: int, origin: Origin) -> str:
-    """Write `origin 0 %add_1 aten.add.Tensor "model.py:31 in forward" "return x + y" "blocks.0"`,
-    without texts behind which all are empty: there are none, two or three."""
+    """Print `origin 0 %add_1 aten.add.Tensor "model.py:31 in forward" "return x + y" "blocks.0"`.
+
+    Trailing empty strings are omitted, so that there are none, two or three.
+    """
     text = f"origin {row} %{show_word(origin.node)} {show_word(origin.target)}"
     if origin.location or origin.code or origin.module:
         text += f" {show_string(origin.location)} {show_string(origin.code)}"
@@ -88,7 +90,7 @@ def show_origin(row: int, origin: Origin) -> str:
 
 
 def read_origin(line: Line, row: int) -> Origin:
-    """Read what `show_origin` writes."""
+    """Parse the output of `show_origin`."""
     s = Scanner(line.leaf())
     s.expect("origin")
     if s.integer() != row:
@@ -102,13 +104,13 @@ def read_origin(line: Line, row: int) -> Origin:
 
 
 def show_facts(facts: ShapeFacts) -> list[str]:
-    """Write one line `fact s0 in [2, 4096]` for each fact."""
+    """Print one line `fact s0 in [2, 4096]` for each fact."""
     text = facts_to_text(facts)
     return [f"fact {item}" for item in text.split("; ")] if text else []
 
 
 def read_facts(lines: Sequence[Line]) -> ShapeFacts:
-    """Read what `show_facts` writes."""
+    """Parse the output of `show_facts`."""
     facts = [line.leaf().text.removeprefix("fact ") for line in lines]
     try:
         return parse_facts("; ".join(facts))
@@ -126,24 +128,24 @@ def _read_fact(line: Line, text: str) -> None:
 
 
 def show_buffer(b: Buffer, writer: Writer) -> str:
-    """Write `x: f32[4, 8] strides [8, 1] on cpu`."""
+    """Print `x: f32[4, 8] strides [8, 1] on cpu`."""
     return f"{b.name}:{show_layout(b, writer)} on {show_device(b.device)}"
 
 
 def read_buffer(s: Scanner, name: str | None = None) -> Buffer:
-    """Read what `show_buffer` writes; what comes before the colon may have been read already."""
+    """Parse the output of `show_buffer`, or only the part after the colon if `name` is passed."""
     if name is None:
         name = s.name()
         s.expect(":")
     values = read_layout(s)
     s.expect("on")
-    found = build(s.line, Buffer, {"name": name, **values, "device": s.device()})
-    assert isinstance(found, Buffer)
-    return found
+    buffer = build(s.line, Buffer, {"name": name, **values, "device": s.device()})
+    assert isinstance(buffer, Buffer)
+    return buffer
 
 
 def show_input(i: Input, writer: Writer) -> str:
-    """Write `in x: f32[4] strides [1] on cpu`, `in n: size s0` or `in g: opaque`."""
+    """Print `in x: f32[4] strides [1] on cpu`, `in n: size s0` or `in g: opaque`."""
     match i:
         case TensorInput(buffer, packed):
             return f"in {show_buffer(buffer, writer)}{' packed' * packed}"
@@ -154,29 +156,29 @@ def show_input(i: Input, writer: Writer) -> str:
 
 
 def read_input(line: Line) -> Input:
-    """Read what `show_input` writes."""
+    """Parse the output of `show_input`."""
     s = Scanner(line.leaf())
     s.expect("in")
     name = s.name()
     s.expect(":")
-    found: Input
+    parsed: Input
     if s.take("size"):
-        found = SizeInput(s.expr(), name)
+        parsed = SizeInput(s.expr(), name)
     elif s.take("opaque"):
-        found = OpaqueInput(name)
+        parsed = OpaqueInput(name)
     else:
-        found = TensorInput(read_buffer(s, name), packed=s.take("packed"))
+        parsed = TensorInput(read_buffer(s, name), packed=s.take("packed"))
     s.end()
-    return found
+    return parsed
 
 
 def show_constant(c: Constant, writer: Writer) -> str:
-    """Write `constant w: f32[4] strides [1] on cpu key "weight"`."""
+    """Print `constant w: f32[4] strides [1] on cpu key "weight"`."""
     return f"constant {show_buffer(c.buffer, writer)} key {show_word(c.key)}"
 
 
 def read_constant(line: Line) -> Constant:
-    """Read what `show_constant` writes."""
+    """Parse the output of `show_constant`."""
     s = Scanner(line.leaf())
     s.expect("constant")
     buffer = read_buffer(s)
@@ -194,7 +196,7 @@ _USER_KERNEL = (
 
 
 def show_user_kernel(k: UserKernel, writer: Writer) -> list[str]:
-    """Write `user_kernel key (x, n) settings {num_warps=4}`, and its source line by line."""
+    """Print `user_kernel key (x, n) settings {num_warps=4}`, and its source line by line."""
     head = "user_kernel" + "".join(part.show(k, writer) for part in _USER_KERNEL)
     return [head, *indented([_source_line(text) for text in k.source.split("\n")])]
 
@@ -205,7 +207,7 @@ def _source_line(text: str) -> str:
 
 
 def read_user_kernel(line: Line) -> UserKernel:
-    """Read what `show_user_kernel` writes."""
+    """Parse the output of `show_user_kernel`."""
     s = Scanner(line)
     s.expect("user_kernel")
     values = {part.attribute: part.read(s) for part in _USER_KERNEL}
@@ -220,7 +222,7 @@ def _read_source(line: Line) -> str:
 
 
 def show_user_kernels(kernels: Sequence[UserKernel], writer: Writer) -> list[str]:
-    """Write the table of user kernels."""
+    """Print the table of user kernels."""
     return [line for k in kernels for line in show_user_kernel(k, writer)]
 
 
@@ -231,7 +233,7 @@ def show_preamble(
     constants: Sequence[Constant],
     writer: Writer,
 ) -> list[str]:
-    """Write what programs and schedules have in common: origins, facts, inputs, constants."""
+    """Print the origins, facts, inputs and constants of a program or schedule."""
     return [
         *(show_origin(row, origin) for row, origin in enumerate(origins)),
         *show_facts(facts),
@@ -241,12 +243,12 @@ def show_preamble(
 
 
 def show_axes(axes: Sequence[Axis], writer: Writer) -> str:
-    """Write `(i0 < 8, i1 < s0)`."""
+    """Print `(i0 < 8, i1 < s0)`."""
     return f"({', '.join(f'{a.symbol.name} < {writer.expr(a.extent)}' for a in axes)})"
 
 
 def read_axes(s: Scanner) -> tuple[Axis, ...]:
-    """Read what `show_axes` writes."""
+    """Parse the output of `show_axes`."""
     axes: list[Axis] = []
     s.expect("(")
     if s.take(")"):
@@ -260,19 +262,19 @@ def read_axes(s: Scanner) -> tuple[Axis, ...]:
 
 
 def read_axis(s: Scanner) -> Axis:
-    """Read `i0 < 8`."""
+    """Parse `i0 < 8`."""
     symbol = read_symbol(s)
     s.expect("<")
-    found = build(s.line, Axis, {"symbol": symbol, "extent": s.expr()})
-    assert isinstance(found, Axis)
-    return found
+    axis = build(s.line, Axis, {"symbol": symbol, "extent": s.expr()})
+    assert isinstance(axis, Axis)
+    return axis
 
 
 def sections(line: Line, words: Mapping[str, str]) -> dict[str, list[Line]]:
     """Group the lines below a program by their first word; `words` maps words to groups.
 
     Raises:
-        ParseError: GY-PARSE-001, for a line whose first word is not among them.
+        ParseError: GY-PARSE-001, for a line whose first word is not in `words`.
     """
     groups: dict[str, list[Line]] = {group: [] for group in words.values()}
     for child in line.children:
@@ -284,7 +286,7 @@ def sections(line: Line, words: Mapping[str, str]) -> dict[str, list[Line]]:
 
 
 def read_each(lines: Sequence[Line], read: Callable[[Line], Any]) -> tuple[Any, ...]:
-    """Read each line."""
+    """Parse each line with `read`."""
     return tuple(read(line) for line in lines)
 
 
@@ -296,22 +298,22 @@ PREAMBLE = {
     "buffer": "buffers",
     "user_kernel": "user_kernels",
 }
-"""First words of the lines of `read_preamble`, and the fields that they make."""
+"""First words of the lines that `read_preamble` parses, and the fields that they belong to."""
 
 
 def read_preamble(groups: Mapping[str, list[Line]]) -> dict[str, Any]:
-    """Read the groups of `PREAMBLE` that are there."""
-    found: dict[str, Any] = {
+    """Parse the groups of `PREAMBLE` that are present."""
+    fields: dict[str, Any] = {
         "origins": tuple(read_origin(line, row) for row, line in enumerate(groups["origins"])),
         "facts": read_facts(groups["facts"]) if groups["facts"] else ShapeFacts(),
         "constants": read_each(groups["constants"], read_constant),
         "user_kernels": read_each(groups["user_kernels"], read_user_kernel),
     }
     if "inputs" in groups:
-        found["inputs"] = read_each(groups["inputs"], read_input)
+        fields["inputs"] = read_each(groups["inputs"], read_input)
     if "buffers" in groups:
-        found["buffers"] = read_each(groups["buffers"], _read_created)
-    return found
+        fields["buffers"] = read_each(groups["buffers"], _read_created)
+    return fields
 
 
 def _read_created(line: Line) -> Buffer:

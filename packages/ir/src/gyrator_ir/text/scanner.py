@@ -1,4 +1,4 @@
-"""Reads one line from left to right, and writes the pieces that it reads."""
+"""Lexical elements of the text forms: a scanner of lines, and printers of the same elements."""
 
 import json
 import math
@@ -30,17 +30,17 @@ _QUIET_NAN = 0x7FF8000000000000
 
 
 class Scanner:
-    """A position in a line. Every method reads one thing or raises a ParseError (GY-PARSE-001)."""
+    """A position in a line. Each method parses one element or raises ParseError (GY-PARSE-001)."""
 
     def __init__(self, line: Line, buffers: Mapping[str, Buffer] = NO_BUFFERS) -> None:
         self.line = line
         self.text = line.text
         self.at = 0
         self.buffers = buffers
-        """What a lone name may stand for."""
+        """The buffers that a name without a layout can denote."""
 
     def fail(self, expected: str) -> NoReturn:
-        """Raise: `expected` was wanted here."""
+        """Raise the error that `expected` should come next."""
         rest = self.text[self.at :].strip()
         self.line.fail(f"expected {expected}, got {rest!r}" if rest else f"expected {expected}")
 
@@ -52,23 +52,23 @@ class Scanner:
         return at
 
     def _match(self, pattern: re.Pattern[str], expected: str) -> str:
-        found = pattern.match(self.text, self._skip())
-        if found is None:
+        match = pattern.match(self.text, self._skip())
+        if match is None:
             self.fail(expected)
-        self.at = found.end()
-        return found.group()
+        self.at = match.end()
+        return match.group()
 
     def ended(self) -> bool:
-        """Tell whether nothing is left."""
+        """Return whether the rest of the line is blank."""
         return self._skip() == len(self.text)
 
     def end(self) -> None:
-        """Expect the end of the line."""
+        """Check that the rest of the line is blank."""
         if not self.ended():
             self.fail("the end of the line")
 
     def looks(self, text: str) -> bool:
-        """Tell whether `text` comes next; a word must end where `text` does."""
+        """Return whether `text` comes next. If it ends in a word, so must the word in the line."""
         at = self._skip()
         if not self.text.startswith(text, at):
             return False
@@ -78,27 +78,27 @@ class Scanner:
         return not _continues(self.text[after])
 
     def take(self, text: str) -> bool:
-        """Read `text` if it comes next."""
+        """Consume `text` if it comes next, and return whether it did."""
         if self.looks(text):
             self.at += len(text)
             return True
         return False
 
     def expect(self, text: str) -> None:
-        """Read `text`."""
+        """Consume `text`."""
         if not self.take(text):
             self.fail(repr(text))
 
     def name(self) -> str:
-        """Read an identifier."""
+        """Parse an identifier."""
         return self._match(_NAME, "a name")
 
     def word(self) -> str:
-        """Read what `show_word` writes: a dotted word, or a string."""
+        """Parse the output of `show_word`: a dotted word or a string."""
         return self.string() if self.looks('"') else self._match(_WORD, "a word or a string")
 
     def string(self) -> str:
-        """Read a quoted string."""
+        """Parse a quoted string."""
         text = self._match(_STRING, "a string in double quotes")
         try:
             value = json.loads(text)
@@ -108,11 +108,11 @@ class Scanner:
         return value
 
     def integer(self) -> int:
-        """Read a decimal integer."""
+        """Parse a decimal integer."""
         return int(self._match(_INT, "an integer"))
 
     def number(self) -> bool | int | float:
-        """Read what `show_number` writes."""
+        """Parse the output of `show_number`."""
         if self.take("true"):
             return True
         if self.take("false"):
@@ -125,7 +125,7 @@ class Scanner:
         return int(text) if _INT.fullmatch(text) else float(text)
 
     def dtype(self) -> DType:
-        """Read the name of an element type."""
+        """Parse the name of an element type."""
         at = self._skip()
         text = self._match(_NAME, "an element type")
         if text not in DType.__members__.values():
@@ -134,13 +134,13 @@ class Scanner:
         return DType(text)
 
     def device(self) -> Device:
-        """Read `cpu`, `cuda:1`, or with the type in quotes."""
+        """Parse `cpu` or `cuda:1`; the type may be in quotes."""
         kind = self.string() if self.looks('"') else self.name()
         return Device(kind, self.integer() if self.take(":") else None)
 
     def expr(self) -> Expr:
-        """Read an expression: as far as it goes, then up to a comma, bracket or word after it."""
-        text = self._stretch(operators=False)
+        """Parse an expression, which ends at a comma, a closing bracket or a following word."""
+        text = self._expression_text(operators=False)
         if not text:
             self.fail("an expression")
         try:
@@ -149,9 +149,9 @@ class Scanner:
             self.line.fail(f"expected an expression: {error.diagnostic.message}")
 
     def cond(self) -> Cond:
-        """Read a condition in parentheses."""
+        """Parse a condition in parentheses."""
         self.expect("(")
-        text = self._stretch(operators=True)
+        text = self._expression_text(operators=True)
         if not text:
             self.fail("a condition")
         self.expect(")")
@@ -160,14 +160,14 @@ class Scanner:
         except GyratorError as error:
             self.line.fail(f"expected a condition: {error.diagnostic.message}")
 
-    def _stretch(self, operators: bool) -> str:
+    def _expression_text(self, operators: bool) -> str:
         start = at = self._skip()
         depth, operand = 0, False
         while at < len(self.text):
-            found = _TOKEN.match(self.text, at)
-            if found is None:
+            token = _TOKEN.match(self.text, at)
+            if token is None:
                 break
-            word, sign = found.groups()
+            word, sign = token.groups()
             if depth == 0:
                 if sign in (",", ")", "]", "[", ":", "{", "}", '"', "@"):
                     break
@@ -177,7 +177,7 @@ class Scanner:
                     break
             depth += (sign == "(") - (sign == ")")
             operand = (word is not None and word not in _OPERATORS) or sign == ")"
-            at = found.end()
+            at = token.end()
         self.at = at
         return self.text[start:at]
 
@@ -187,26 +187,26 @@ def _continues(character: str) -> bool:
 
 
 class Writer:
-    """Writes pieces of lines; one instance for one text, whose expressions it remembers."""
+    """Prints elements of lines. One instance serves one text, and caches its expressions."""
 
     def __init__(self, buffers: Mapping[str, Buffer] = NO_BUFFERS) -> None:
         self.expr = Printer()
-        """Writes an expression or a condition."""
+        """Prints an expression or a condition."""
         self.buffers = buffers
-        """What a lone name may stand for."""
+        """The buffers that a name without a layout can denote."""
 
     def exprs(self, exprs: tuple[Expr, ...]) -> str:
-        """Write a list of expressions, with brackets."""
+        """Print a list of expressions, in brackets."""
         return f"[{', '.join(map(self.expr, exprs))}]"
 
 
 def read_symbol(s: Scanner) -> Sym:
-    """Read the name of a symbol."""
+    """Parse the name of a symbol."""
     return symbol_named(s, s.name())
 
 
 def symbol_named(s: Scanner, name: str) -> Sym:
-    """Return the symbol whose name has just been read."""
+    """Return the symbol of a name that has just been parsed."""
     try:
         return Sym(name)
     except GyratorError as error:
@@ -214,18 +214,18 @@ def symbol_named(s: Scanner, name: str) -> Sym:
 
 
 def show_word(text: str) -> str:
-    """Write a dotted word as it is, anything else as a string."""
+    """Print a dotted word as it is, and anything else as a string."""
     return text if _WORD.fullmatch(text) else show_string(text)
 
 
 def show_string(text: str) -> str:
-    """Write a string in double quotes, with JSON's escapes where a character is not printable."""
+    """Print a string in double quotes, with JSON escapes if it has unprintable characters."""
     plain = text.isprintable()
     return json.dumps(text, ensure_ascii=not plain)
 
 
 def show_number(value: bool | int | float) -> str:
-    """Write a number so that the same type and bits are read back."""
+    """Print a number such that it parses back to the same type and bits."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and math.isnan(value):
@@ -235,6 +235,6 @@ def show_number(value: bool | int | float) -> str:
 
 
 def show_device(device: Device) -> str:
-    """Write a device."""
+    """Print a device."""
     kind = device.type if _NAME.fullmatch(device.type) else show_string(device.type)
     return kind if device.index is None else f"{kind}:{device.index}"

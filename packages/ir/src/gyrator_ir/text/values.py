@@ -1,4 +1,4 @@
-"""Arguments and results of calls."""
+"""The text form of arguments and results of calls."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from gyrator_ir.text.scanner import (
 )
 
 RESERVED = frozenset({"none", "true", "false", "inf", "nan", "complex"})
-"""Words that begin a constant; a tensor of such a name is written with a `%`."""
+"""Words that begin a constant. A tensor of such a name is printed with a `%`."""
 
 LAYOUT = (
     Part("dtype", DTYPE),
@@ -28,12 +28,12 @@ LAYOUT = (
 
 
 def show_layout(node: object, writer: Writer) -> str:
-    """Write the element type, shape and strides of a node, with a space before them."""
+    """Print the element type, shape and strides of a node, with a space before them."""
     return "".join(part.show(node, writer) for part in LAYOUT)
 
 
 def read_layout(scanner: Scanner) -> dict[str, Any]:
-    """Read what `show_layout` writes."""
+    """Parse the output of `show_layout`."""
     return {part.attribute: part.read(scanner) for part in LAYOUT}
 
 
@@ -42,11 +42,11 @@ def _show_name(name: str) -> str:
 
 
 def _show_tensor(ref: TensorRef, writer: Writer) -> str:
-    whole = writer.buffers.get(ref.buffer)
+    buffer = writer.buffers.get(ref.buffer)
     if (
-        whole is not None
+        buffer is not None
         and ref.offset is ZERO
-        and (ref.dtype, ref.shape, ref.strides) == (whole.dtype, whole.shape, whole.strides)
+        and (ref.dtype, ref.shape, ref.strides) == (buffer.dtype, buffer.shape, buffer.strides)
     ):
         return _show_name(ref.buffer)
     offset = "" if ref.offset is ZERO else f" offset {writer.expr(ref.offset)}"
@@ -58,13 +58,13 @@ def _read_tensor(scanner: Scanner) -> TensorRef:
     if scanner.take(":"):
         values = read_layout(scanner)
         offset = scanner.expr() if scanner.take("offset") else ZERO
-        found = build(scanner.line, TensorRef, {"buffer": name, **values, "offset": offset})
-        assert isinstance(found, TensorRef)
-        return found
-    whole = scanner.buffers.get(name)
-    if whole is None:
+        ref = build(scanner.line, TensorRef, {"buffer": name, **values, "offset": offset})
+        assert isinstance(ref, TensorRef)
+        return ref
+    buffer = scanner.buffers.get(name)
+    if buffer is None:
         scanner.line.fail(f"expected the name of a declared buffer, got {name!r}")
-    return TensorRef(name, whole.dtype, whole.shape, whole.strides, ZERO)
+    return TensorRef(name, buffer.dtype, buffer.shape, buffer.strides, ZERO)
 
 
 def _show_constant(value: object) -> str:
@@ -90,7 +90,7 @@ def _read_complex(scanner: Scanner) -> complex:
 
 
 def _read_plain(scanner: Scanner) -> object | None:
-    """Read a constant, an expression in parentheses or a `<kind value>`; None if none is there."""
+    """Parse a constant, an expression in parentheses or `<kind value>`; return None for others."""
     if scanner.take("("):
         expr = scanner.expr()
         scanner.expect(")")
@@ -142,7 +142,7 @@ def _codec(
 
 
 ARG = _codec(ListArg, _show_tensor, _read_tensor)
-"""An argument of an operation. A lone name is the whole buffer."""
+"""An argument of an operation. A name without a layout denotes the whole buffer."""
 VALUE = _codec(ListValue, lambda ref, _: _show_name(ref.name), lambda scanner: Ref(scanner.name()))
 """An operand of an instruction."""
 
@@ -178,11 +178,11 @@ def _read_result(scanner: Scanner) -> object:
 
 _NAME_LIST = sequence(NAME, "[]")
 RESULTS = sequence(Codec(_show_result, _read_result), "()")
-"""What a call returns: `b0`, `[b1, b2]` for a list, `(u0)` for an integer, `none` if unused."""
+"""The results of a call: `b0`, `[b1, b2]` for a list, `(u0)` for an integer, `none` if unused."""
 
 
 def _decision(codec: Codec, tensors: type) -> Codec:
-    """A condition on sizes in parentheses, or a one-element tensor."""
+    """Return the codec of a condition on sizes in parentheses, or a one-element tensor."""
 
     def show(value: Any, writer: Writer) -> str:
         return (COND if isinstance(value, Cond) else codec).show(value, writer)

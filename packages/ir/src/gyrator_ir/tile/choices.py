@@ -1,4 +1,4 @@
-"""Choices of tiled kernels: values for them, and kernels without them."""
+"""Choices of tiled kernels: binding them to values, and their candidates."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,18 +18,23 @@ _FIRST = Configuration(())
 
 
 def settled(value: int | str) -> int:
-    """Return a number of a kernel whose choices are bound. TypeError for the name of a choice."""
+    """Return a value of a kernel whose choices are bound.
+
+    Raises:
+        TypeError: if the value is still the name of a choice.
+    """
     if isinstance(value, str):
-        raise TypeError(f"choice {value!r} has no value: `bind-choices` gives it one")
+        raise TypeError(f"choice {value!r} is not bound; run the pass `bind-choices` first")
     return value
 
 
 def bound(tiled: TiledKernel, configuration: Configuration | None = None) -> TiledKernel:
-    """Return the kernel with a value for each choice, and no choices left.
+    """Return the kernel with each choice replaced by a value.
 
     Args:
-        configuration: the values; those of the first candidate if None. What it leaves out is the
-            first value of its choice.
+        tiled: a kernel.
+        configuration: the values, or None for those of the first candidate. A choice that it does
+            not mention gets its first value.
     """
     if not tiled.choices:
         return tiled
@@ -37,8 +42,8 @@ def bound(tiled: TiledKernel, configuration: Configuration | None = None) -> Til
         configuration = next(iter(tiled.candidates), _FIRST)
     values = {c.name: c.values[0] for c in tiled.choices} | dict(configuration.values)
 
-    def value_of(given: int | str) -> int:
-        return values[given] if isinstance(given, str) else given
+    def value_of(setting: int | str) -> int:
+        return values[setting] if isinstance(setting, str) else setting
 
     return evolve(
         tiled,
@@ -53,22 +58,22 @@ def bound(tiled: TiledKernel, configuration: Configuration | None = None) -> Til
 
 
 def name_of(tiled: Tiled) -> str:
-    """Return the name of what is launched."""
+    """Return the name of a kernel, template, group or repeat."""
     return tiled.name if isinstance(tiled, TiledGroup | Repeat) else tiled.kernel.name
 
 
 def candidates_of(tiled: Tiled) -> tuple[Configuration, ...]:
-    """Return the candidates of what is launched; kernels of a group share theirs."""
+    """Return the candidates of a launch; for a group, the candidates that its kernels share."""
     if isinstance(tiled, Repeat):
         return ()
     if isinstance(tiled, TiledGroup):
-        found = {k.candidates for k in tiled.kernels}
-        return found.pop() if len(found) == 1 else ()
+        candidates = {k.candidates for k in tiled.kernels}
+        return candidates.pop() if len(candidates) == 1 else ()
     return tiled.candidates
 
 
 def with_candidates(tiled: Tiled, candidates: Iterable[Configuration]) -> Tiled:
-    """Return what is launched with these candidates alone."""
+    """Return the kernel, template or group with its candidates replaced."""
     if isinstance(tiled, Repeat):
         return tiled
     if isinstance(tiled, TiledGroup):
@@ -78,21 +83,21 @@ def with_candidates(tiled: Tiled, candidates: Iterable[Configuration]) -> Tiled:
 
 
 def only(program: TileProgram, kernels: Sequence[Tiled]) -> TileProgram:
-    """Return the program of some of its kernels, and the repeats of those."""
-    names = set(map(name_of, kernels))
-    kept = {name_of(k): k for k in kernels}
-    found = (
-        k if isinstance(k, Repeat) else kept[name_of(k)]
+    """Return the program restricted to `kernels`, which replace those of the same names, and their
+    repeats."""
+    by_name = {name_of(k): k for k in kernels}
+    selected = (
+        k if isinstance(k, Repeat) else by_name[name_of(k)]
         for k in program.kernels
-        if (k.kernel if isinstance(k, Repeat) else name_of(k)) in names
+        if (k.kernel if isinstance(k, Repeat) else name_of(k)) in by_name
     )
-    return evolve(program, kernels=tuple(found))
+    return evolve(program, kernels=tuple(selected))
 
 
 def choices_of(candidates: Sequence[Configuration]) -> tuple[Choice, ...]:
-    """Return choices of the values that candidates, all over the same names, give them."""
+    """Return choices with the values that occur in candidates, which all have the same names."""
     values: dict[str, set[int]] = {}
     for candidate in candidates:
         for name, value in candidate.values:
             values.setdefault(name, set()).add(value)
-    return tuple(Choice(name, tuple(sorted(found))) for name, found in values.items())
+    return tuple(Choice(name, tuple(sorted(numbers))) for name, numbers in values.items())

@@ -1,4 +1,4 @@
-"""The lines below a tiled kernel: how each prints and parses."""
+"""The text forms of the decisions of a tiled kernel."""
 
 from enum import StrEnum
 
@@ -113,6 +113,8 @@ FORMS = FormTable(
                 Part("left", NAME, lead="="),
                 Part("right", NAME, lead="*"),
                 Part("dtype", DTYPE, lead="in"),
+                Part("along", sequence(SYMBOL, "()"), lead="along", omit=()),
+                flag("direct", "direct"),
             ),
         ),
         Form(
@@ -186,7 +188,7 @@ FORMS = FormTable(
         Form(Configuration, "candidate", (Part("values", pairs(INTEGER)),)),
     )
 )
-"""What has a line of its own beside the loops, by class and by first word."""
+"""The decisions other than loops that have a line of their own."""
 
 REPEAT = Form(Repeat, "repeat", (Part("name", NAME), Part("kernel", NAME, lead="of")))
 SHARED = (
@@ -195,13 +197,13 @@ SHARED = (
     Part("programs", INTEGER, lead="programs", omit=0),
     Part("selected", INTEGER, lead="selected", omit=1),
 )
-"""How the work of a group is shared out: the end of its line."""
+"""How the work of a group is distributed, at the end of its line."""
 
 LISTS = (
     "reductions", "transposed", "pipelined", "prefetches", "forms", "accesses", "pairs",
     "unrounded", "reuses", "barriers", "choices", "candidates",
 )  # fmt: skip
-"""Fields of a tiled kernel that are written an item a line."""
+"""Fields of a tiled kernel that are printed as one line per item."""
 NAMED = (
     "atomic",
     "cleared",
@@ -213,4 +215,4 @@ NAMED = (
     "fours",
     "replicated",
 )
-"""Fields that are written as one line of names."""
+"""Fields that are printed as one line of names."""

@@ -1,4 +1,4 @@
-"""What the loops of a tiled kernel walk, and in how many steps."""
+"""The axes and steps of the loops of a tiled kernel."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -10,13 +10,13 @@ from gyrator_ir.tile.nodes import Loop, TiledKernel
 
 
 def axes_of(kernel: Kernel, loop: Loop) -> tuple[Axis, ...]:
-    """Return the axes that a loop walks, in its order."""
-    known = {a.symbol: a for a in (*kernel.axes, *kernel.inner)}
-    return tuple(known[s] for s in loop.axes)
+    """Return the axes of a loop, in its order."""
+    axes = {a.symbol: a for a in (*kernel.axes, *kernel.inner)}
+    return tuple(axes[s] for s in loop.axes)
 
 
 def extent_of(axes: Iterable[Axis]) -> Expr:
-    """Return the number of elements of some axes taken as one."""
+    """Return the product of the extents of axes."""
     total: Expr = ONE
     for a in axes:
         total = total * a.extent
@@ -24,14 +24,14 @@ def extent_of(axes: Iterable[Axis]) -> Expr:
 
 
 def steps_of(tiled: TiledKernel, loop: Loop) -> tuple[int, ...]:
-    """Return the values that a loop's step may have."""
+    """Return the possible values of a loop's step."""
     if isinstance(loop.step, int):
         return (loop.step,)
     return next(c.values for c in tiled.choices if c.name == loop.step)
 
 
 def in_one_step(tiled: TiledKernel) -> bool:
-    """Say whether one step holds all inner elements of a point."""
+    """Return whether one step covers all inner elements of a point."""
     inner = {a.symbol for a in tiled.kernel.inner}
     for loop in tiled.loops:
         if inner.isdisjoint(loop.axes):
@@ -45,8 +45,8 @@ def in_one_step(tiled: TiledKernel) -> bool:
 def kernel_facts(
     kernel: Kernel, facts: ShapeFacts, others: Mapping[Sym, Expr] = MappingProxyType({})
 ) -> ShapeFacts:
-    """Return the facts with the ranges of the kernel's axes, of symbols bound in it, and of
-    `others`, each of which runs from 0 to an extent."""
+    """Return the facts extended by the ranges, from 0 to an extent, of the kernel's axes, of its
+    bound symbols, and of `others`."""
     extents = {a.symbol: a.extent for a in (*kernel.axes, *kernel.inner)} | dict(others)
     for stage in kernel.stages:
         for s in stage.body:

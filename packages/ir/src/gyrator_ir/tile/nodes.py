@@ -1,27 +1,28 @@
-"""Tile IR: a kernel with every decision about the machine that runs it.
+"""Tile IR: a kernel together with every machine-specific decision about how it runs.
 
-A `TiledKernel` says in which loops a kernel runs, which of them are shared out, how many elements
-are computed at once, how reductions accumulate, and what goes through fast memory. Kernel languages
-print it; they decide nothing.
+A `TiledKernel` states the loop nest of a kernel, which loops are parallel, the vector or block
+size, how reductions accumulate, and which data is staged in fast memory. Kernel languages only
+print it; they make no decisions of their own.
 
-`loops` are nested, the outermost first. Each walks one axis, or several taken as one (row-major),
-in steps; an axis may be cut by several loops, an inner one walking the step of the one outside:
+`loops` are nested, outermost first. Each iterates in steps over one axis, or over several axes
+flattened into one (row-major). An axis may be tiled by several loops, where an inner loop iterates
+within a step of the enclosing one:
 
-    grid (i0)                     a unit of parallel work for each row of a softmax,
-    loop (r0) by 16               and in it vectors of 16 elements
+    grid (i0)                     one unit of parallel work per row of a softmax,
+    loop (r0) by 16               processed in vectors of 16 elements
 
-    grid (i0, i1) by XBLOCK       a unit for each XBLOCK points,
-    loop (r0) by RBLOCK           whose rows are walked in blocks of RBLOCK
+    grid (i0, i1) by XBLOCK       one unit per XBLOCK points,
+    loop (r0) by RBLOCK           whose rows are processed in blocks of RBLOCK
 
-    grid (i0) by 512              a reduction of columns: strips of 512 points,
+    grid (i0) by 512              a column reduction: strips of 512 points,
     loop (r0)                     row by row
     loop (i0) by 16               in vectors
 
 A step of the innermost loop of an axis is computed at once: as a vector, or as one side of a block.
-All stages share the loops before the first one over an inner axis (and all grid loops). In what
-follows, each stage has its own copy of the loops over the axes that it runs over: all of them for
-an INNER stage, those of points for an OUTER one. What a stage names for later ones is kept for each
-point of a step of the shared loops.
+All stages share the grid loops and the loops before the first one over an inner axis. Of the
+remaining loops, each stage has its own copy of those over its axes: all of them for an INNER stage,
+only those over points for an OUTER stage. A value that a stage defines for later stages is stored
+for each point in a step of the shared loops.
 """
 
 from enum import StrEnum
@@ -38,89 +39,105 @@ from gyrator_ir.types import Device, DType
 
 
 class LoopKind(StrEnum):
-    """How the steps of a loop relate."""
+    """Whether the steps of a loop run in parallel."""
 
     GRID = "grid"
-    """Steps are units of parallel work: programs of a device, or what threads share out. Grid loops
-    come before all others; the last one's units are numbered fastest."""
+    """Steps are units of parallel work: programs of a device, or work distributed among threads.
+    Grid loops precede all others; the units of the last one are numbered fastest."""
     LOOP = "loop"
-    """Steps follow one another."""
+    """Steps run one after another."""
 
 
 @frozen
 class Loop:
-    """`loop (r0, r1) by RBLOCK`: axes walked as one, the last fastest.
+    """`loop (r0, r1) by RBLOCK`: a loop over flattened axes, the last varying fastest.
 
-    Without axes, which only a kernel of one point has, it is a loop over that point.
+    A loop without axes, as a kernel with a single point has, runs once.
     """
 
     kind: LoopKind = field(validator=exactly(LoopKind))
     axes: tuple[Sym, ...] = field(validator=a_tuple)
     step: int | str = field(default=1, validator=exactly(int, str))
-    """Elements of a step, or the name of a `Choice`. A last step may be shorter."""
+    """Elements per step, or the name of a `Choice`. The last step may be shorter."""
 
 
 class Method(StrEnum):
-    """How a reduction gets from elements to its results."""
+    """How a reduction combines the elements."""
 
     ACCUMULATE = "accumulate"
-    """Each element of a step has an accumulator, which takes one value a step; accumulators of the
-    same point are merged at the end."""
+    """Each lane of a step has an accumulator, which takes one value per step. Accumulators of the
+    same point are merged after the loop."""
     AT_ONCE = "at_once"
-    """One step holds all elements of a point: they are reduced as a tree, in two passes where the
-    kind needs a first result (mean, maximum) for the second."""
+    """One step contains all elements of a point. They are reduced as a tree, in two passes if the
+    kind needs an intermediate result (mean, maximum)."""
     TWO_PASS = "two_pass"
-    """Of `welford` and `online_softmax`: blocks of elements are kept in fast memory, go through a
-    first pass (sum, maximum) and a second (squares, exponentials), and then into the result."""
+    """For `welford` and `online_softmax`: each block of elements is staged in fast memory for a
+    first pass (sum, maximum) and a second one (squares, exponentials), then merged into the
+    result."""
     MATRIX = "matrix"
-    """Of `dot`: products of blocks, for a matrix unit."""
+    """For `dot`: products of blocks on a matrix unit, or of register tiles."""
 
 
 @frozen
 class Reduction:
-    """`reduce m two_pass unroll 2 block 2048 keep (d)`: how the `Reduce` whose first result is `m`
-    runs."""
+    """`reduce m two_pass unroll 2 block 2048 keep (d)`: how to run the `Reduce` whose first result
+    is `m`."""
 
     result: str = field(validator=identifier)
     method: Method = field(validator=exactly(Method))
     unroll: int | str = field(default=1, validator=exactly(int, str))
-    """Steps of the last loop over an inner axis that are written out side by side. Where that is
-    the loop of vectors, each has accumulators of its own. Or the name of a `Choice`."""
+    """Unroll factor of the last loop over an inner axis, or the name of a `Choice`. If that is the
+    vector loop, each unrolled step has its own accumulators."""
     chain: int = field(default=0, validator=natural)
     """About how many values an accumulator of a sum takes before it is added to a total of a wider
-    type (cascaded summation); 0 for any number."""
+    type (cascaded summation); 0 for no limit."""
     wide: bool = field(default=False, validator=exactly(bool))
-    """The accumulators of a sum of floats are `f64`, whatever its elements are."""
+    """The accumulators of a floating-point sum are `f64`, whatever its element type."""
     block: int | str = field(default=0, validator=exactly(int, str))
-    """Elements of the last inner axis that are taken at a time: what `two_pass` keeps, and where
-    chains end; or the name of a `Choice`. 0 for all of them; chains then end between two runs of
+    """Elements of the last inner axis per block, or the name of a `Choice`: `two_pass` stages one
+    block, and chains end with a block. 0 for the whole axis; chains then end between two runs of
     the last loop."""
     reload: bool = field(default=False, validator=exactly(bool))
-    """The second pass loads from memory again, rather than from what is kept."""
+    """The second pass loads the elements from memory again instead of staging them."""
     keep: tuple[str, ...] = field(default=(), validator=a_tuple)
-    """Values of later stages that equal what the second pass computes, exp(x - max): they are read
-    from what is kept."""
+    """Values of later stages that equal the exp(x - max) of the second pass, and are read from the
+    staged block."""
 
 
 @frozen
 class Product:
-    """`product s = a * b in bf16`: the `reduce.dot` named `s` of blocks of the values `a`, which
-    varies along the rows, and `b`, along the columns."""
+    """`product s = a * b in bf16`: the `reduce.dot` named `s`, whose left factor `a` varies along
+    rows and whose right factor `b` varies along columns. With `along (r0, i1)`, `a` is read in
+    vectors along `r0`, and `b` along `i1`."""
 
     result: str = field(validator=identifier)
     left: str = field(validator=identifier)
     right: str = field(validator=identifier)
     dtype: DType = field(validator=exactly(DType))
-    """Of the factors, as a matrix unit takes them."""
+    """Type of the factors as passed to the matrix unit."""
+    along: tuple[Sym, ...] = field(default=(), validator=a_tuple)
+    """If both factors are packed into panels: the axes along which they are read in vectors."""
+    direct: bool = field(default=False, validator=exactly(bool))
+    """Full tiles of the right factor, a load that is contiguous along columns, are not packed."""
 
 
 @frozen
 class Contraction:
-    """`contraction rows 1 columns 2 depth 3 group 8`: the kernel is a product of matrices.
+    """`contraction rows 1 columns 2 depth 3 group 8`: the kernel is a matrix product.
 
-    Rows, columns and depth are loops, by position: grid loops over the axes of rows and of columns,
-    and a loop over axes that are summed over. A block of the factors is a step of depth by a step
-    of rows or of columns; other loops walk batches and axes summed over one by one.
+    `rows`, `columns` and `depth` are indices into `loops`: grid loops over the row and column axes,
+    and a loop over contracted axes. A block of a factor is a step of depth by a step of rows or
+    columns. The remaining loops iterate over batch axes and further contracted axes one at a time.
+
+    On cores, factors are packed into panels. The loops below the grid are those of depth, of row
+    blocks, of the columns of a register tile, and of its rows:
+
+        grid (i0) by 264           row units
+        grid (i1) by 256           and column units;
+        loop (r0) by 344           the right factor is packed for each step of depth,
+        loop (i0) by 66            the left factor for each row block;
+        loop (i1) by 16            register tiles
+        loop (i0) by 6             of 6 by 16 accumulators
     """
 
     products: tuple[Product, ...] = field(validator=a_tuple)
@@ -128,23 +145,24 @@ class Contraction:
     columns: int = field(validator=natural)
     depth: int = field(validator=natural)
     group: int = field(default=1, validator=natural)
-    """Blocks of rows whose units are numbered together, so that they share columns in a cache."""
+    """Row blocks whose units are numbered consecutively, so that they share columns in the cache.
+    """
 
 
 @frozen
 class Threads:
-    """`threads 2 grain 16384`: the first two grid loops are shared out among threads; the others
-    run in each thread. With 0 loops, one thread does all."""
+    """`threads 2 grain 16384`: the first two grid loops are distributed among threads; the others
+    run within each thread. With 0 loops, one thread runs the whole kernel."""
 
     loops: int = field(validator=natural)
     grain: int = field(default=0, validator=natural)
-    """A kernel of fewer elements runs in one thread."""
+    """A kernel with fewer elements than this runs in one thread."""
 
 
 @frozen
 class Transposed:
-    """`transposed a along i0`: the load `a` is consecutive along another axis than the vectors: a
-    block of both axes is read along `i0` and turned in fast memory."""
+    """`transposed a along i0`: the load `a` is contiguous along `i0` and not along the vectorized
+    axis, so a block of both axes is read along `i0` and transposed in fast memory."""
 
     load: str = field(validator=identifier)
     along: Sym = field(validator=exactly(Sym))
@@ -152,7 +170,7 @@ class Transposed:
 
 @frozen
 class Pipelined:
-    """`pipelined 0 ahead 3`: in the innermost loop of stage 0, the loads of 3 steps are under way
+    """`pipelined 0 ahead 3`: in the innermost loop of stage 0, the loads of 3 steps are in flight
     at once (software pipelining)."""
 
     stage: int = field(validator=natural)
@@ -162,62 +180,65 @@ class Pipelined:
 
 @frozen
 class Prefetch:
-    """`prefetch 2 x[1024*i0 + r0 + 1024] write`: stage 2 asks for an address at each step."""
+    """`prefetch 2 x[1024*i0 + r0 + 1024] write`: stage 2 prefetches this address in each step."""
 
     stage: int = field(validator=natural)
     buffer: str = field(validator=identifier)
     index: Expr = field(validator=instance_of(Expr))
     write: bool = field(default=False, validator=exactly(bool))
-    """What is asked for will be stored to."""
+    """Prefetch for a store."""
     second: bool = field(default=False, validator=exactly(bool))
-    """It is asked for in the second pass of a reduction in two passes."""
+    """Prefetch in the second pass of a two-pass reduction."""
 
 
 @frozen
 class Form:
-    """`form [4*i0 + i1] as [i_0]`: an index as it is written, over the position in axes that are
-    walked as one rather than over each of them."""
+    """`form [4*i0 + i1] as [i_0]`: an index rewritten in terms of the linear index over flattened
+    axes instead of the index of each axis."""
 
     index: Expr = field(validator=instance_of(Expr))
     written: Expr = field(validator=instance_of(Expr))
 
 
 class Access(StrEnum):
-    """How an index goes on from lane to lane of a vector."""
+    """How an index varies across the lanes of a vector."""
 
     UNIFORM = "uniform"
-    """It is the same for all lanes."""
+    """The same for all lanes."""
     UNIT = "unit"
-    """It grows by one: elements are consecutive."""
+    """Stride 1: the elements are contiguous."""
     STRIDED = "strided"
-    """It grows by the same number from each lane to the next."""
+    """A constant stride other than 0 and 1."""
     GATHERED = "gathered"
-    """It is linear in the lane and in what is loaded for each lane."""
+    """Linear in the lane and in values loaded for each lane."""
+    RUNS = "runs"
+    """From lane to lane it grows by one or jumps, and never by more than one. A vector is therefore
+    contiguous if its last lane is the lane count minus one from its first."""
     LANES = "lanes"
-    """Each lane computes its own."""
+    """Computed separately for each lane."""
 
 
 @frozen
 class IndexAccess:
-    """`access [2*i0 + 8*i1] strided by [2] ahead [8*i1]`: what an index is for a vector, and what
-    of it is computed ahead of the innermost loop around it."""
+    """`access [2*i0 + 8*i1] strided by [2] ahead [8*i1]`: how an index varies across lanes, and the
+    part of it that is hoisted out of the innermost enclosing loop."""
 
     index: Expr = field(validator=instance_of(Expr))
     kind: Access = field(validator=exactly(Access))
     stride: Expr = field(default=ZERO, validator=instance_of(Expr))
-    """From lane to lane, where that is a number but neither 0 nor 1."""
+    """The stride from lane to lane of a strided access."""
     terms: tuple[tuple[str, Expr], ...] = field(default=(), validator=a_tuple)
-    """Of a gathered one, `gathered of {t0=8, i0=1}`: what each lane has of its own, symbols and
-    their factors; all lanes share the rest."""
+    """The terms of a gathered access that differ between lanes, `gathered of {t0=8, i0=1}`: symbols
+    and their factors. The other terms are the same for all lanes."""
     ahead: Expr = field(default=ZERO, validator=instance_of(Expr))
-    """The part that is computed ahead."""
+    """The hoisted part."""
 
 
 @frozen
 class Pair:
-    """`pair 0 statements 2 and 5`: two loads, or two stores, of stage 0 are of neighbours that lie
-    two apart from lane to lane, as the parts of complex numbers do: whole vectors of both are
-    loaded where the first stands, or stored where the second does, as one access."""
+    """`pair 0 statements 2 and 5`: two loads or two stores of stage 0 access interleaved elements
+    (adjacent addresses, lane stride 2), such as the two parts of complex numbers. Both vectors are
+    loaded at the first statement, or stored at the second, as one access."""
 
     stage: int = field(validator=natural)
     first: int = field(validator=natural)
@@ -226,8 +247,8 @@ class Pair:
 
 @frozen
 class Unrounded:
-    """`unrounded 0 statement 5 of a`: the store that is statement 5 of stage 0 is of a cast of `a`,
-    an `f32`, to its buffer's type. It is given `a`, and rounds it."""
+    """`unrounded 0 statement 5 of a`: statement 5 of stage 0 stores a cast of the `f32` value `a`
+    to its buffer's type. The store takes `a` itself and does the rounding."""
 
     stage: int = field(validator=natural)
     statement: int = field(validator=natural)
@@ -236,8 +257,8 @@ class Unrounded:
 
 @frozen
 class Reuse:
-    """`reuse 1 statement 0 of 0 statement 2`: the load that is statement 0 of stage 1 gives what
-    statement 2 of stage 0 has read or stored, and reads nothing."""
+    """`reuse 1 statement 0 of 0 statement 2`: the load at statement 0 of stage 1 takes the value
+    that statement 2 of stage 0 loaded or stored, and does not access memory."""
 
     stage: int = field(validator=natural)
     statement: int = field(validator=natural)
@@ -247,8 +268,8 @@ class Reuse:
 
 @frozen
 class Barrier:
-    """`barrier 1 statement 3`: ahead of statement 3 of stage 1, a unit's threads wait until all of
-    them see what any has stored; of statement 0, ahead of the stage's loops."""
+    """`barrier 1 statement 3`: before statement 3 of stage 1, the threads of a unit synchronize so
+    that each sees the stores of all. A barrier at statement 0 precedes the stage's loops."""
 
     stage: int = field(validator=natural)
     statement: int = field(validator=natural)
@@ -256,21 +277,21 @@ class Barrier:
 
 @frozen
 class Choice:
-    """`choice XBLOCK of (128, 256)`: a number to be tuned, and its finite set."""
+    """`choice XBLOCK of (128, 256)`: a tuning parameter and its finite set of values."""
 
     name: str = field(validator=identifier)
     values: tuple[int, ...] = field(validator=a_tuple)
 
 
 QUOTIENTS = frozenset(("div", "rsqrt", "sigmoid"))
-"""Ops that a device may approximate in `f32` where a narrower float holds the result."""
+"""Ops that a device may approximate in `f32` if the result is rounded to a narrower float."""
 DRAWN = frozenset(("rand", "randn"))
-"""Ops of which four consecutive counters share their work."""
+"""Random-number ops for which one evaluation serves four consecutive counters."""
 
 
 @frozen
 class TiledKernel:
-    """One kernel and its decisions."""
+    """One kernel and the decisions about how it runs."""
 
     kernel: Kernel = field(validator=exactly(Kernel))
     loops: tuple[Loop, ...] = field(validator=a_tuple)
@@ -280,77 +301,78 @@ class TiledKernel:
         default=None, validator=exactly(Contraction, type(None))
     )
     threads: Threads | None = field(default=None, validator=exactly(Threads, type(None)))
-    """None where units are programs of a device, all of which may run at once."""
+    """None if units are programs of a device, all of which may run concurrently."""
     atomic: tuple[str, ...] = field(default=(), validator=a_tuple)
-    """Buffers that units may combine into at the same address at once."""
+    """Buffers in which several units may update the same address concurrently."""
     transposed: tuple[Transposed, ...] = field(default=(), validator=a_tuple)
     pipelined: tuple[Pipelined, ...] = field(default=(), validator=a_tuple)
-    """The loads of other stages wait for the step that needs them."""
+    """Stages not listed here load in the step that uses the value."""
     prefetches: tuple[Prefetch, ...] = field(default=(), validator=a_tuple)
     cleared: tuple[str, ...] = field(default=(), validator=a_tuple)
-    """Buffers whose steps are filled with zeros as memory."""
+    """Buffers that are zero-filled with `memset`, a step at a time."""
     stack: tuple[str, ...] = field(default=(), validator=a_tuple)
-    """Locals that lie on a thread's stack."""
+    """Locals that are allocated on a thread's stack."""
     plain: tuple[Expr, ...] = field(default=(), validator=a_tuple)
-    """Quotients and remainders, also those inside of other expressions, whose numerators are never
-    negative and whose divisors are positive: a machine's division rounds them as they are meant."""
+    """Quotients and remainders, including subexpressions, with a nonnegative numerator and a
+    positive divisor, for which truncating machine division equals floor division."""
     forms: tuple[Form, ...] = field(default=(), validator=a_tuple)
-    """Indices that are not written as they stand in the kernel."""
+    """Indices that are rewritten."""
     accesses: tuple[IndexAccess, ...] = field(default=(), validator=a_tuple)
-    """What indices are for vectors; one that is not among them is computed by each lane."""
+    """How indices vary across lanes; an index not listed is computed separately for each lane."""
     pairs: tuple[Pair, ...] = field(default=(), validator=a_tuple)
     unrounded: tuple[Unrounded, ...] = field(default=(), validator=a_tuple)
     reuses: tuple[Reuse, ...] = field(default=(), validator=a_tuple)
     barriers: tuple[Barrier, ...] = field(default=(), validator=a_tuple)
     nonempty: bool = field(default=False, validator=exactly(bool))
-    """Points surely have inner elements: what does not depend on them may be loaded ahead."""
+    """The inner axes are never empty, so loads that do not depend on them may be hoisted."""
     ahead: tuple[str, ...] = field(default=(), validator=a_tuple)
-    """Values, and symbols bound to values, that are the same in all steps of the loops that their
-    stage does not share, or, where no stage reduces, of the loop over vectors: they are computed
-    once, ahead of those loops. So are constants, which are not named here."""
+    """Loop-invariant values, and symbols bound to values, that are hoisted out of the loops that
+    their stage does not share or, if no stage reduces, out of the vector loop. Constants are
+    hoisted too and not listed."""
     exact: tuple[str, ...] = field(default=(), validator=a_tuple)
-    """Casts to narrow floats that round nothing: the type holds what is cast as it is."""
+    """Casts to narrow floats that do not round: the type represents every operand exactly."""
     approximate: tuple[str, ...] = field(default=(), validator=a_tuple)
-    """Quotients (`QUOTIENTS`) in `f32` that may be two units in the last place from what is meant:
-    no more of them is seen than a narrower float holds."""
+    """Quotients (`QUOTIENTS`) in `f32` that may be off by two units in the last place, because they
+    are only used after rounding to a narrower float."""
     early: tuple[str, ...] = field(default=(), validator=a_tuple)
-    """Loads of what the kernel never changes, without masks, that come before everything else."""
+    """Unmasked loads from buffers that the kernel never writes, moved before everything else."""
     fours: tuple[str, ...] = field(default=(), validator=a_tuple)
-    """Random numbers (`DRAWN`) whose counters follow one another along the last dimension of a
-    block, from a multiple of four on: four are drawn at a time."""
+    """Random numbers (`DRAWN`) whose counters are consecutive along the last dimension of a block
+    and start at a multiple of four, so that four are generated at a time."""
     replicated: tuple[str, ...] = field(default=(), validator=a_tuple)
-    """Loads that are the same for all points of a step, and are read for each."""
+    """Loads that give the same value for all points of a step, but are loaded for each point."""
     index: DType = field(default=DType.I64, validator=exactly(DType))
     """Type of index arithmetic: `i32` where everything fits."""
     choices: tuple[Choice, ...] = field(default=(), validator=a_tuple)
     candidates: tuple[Configuration, ...] = field(default=(), validator=a_tuple)
-    """Values of all choices, and of the compiler's options, the best guess first."""
+    """Values of all choices and of the kernel compiler's options, best guess first."""
 
 
 @frozen
 class TiledGroup:
-    """Kernels that one launch runs (`KernelGroup`): a member is one of `kernels`."""
+    """Kernels that share one launch (`KernelGroup`); `members` are indices into `kernels`."""
 
     name: str = field(validator=identifier)
     device: Device = field(validator=exactly(Device))
     kernels: tuple[TiledKernel, ...] = field(validator=a_tuple)
     members: tuple[int, ...] = field(validator=a_tuple)
     costs: tuple[int, ...] = field(default=(), validator=a_tuple)
-    """Of each of `kernels`: about how many operations an element takes, where threads share out the
-    work of all members."""
+    """Estimated operations per element of each of `kernels`, used to balance the work of all
+    members among threads."""
     grain: int = field(default=0, validator=natural)
-    """A launch of fewer operations runs in one thread."""
+    """A launch with fewer operations than this runs in one thread."""
     programs: int = field(default=0, validator=natural)
-    """Most programs of a member, where each may take several blocks in turn; 0 for one a block."""
+    """Maximum number of programs per member, each of which may process several blocks; 0 for one
+    program per block."""
     selected: int = field(default=1, validator=natural)
-    """Members among which a program selects its tensors without a branch, a power of two; it skips
-    the others."""
+    """Number of members, a power of two, among which a program selects its tensors without a
+    branch; it branches around the others."""
 
 
 @frozen
 class TiledTemplate:
-    """A template's kernel, which its language writes as a whole: only what is to be tuned is seen
-    of its decisions."""
+    """A template kernel, which the kernel language generates as a whole: of its tiling, only the
+    tuning parameters are visible."""
 
     kernel: TemplateKernel = field(validator=exactly(TemplateKernel))
     choices: tuple[Choice, ...] = field(default=(), validator=a_tuple)
@@ -359,20 +381,20 @@ class TiledTemplate:
 
 @frozen
 class Repeat:
-    """`repeat k5 of k1`: a kernel that is another one of the program but for the names of its
-    values and parameters. Launches pass those by position: one text serves both."""
+    """`repeat k5 of k1`: a kernel that equals an earlier one up to the names of its values and
+    parameters. Launches pass parameters by position, so both share one generated function."""
 
     name: str = field(validator=identifier)
     kernel: str = field(validator=identifier)
 
 
 Tiled = TiledKernel | TiledGroup | TiledTemplate | Repeat
-"""What a program holds of a launch."""
+"""An entry of a `TileProgram`."""
 
 
 @frozen
 class TileProgram(Shown):
-    """The kernels of a schedule, tiled, with what is known of their sizes."""
+    """The tiled kernels of a schedule, with the facts about their sizes."""
 
     name: str = field(validator=identifier)
     kernels: tuple[Tiled, ...] = field(validator=a_tuple)
@@ -381,7 +403,7 @@ class TileProgram(Shown):
 
     @property
     def device(self) -> Device:
-        """Where the kernels run, all of them on devices of one type: that of the first."""
+        """The device of the first kernel; all kernels run on devices of the same type."""
         first = self.kernels[0]
-        assert not isinstance(first, Repeat), "a repeat stands after its kernel"
+        assert not isinstance(first, Repeat), "a repeat follows its kernel"
         return first.device if isinstance(first, TiledGroup) else first.kernel.device

@@ -1,4 +1,4 @@
-"""Text to Tile IR: the reverse of `gyrator_ir.tile.print`, form by form."""
+"""Parser of Tile IR, the inverse of `gyrator_ir.tile.print`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -46,10 +46,10 @@ _TUNED = ("choices", "candidates")
 
 
 def parse(text: str) -> TileProgram:
-    """Read one program. Blank lines, and lines that begin with `;`, are skipped.
+    """Parse one program. Blank lines and lines that begin with `;` are skipped.
 
     Raises:
-        ParseError: as `gyrator_ir.loop.parse.parse` does.
+        ParseError: as `gyrator_ir.loop.parse.parse`.
     """
     line = sole(text, KIND)
     name = read_header(line, KIND, VERSION)
@@ -62,16 +62,16 @@ def parse(text: str) -> TileProgram:
         "facts": read_facts(groups["facts"]) if groups["facts"] else ShapeFacts(),
         "kernels": tuple(map(_node, groups["kernels"])),
     }
-    found = build(line, TileProgram, values)
-    assert isinstance(found, TileProgram)
-    return found
+    program = build(line, TileProgram, values)
+    assert isinstance(program, TileProgram)
+    return program
 
 
 def _node(line: Line) -> Tiled:
     if line.text.startswith("repeat "):
-        found = REPEAT.read(Scanner(line), lambda lines: ())
-        assert isinstance(found, Repeat)
-        return found
+        repeat = REPEAT.read(Scanner(line), lambda lines: ())
+        assert isinstance(repeat, Repeat)
+        return repeat
     return _group(line) if line.text.startswith("group ") else _tile(line)
 
 
@@ -79,7 +79,7 @@ def _group(line: Line) -> TiledGroup:
     kernels = tuple(map(_tile, sections(line, {"tile": "kernels"})["kernels"]))
     if not all(isinstance(t, TiledKernel) for t in kernels):
         line.fail("a group has no templates")
-    numbers = {t.kernel.name: n for n, t in enumerate(kernels)}
+    indices = {t.kernel.name: n for n, t in enumerate(kernels)}
     s = Scanner(line)
     s.expect("group")
     values: dict[str, Any] = {"name": s.name(), "kernels": kernels}
@@ -90,12 +90,12 @@ def _group(line: Line) -> TiledGroup:
     values |= {part.attribute: part.read(s) for part in SHARED}
     s.end()
     for name in members:
-        if name not in numbers:
+        if name not in indices:
             line.fail(f"there is no kernel {name!r} below")
-    values["members"] = tuple(numbers[name] for name in members)
-    found = build(line, TiledGroup, values)
-    assert isinstance(found, TiledGroup)
-    return found
+    values["members"] = tuple(indices[name] for name in members)
+    group = build(line, TiledGroup, values)
+    assert isinstance(group, TiledGroup)
+    return group
 
 
 def _tile(line: Line) -> TiledKernel | TiledTemplate:
@@ -132,9 +132,9 @@ def _tile(line: Line) -> TiledKernel | TiledTemplate:
             values[name] = items[0] if items else None
         else:
             values[name] = items
-    found = build(line, TiledKernel, values)
-    assert isinstance(found, TiledKernel)
-    return found
+    tiled = build(line, TiledKernel, values)
+    assert isinstance(tiled, TiledKernel)
+    return tiled
 
 
 def _template(
@@ -145,9 +145,9 @@ def _template(
             values[name] = tuple(map(_item, lines))
         elif lines:
             lines[0].fail("expected the choices and candidates of a template")
-    found = build(line, TiledTemplate, values)
-    assert isinstance(found, TiledTemplate)
-    return found
+    template = build(line, TiledTemplate, values)
+    assert isinstance(template, TiledTemplate)
+    return template
 
 
 def _loop(line: Line) -> Any:
@@ -172,9 +172,9 @@ def _names(line: Line, word: str) -> tuple[str, ...]:
 def _expressions(line: Line) -> tuple[Expr, ...]:
     s = Scanner(line.leaf())
     s.expect("plain")
-    found: tuple[Expr, ...] = EXPRESSIONS.read(s)
+    expressions: tuple[Expr, ...] = EXPRESSIONS.read(s)
     s.end()
-    return found
+    return expressions
 
 
 def _item(line: Line) -> Any:

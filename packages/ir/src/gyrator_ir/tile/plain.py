@@ -1,4 +1,4 @@
-"""Kernels without decisions: what the first tile pass is given."""
+"""Untiled kernels, the input of the first tile pass."""
 
 from gyrator_ir.body.nodes import Reduce, Store, StoreMode
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
@@ -14,7 +14,7 @@ from gyrator_ir.tile.nodes import (
 
 
 def untiled(kernel: Launchable) -> TiledKernel | TiledGroup | TiledTemplate:
-    """Return a kernel as plain loops: a unit of work for each point, its elements one by one."""
+    """Return a kernel as scalar loops, with one unit of work per point."""
     if isinstance(kernel, KernelGroup):
         kernels = tuple(map(_plain, kernel.kernels))
         return TiledGroup(kernel.name, kernel.device, kernels, kernel.members)

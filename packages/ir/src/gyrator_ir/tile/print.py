@@ -1,4 +1,4 @@
-"""Tile IR to text. `parse(show(p)) == p` for every program that verifies."""
+"""Printer of Tile IR. `parse(show(p)) == p` for every program that verifies."""
 
 from gyrator_ir.kernel.print import show_kernel
 from gyrator_ir.text.lines import indented
@@ -25,7 +25,7 @@ def show(program: TileProgram) -> str:
 
 
 def show_tiled(kernel: Tiled, writer: Writer) -> list[str]:
-    """Print a line `tile`, and below it the kernel and its decisions."""
+    """Print a line `tile`, followed by the kernel and its decisions, indented."""
     if isinstance(kernel, Repeat):
         return [REPEAT.head(kernel, writer)]
     if isinstance(kernel, TiledGroup):

@@ -1,4 +1,4 @@
-"""One iteration space for two operations: axes are split until both sides agree."""
+"""A common iteration space for two operations: axes are split until both sides agree."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -10,15 +10,16 @@ from gyrator_ir.expr import ONE, ZERO, Const, Expr, Sym, exact_quotient, linear,
 from gyrator_ir.expr import evaluate as evaluate_expr
 
 CACHE_SIZE = 1 << 12
-"""Refinements that are remembered, in a cache that nobody can observe."""
+"""Maximum number of cached refinements."""
 FIRST_SPLIT = 1000
-"""Axes that come from splitting others are numbered from here."""
+"""First number for axes that result from splitting."""
 GUESS = 8192
-"""Stands for a symbol when strides are sorted. A guess only orders; it is checked later."""
+"""Assumed value of a symbol when strides are sorted. It only affects order, and is verified
+later."""
 
 
 def guess(value: Expr) -> int:
-    """Return a typical value of a size, for choosing among alternatives that are all correct."""
+    """Return a typical value of a size, for choosing among correct alternatives."""
     if isinstance(value, Const):
         return value.value
     try:
@@ -29,7 +30,7 @@ def guess(value: Expr) -> int:
 
 @frozen
 class Refinement:
-    """The common axes of two lists, and what each old symbol is in terms of them."""
+    """The common axes of two lists, and each original axis as an expression over them."""
 
     dims: tuple[Axis, ...]
     left: Mapping[Sym, Expr]
@@ -40,28 +41,28 @@ class Refinement:
 
 
 def first_free(axes: Iterable[Axis]) -> int:
-    """Return a number from which on no axis is called `i<number>`.
+    """Return the smallest number such that no axis is named `i<number>` or higher.
 
-    Symbols of split axes are numbered from here, and not through the whole program, so that
-    repeated parts of a program get the same symbols and what was found out for one holds for all.
+    Split axes are numbered from here rather than consecutively through the program, so that
+    repeated parts of a program get the same symbols and share cache entries.
     """
-    taken = (int(a.symbol.name[1:]) for a in axes if a.symbol.name[1:].isdecimal())
-    return max([FIRST_SPLIT - 1, *taken]) + 1
+    numbers = (int(a.symbol.name[1:]) for a in axes if a.symbol.name[1:].isdecimal())
+    return max([FIRST_SPLIT - 1, *numbers]) + 1
 
 
 @lru_cache(CACHE_SIZE)
 def refine(left: tuple[Axis, ...], right: tuple[Axis, ...], free: int) -> Refinement | None:
-    """Split axes of both lists, read row-major, into one list; None if extents do not divide.
+    """Split the axes of both row-major lists into one common list; None if extents do not divide.
 
-    An axis of `left` that stays whole keeps its symbol; others are called `i<free>` and on, one for
-    each axis of the result at most.
+    An axis of `left` that is not split keeps its symbol. Other axes of the result are numbered
+    consecutively from `i<free>`.
     """
     dims: list[Axis] = []
     lefts: dict[Sym, list[tuple[Sym, Expr]]] = {a.symbol: [] for a in left}
     rights: dict[Sym, list[tuple[Sym, Expr]]] = {a.symbol: [] for a in right}
     ls = [a for a in left if a.extent is not ONE]
     rs = [a for a in right if a.extent is not ONE]
-    whole = True
+    left_whole = True
     left_weight: Expr = ONE
     right_weight: Expr = ONE
     left_extent = ls[-1].extent if ls else ONE
@@ -75,16 +76,16 @@ def refine(left: tuple[Axis, ...], right: tuple[Axis, ...], free: int) -> Refine
             extent, more_left, more_right = left_extent, None, q
         else:
             return None
-        stays = whole and more_left is None
+        stays = left_whole and more_left is None
         symbol = ls[-1].symbol if stays else Sym(f"i{free + len(dims)}")
         dims.append(Axis(symbol, extent))
         lefts[ls[-1].symbol].append((symbol, left_weight))
         rights[rs[-1].symbol].append((symbol, right_weight))
         if more_left is None:
             ls.pop()
-            left_weight, left_extent, whole = ONE, (ls[-1].extent if ls else ONE), True
+            left_weight, left_extent, left_whole = ONE, (ls[-1].extent if ls else ONE), True
         else:
-            left_weight, left_extent, whole = left_weight * extent, more_left, False
+            left_weight, left_extent, left_whole = left_weight * extent, more_left, False
         if more_right is None:
             rs.pop()
             right_weight, right_extent = ONE, (rs[-1].extent if rs else ONE)
@@ -103,11 +104,11 @@ def refine(left: tuple[Axis, ...], right: tuple[Axis, ...], free: int) -> Refine
 
 
 def _substitution(parts: dict[Sym, list[tuple[Sym, Expr]]]) -> dict[Sym, Expr]:
-    return {s: sum_of(d * w for d, w in found) for s, found in parts.items()}
+    return {s: sum_of(d * w for d, w in terms) for s, terms in parts.items()}
 
 
-def joined(first: Refinement, second: Refinement) -> Refinement:
-    """Return two refinements of disjoint axes as one."""
+def concatenated(first: Refinement, second: Refinement) -> Refinement:
+    """Return the concatenation of two refinements of disjoint axes."""
     return Refinement(
         first.dims + second.dims,
         {**first.left, **second.left},
@@ -117,8 +118,8 @@ def joined(first: Refinement, second: Refinement) -> Refinement:
     )
 
 
-def same(axes: tuple[Axis, ...]) -> Refinement:
-    """Return the refinement of two equal lists."""
+def identity(axes: tuple[Axis, ...]) -> Refinement:
+    """Return the refinement of two equal lists of axes."""
     maps: dict[Sym, Expr] = {a.symbol: a.symbol for a in axes}
     parts = {a.symbol: (a.symbol,) for a in axes}
     return Refinement(axes, maps, maps, parts, parts)
@@ -128,7 +129,7 @@ NOTHING = Refinement((), {}, {}, {}, {})
 
 
 def strides_in(address: Expr, axes: Sequence[Axis]) -> dict[Sym, Expr] | None:
-    """Return the stride of each axis in an address that is linear in all of them, else None."""
+    """Return the stride of each axis in an address; None if it is not linear in all of them."""
     split = linear(address, [a.symbol for a in axes])
     return None if split is None else split[0]
 
@@ -136,7 +137,7 @@ def strides_in(address: Expr, axes: Sequence[Axis]) -> dict[Sym, Expr] | None:
 def by_stride(
     axes: Sequence[Axis], strides: Mapping[Sym, Expr]
 ) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
-    """Split axes into those that an address moves along, largest stride first, and the rest."""
+    """Split axes into those with non-zero stride, largest stride first, and the others."""
     moving = [a for a in axes if strides[a.symbol] is not ZERO]
     rest = tuple([a for a in axes if strides[a.symbol] is ZERO])
     if len(moving) > 1:
@@ -145,7 +146,7 @@ def by_stride(
 
 
 def space(axes: Sequence[Axis]) -> int:
-    """Return a guess of how many points a list of axes has."""
+    """Return the typical number of iterations of a list of axes."""
     total = 1
     for a in axes:
         total *= guess(a.extent)

@@ -1,4 +1,4 @@
-"""A cluster: operations that become one kernel, seen from outside."""
+"""A cluster: operations that become one kernel, summarized by their accesses."""
 
 from collections.abc import Mapping
 
@@ -11,76 +11,77 @@ from gyrator_scheduler.access import LOOPS, inner_of, is_indirect, points_of, st
 from gyrator_scheduler.ranges import Ranges
 
 ORDERED_KINDS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
-"""Folds that number the positions they walk, so that the order of axes is part of their meaning."""
+"""Reductions that return positions, so that the order of their axes is part of their meaning."""
 
 
 @frozen
 class Written:
-    """How a cluster writes a buffer."""
+    """The store of a cluster to a buffer."""
 
     address: Expr
     inner: bool
-    """Stored for every value of the inner axes, rather than once a point."""
+    """Stored in every iteration of the inner axes, not once per parallel iteration."""
     plain: bool
-    """Every element is simply set, at an address known from the axes: readers can be handed the
-    value instead."""
+    """Every element is set once, unmasked, at an address that depends on the axes only: readers can
+    use the value directly."""
 
 
 @define(eq=False)
 class Member:
-    """One operation of a cluster, and its axes in terms of the cluster's."""
+    """One operation of a cluster, with its axes as expressions over the cluster's axes."""
 
     index: int
     """Position in the program."""
     op: LoopOperation
     axes: dict[Sym, Expr]
     inner: bool
-    """Runs for every value of the inner axes (always true of reductions, scans and sorts)."""
+    """Runs in every iteration of the inner axes (always true for reductions, scans and sorts)."""
 
 
 @define(eq=False)
 class Cluster:
-    """Operations in one iteration space, points by inner axes. Mutable: fusion's working state."""
+    """Operations in one iteration space of parallel and inner axes. Mutable working state of
+    fusion."""
 
     id: int
     call: Operation | None = None
-    """The operation, when it is not a loop and so stays alone."""
+    """The operation, if it is not a loop. Such a cluster is never joined."""
     points: tuple[Axis, ...] = ()
     inner: tuple[Axis, ...] = ()
     members: list[Member] = field(factory=list)
     loads: dict[str, dict[Expr, bool]] = field(factory=dict)
-    """For each buffer the addresses read, and whether at inner level."""
+    """For each buffer, the addresses it is read at, and whether that is at the inner level."""
     stores: dict[str, Written] = field(factory=dict)
     size: int = 0
-    folds: int = 0
-    """How many of its members are reductions."""
+    reductions: int = 0
+    """Number of members that are reductions."""
     ordered: bool = False
-    """The order of the inner axes matters to a member."""
+    """The result of a member depends on the order of the inner axes."""
     scans: bool = False
     alone: bool = False
-    """Joins no other: a sort, or a collective over a single element."""
+    """Never joined: a sort, or a reduction or scan over a single element."""
     mutates: bool = False
     """Reads and overwrites one buffer."""
     before: dict[int, None] = field(factory=dict)
     after: dict[int, None] = field(factory=dict)
     refusals: dict[int, str] = field(factory=dict)
-    """Reason by position of an operation in the other cluster."""
+    """Reasons for refused fusions, by the position of an operation in the other cluster."""
     form: tuple[int, tuple[str, ...]] | None = None
-    """What `Matches` knows of it; None once it has changed."""
+    """Structure of the cluster as cached by `MatchCache`; None after a change."""
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """Points, then inner axes."""
+        """Parallel axes, then inner axes."""
         return self.points + self.inner
 
     @property
     def first(self) -> int:
-        """Position of the member that comes first in the program."""
+        """Position of the first member in the program."""
         return min(m.index for m in self.members) if self.members else self.id
 
 
 def singleton(index: int, op: Operation) -> Cluster:
-    """Return a cluster of one operation. Axes of extent 1 disappear."""
+    """Return a cluster of one operation. Axes of extent 1 are dropped."""
     if not isinstance(op, LOOPS):
         return Cluster(index, call=op)
     inner_axes = inner_of(op)
@@ -100,7 +101,7 @@ def singleton(index: int, op: Operation) -> Cluster:
     below = bool(inner)
     body = statements_of(op)
     c.size = len(body)
-    c.folds = int(isinstance(op, Reduction))
+    c.reductions = int(isinstance(op, Reduction))
     binds = False
     for s in body:
         match s:
@@ -114,8 +115,8 @@ def singleton(index: int, op: Operation) -> Cluster:
                     and buffer not in c.stores
                     and not (binds and is_indirect(address))
                 )  # fmt: skip
-                here = below and not isinstance(op, Reduction)
-                c.stores[buffer] = Written(address, here, plain)
+                stored_inner = below and not isinstance(op, Reduction)
+                c.stores[buffer] = Written(address, stored_inner, plain)
             case Bind():
                 binds = True
             case Reduce(kind=kind) if kind in ORDERED_KINDS:
@@ -129,16 +130,17 @@ def singleton(index: int, op: Operation) -> Cluster:
 def moved(
     c: Cluster, mapping: Mapping[Sym, Expr], axes: tuple[Axis, ...], ranges: Ranges, inner: bool
 ) -> None:
-    """Rewrite a cluster's addresses for new axes; with `inner`, its members run at inner level."""
+    """Rewrite a cluster's addresses to new axes. With `inner`, its members move to the inner
+    level."""
     changed = any(new is not old for old, new in mapping.items())
-    known: dict[Expr, Expr] = {}
+    cached: dict[Expr, Expr] = {}
 
     def at(e: Expr) -> Expr:
         if not changed:
             return e
-        new = known.get(e)  # most buffers are touched at the same few addresses
+        new = cached.get(e)  # most buffers are accessed at the same few addresses
         if new is None:
-            new = known[e] = ranges.simplify(subs(e, mapping), axes)
+            new = cached[e] = ranges.simplify(subs(e, mapping), axes)
         return new
 
     if changed:
@@ -149,7 +151,7 @@ def moved(
     c.form = None
     for m in c.members:
         m.inner = m.inner or inner
-    for buffer, found in c.loads.items():
-        c.loads[buffer] = {at(e): level or inner for e, level in found.items()}
+    for buffer, addresses in c.loads.items():
+        c.loads[buffer] = {at(e): level or inner for e, level in addresses.items()}
     for buffer, w in c.stores.items():
         c.stores[buffer] = Written(at(w.address), w.inner or inner, w.plain)

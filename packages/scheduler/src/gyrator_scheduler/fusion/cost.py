@@ -1,4 +1,4 @@
-"""What statements cost, by the op table: for choosing between computing again and keeping."""
+"""Cost of statements by the op table, for choosing between recomputing and storing a value."""
 
 from gyrator_ir.body.nodes import Bind, Let, Load, ScanStep, SortStep
 from gyrator_ir.body.ops import OPS
@@ -6,13 +6,13 @@ from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_scheduler.access import is_indirect
 
 NEVER = 1 << 30
-"""Cost of what must not be computed again."""
+"""Cost of statements that must not be recomputed."""
 CHEAP = 10
-"""Up to this cost, a pass over a row computes a value again rather than keep it."""
+"""Maximum cost at which a later stage recomputes a value instead of loading it."""
 
 
 def statement_cost(s: KernelStatement) -> int:
-    """Return the cost of one evaluation, an addition being 1."""
+    """Return the cost of one evaluation, relative to an addition."""
     match s:
         case Let(op=op):
             return OPS[op].cost

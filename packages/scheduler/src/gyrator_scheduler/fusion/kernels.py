@@ -1,4 +1,4 @@
-"""Kernels from clusters: names, canonical symbols, parameters."""
+"""Construction of kernels: names, canonical symbols, parameters."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -21,13 +21,14 @@ MAX_NAME = 60
 def kernel_of(
     name: str,
     device: Device,
-    made: Assembled,
+    assembled: Assembled,
     buffers: Mapping[str, Buffer],
     origins: tuple[int, ...],
     numerics: Numerics,
 ) -> Kernel:
-    """Return the kernel of what was assembled: axes merged and renamed, parameters listed."""
-    points, inner, stages, locals_ = _merged(made)
+    """Return the kernel for an assembled cluster, with merged and renamed axes and its
+    parameters."""
+    points, inner, stages, locals_ = _merged(assembled)
     axes: dict[Sym, Expr] = {a.symbol: Sym(f"i{n}") for n, a in enumerate(points)}
     axes |= {a.symbol: Sym(f"r{n}") for n, a in enumerate(inner)}
     new_stages = tuple(
@@ -51,22 +52,25 @@ def kernel_of(
 
 
 def _merged(
-    made: Assembled,
+    assembled: Assembled,
 ) -> tuple[tuple[Axis, ...], tuple[Axis, ...], tuple[Stage, ...], tuple[Local, ...]]:
-    """Merge points with points and inner axes with inner axes, where all addresses allow."""
-    if len(made.points) < 2 and len(made.inner) < 2:
-        return made.points, made.inner, made.stages, made.locals
-    new = addresses(s for stage in made.stages for s in stage.body)
-    points = merge(made.points, new)
-    inner = merge(made.inner, new)
-    stages = tuple(Stage(s.level, with_expressions(s.body, new.__getitem__)) for s in made.stages)
-    return points, inner, stages, made.locals
+    """Merge parallel axes with each other and inner axes with each other, if all addresses allow
+    it."""
+    if len(assembled.points) < 2 and len(assembled.inner) < 2:
+        return assembled.points, assembled.inner, assembled.stages, assembled.locals
+    new = addresses(s for stage in assembled.stages for s in stage.body)
+    points = merge(assembled.points, new)
+    inner = merge(assembled.inner, new)
+    stages = tuple(
+        Stage(s.level, with_expressions(s.body, new.__getitem__)) for s in assembled.stages
+    )
+    return points, inner, stages, assembled.locals
 
 
 def parameters_of(
     body: Sequence[KernelStatement], locals_: set[str], buffers: Mapping[str, Buffer]
 ) -> tuple[Buffer, ...]:
-    """Return buffers loaded from by first use, then the others by first use."""
+    """Return the loaded buffers in order of first use, then those that are only stored to."""
     names = dict.fromkeys(s.buffer for s in body if isinstance(s, Load))
     names |= dict.fromkeys(s.buffer for s in body if isinstance(s, Store) and s.buffer not in names)
     return tuple(buffers[n].parts for n in names if n not in locals_)
@@ -75,21 +79,21 @@ def parameters_of(
 def sizes_of(
     body: Iterable[KernelStatement], axes: Iterable[Axis], locals_: Iterable[Local]
 ) -> tuple[Sym, ...]:
-    """Return the size symbols that a kernel mentions, sorted by name."""
-    found: set[Sym] = set()
+    """Return the size symbols that a kernel uses, sorted by name."""
+    symbols: set[Sym] = set()
     for s in body:
         for e in expressions(s):
-            found |= e.free_symbols
+            symbols |= e.free_symbols
     for a in axes:
-        found |= a.extent.free_symbols
+        symbols |= a.extent.free_symbols
     for x in locals_:
-        found |= x.extent.free_symbols
-    sizes = [s for s in found if s.kind in (SymKind.SIZE, SymKind.UNBACKED)]
+        symbols |= x.extent.free_symbols
+    sizes = [s for s in symbols if s.kind in (SymKind.SIZE, SymKind.UNBACKED)]
     return tuple(sorted(sizes, key=lambda s: s.name))
 
 
 def short_name(origins: Iterable[int], table: Sequence[Origin]) -> str:
-    """Return what the operations do, `add_gelu`, from the targets of their origins."""
+    """Return a descriptive name such as `add_gelu`, from the targets of the origins."""
     words: list[str] = []
     for row in origins:
         if row >= len(table):
@@ -102,7 +106,7 @@ def short_name(origins: Iterable[int], table: Sequence[Origin]) -> str:
 
 @lru_cache(1 << 10)
 def _word(target: str) -> str:
-    """Return the name of an op as a word, in a cache that nobody can observe."""
+    """Return the name of an op as an identifier. Cached: the result depends on the name only."""
     parts = target.split(".")
     word = parts[1] if len(parts) > 1 else parts[0]
     return "".join(ch if ch.isalnum() and ch.isascii() else "_" for ch in word).strip("_")
@@ -115,11 +119,11 @@ def numbered(number: int, words: str) -> str:
 
 
 def canonical(kernel: Kernel) -> tuple[Kernel, tuple[str, ...], tuple[Sym, ...]]:
-    """Return the kernel with its parameters called `p0`, `p1`, ..., values `v0`, `v1`, ... and
-    loaded indices `t0`, `t1`, ..., and the names and sizes that a launch passes."""
+    """Return the kernel with parameters named `p0`, `p1`, ..., values `v0`, `v1`, ... and loaded
+    indices `t0`, `t1`, ..., and the buffer names and sizes that a launch passes."""
     buffers = {b.name: f"p{n}" for n, b in enumerate(kernel.parameters)}
     rows = {x.name: f"l{n}" for n, x in enumerate(kernel.locals)}
-    places = {**buffers, **rows}
+    renaming = {**buffers, **rows}
     names: dict[str, str] = {}
     symbols: dict[Sym, Expr] = {}
     stages: list[Stage] = []
@@ -131,7 +135,7 @@ def canonical(kernel: Kernel) -> tuple[Kernel, tuple[str, ...], tuple[Sym, ...]]
             if isinstance(s, Bind):
                 symbols[s.symbol] = Sym(f"t{len(symbols)}")
             change = partial(subs, mapping=symbols) if symbols else None
-            body.append(rewritten(s, names, change, places, symbols))
+            body.append(rewritten(s, names, change, renaming, symbols))
         stages.append(Stage(stage.level, tuple(body)))
     new = evolve(
         kernel,

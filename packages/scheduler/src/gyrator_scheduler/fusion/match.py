@@ -1,4 +1,4 @@
-"""Whether two clusters fit into one iteration space, and how."""
+"""Matching of two clusters in a common iteration space."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -12,10 +12,10 @@ from gyrator_scheduler.fusion.axes import (
     NOTHING,
     Refinement,
     by_stride,
+    concatenated,
     first_free,
-    joined,
+    identity,
     refine,
-    same,
     space,
     strides_in,
 )
@@ -24,41 +24,41 @@ from gyrator_scheduler.ranges import Ranges
 
 MAX_ANCHORS = 4
 MAX_BUFFERS = 96
-LONG = 64
-"""A row with fewer elements than this, for each lane of a core, takes no longer than handing it to
-another kernel, which has more points to share it among."""
+LONG_ROW = 64
+"""Minimum row length, in elements per adjacent point, from which a separate kernel for the row,
+with more parallelism, repays its launch."""
 
 
 @frozen
 class Joint:
-    """The common space of two clusters, `first` running before `second`."""
+    """The common iteration space of two clusters; `first` runs before `second`."""
 
     points: tuple[Axis, ...]
     inner: tuple[Axis, ...]
     first: Mapping[Sym, Expr]
     second: Mapping[Sym, Expr]
     first_inner: bool
-    """The first had no inner axes and now runs along those of the second."""
+    """The first cluster has no inner axes and moves into those of the second."""
     second_inner: bool
 
 
 @frozen
 class Refused:
-    """Two clusters stay apart."""
+    """Two clusters are not fused."""
 
     reason: str
-    """A sentence, with `{}` for the buffer that it is about."""
+    """The reason as a sentence, with `{}` for the buffer that it concerns."""
     buffer: str = ""
 
     @property
     def text(self) -> str:
-        """The reason in words."""
+        """The reason with the buffer's name."""
         return self.reason.format(self.buffer)
 
 
 @frozen
 class _Layout:
-    """Axes in common, before memory is looked at."""
+    """A common iteration space, before memory accesses are checked."""
 
     points: tuple[Axis, ...]
     inner: tuple[Axis, ...]
@@ -72,21 +72,24 @@ def match(
     ranges: Ranges,
     heuristics: Heuristics,
 ) -> Joint | Refused:
-    """Find a common space in which every value passed from `first` to `second` is passed at one
-    point, trying the layouts of the buffers that both touch."""
-    never = _never(first, second, heuristics)
-    if never:
-        return Refused(never)
-    swap = _keeps_axes(second, first)
+    """Return a common iteration space in which every value that `second` reads from `first` is
+    written and read in the same iteration, or the reason why there is none.
+
+    The candidates are derived from the layouts of the buffers that both access.
+    """
+    reason = _always_refused(first, second, heuristics)
+    if reason:
+        return Refused(reason)
+    swap = _prefers_second(second, first)
     left, right = (second, first) if swap else (first, second)
     free = first_free(left.axes + right.axes)
     problem = Refused("the iteration spaces have different extents")
     for anchor in _anchors(first, second):
-        pair = None if anchor is None else (anchor[::-1] if swap else anchor)
-        refinement = _refined(left, right, pair, free)
+        addresses = None if anchor is None else (anchor[::-1] if swap else anchor)
+        refinement = _refined(left, right, addresses, free)
         if refinement is None:
             continue
-        layout = _laid_out(left, right, refinement)
+        layout = _assign_roles(left, right, refinement)
         if isinstance(layout, str):
             problem = Refused(layout)
             continue
@@ -102,13 +105,13 @@ def match(
     return problem
 
 
-def _never(first: Cluster, second: Cluster, heuristics: Heuristics) -> str | None:
+def _always_refused(first: Cluster, second: Cluster, heuristics: Heuristics) -> str | None:
     if first.alone or second.alone:
-        return "a sort, or a fold of single elements, stays alone"
+        return "a sort, or a reduction of a single element, is not fused"
     if first.size + second.size > heuristics.fusion_statements:
         return f"together they exceed {heuristics.fusion_statements} statements"
-    if first.folds + second.folds > max(heuristics.fusion_folds, 1):
-        return f"together they fold more than {heuristics.fusion_folds} values"
+    if first.reductions + second.reductions > max(heuristics.fusion_folds, 1):
+        return f"together they reduce more than {heuristics.fusion_folds} values"
     if len(first.loads) + len(second.loads) + len(first.stores) + len(second.stores) > MAX_BUFFERS:
         return f"together they touch more than {MAX_BUFFERS} buffers"
     if first.inner and second.inner and (first.scans or second.scans):
@@ -116,8 +119,8 @@ def _never(first: Cluster, second: Cluster, heuristics: Heuristics) -> str | Non
     return None
 
 
-def _keeps_axes(second: Cluster, first: Cluster) -> bool:
-    """Whether the axes of `second`, and not those of `first`, should be kept."""
+def _prefers_second(second: Cluster, first: Cluster) -> bool:
+    """Return whether to keep the axes of `second` rather than those of `first`."""
     if bool(first.inner) != bool(second.inner):
         return bool(second.inner)
     if first.ordered != second.ordered:
@@ -126,26 +129,26 @@ def _keeps_axes(second: Cluster, first: Cluster) -> bool:
 
 
 def _anchors(first: Cluster, second: Cluster) -> Iterator[tuple[Expr, Expr] | None]:
-    """Yield pairs of addresses of buffers that both touch, best ones first; then None, for
-    matching axes by order alone."""
-    seen: set[tuple[Expr, Expr]] = set()
-    passed = []
+    """Yield pairs of addresses of buffers that both access, the best first; then None, for
+    matching axes by their order alone."""
+    visited: set[tuple[Expr, Expr]] = set()
+    forwarded = []
     if len(first.stores) <= len(second.loads):
-        passed = [b for b in first.stores if b in second.loads]
+        forwarded = [b for b in first.stores if b in second.loads]
     else:
-        passed = [b for b in second.loads if b in first.stores]
-    for b in passed[:MAX_ANCHORS]:
+        forwarded = [b for b in second.loads if b in first.stores]
+    for b in forwarded[:MAX_ANCHORS]:
         address = next(iter(second.loads[b]))
         pair = (first.stores[b].address, address)
-        if pair not in seen:
-            seen.add(pair)
+        if pair not in visited:
+            visited.add(pair)
             yield pair
     for n, b in enumerate(_shared(first, second)):
         if n == MAX_ANCHORS:
             break
         pair = (next(iter(first.loads[b])), next(iter(second.loads[b])))
-        if pair not in seen:
-            seen.add(pair)
+        if pair not in visited:
+            visited.add(pair)
             yield pair
     yield None
 
@@ -163,13 +166,13 @@ def _refined(
     anchor: tuple[Expr, Expr] | None,
     free: int,
 ) -> Refinement | None:
-    """Refine along the addresses of an anchor, and what they do not move along in order."""
-    if _alike(left, right) and (anchor is None or anchor[0] is anchor[1]):
-        return same(left.axes)
+    """Match axes by the strides of an anchor's addresses, and axes of stride 0 by their order."""
+    if _have_same_axes(left, right) and (anchor is None or anchor[0] is anchor[1]):
+        return identity(left.axes)
     if anchor is None:
-        whole = refine(left.axes, right.axes, free)
-        if whole is not None or bool(left.inner) == bool(right.inner):
-            return whole
+        refinement = refine(left.axes, right.axes, free)
+        if refinement is not None or bool(left.inner) == bool(right.inner):
+            return refinement
         return refine(left.points, right.points, free)
     left_strides = strides_in(anchor[0], left.axes)
     right_strides = strides_in(anchor[1], right.axes)
@@ -182,11 +185,11 @@ def _refined(
         return None
     free += len(moving.dims)
     rest = refine(left_rest, right_rest, free) if left_rest and right_rest else NOTHING
-    return None if rest is None else joined(moving, rest)
+    return None if rest is None else concatenated(moving, rest)
 
 
-def _alike(left: Cluster, right: Cluster) -> bool:
-    """Whether two clusters have the same points and the same inner axes, under the same names."""
+def _have_same_axes(left: Cluster, right: Cluster) -> bool:
+    """Return whether two clusters have the same axes, with the same names and levels."""
     a, b = left.axes, right.axes
     return (
         len(a) == len(b)
@@ -195,13 +198,14 @@ def _alike(left: Cluster, right: Cluster) -> bool:
     )
 
 
-def _laid_out(left: Cluster, right: Cluster, r: Refinement) -> _Layout | str:
-    """Give every common axis its role. `left` has inner axes if either has."""
+def _assign_roles(left: Cluster, right: Cluster, r: Refinement) -> _Layout | str:
+    """Assign each common axis to the parallel or the inner axes, or return the reason why that is
+    impossible. If only one cluster has inner axes, it is `left`."""
     if any(a.symbol not in r.right_parts for a in right.points):
         return "the other has axes that this one lacks"
     extents = {d.symbol: d for d in r.dims}
 
-    def spread(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+    def expand(axes: Sequence[Axis]) -> tuple[Axis, ...]:
         result: list[Axis] = []
         for a in axes:
             if a.symbol in r.left_parts:
@@ -210,16 +214,16 @@ def _laid_out(left: Cluster, right: Cluster, r: Refinement) -> _Layout | str:
                 result.append(a)
         return tuple(result)
 
-    points, inner = spread(left.points), spread(left.inner)
+    points, inner = expand(left.points), expand(left.inner)
     missing = [a for a in left.axes if a.symbol not in r.left_parts]
     if right.inner:
         if missing or any(a.symbol not in r.right_parts for a in right.inner):
             return "the reductions run over different ranges"
-        folded = [p for a in right.inner for p in r.right_parts[a.symbol]]
-        if set(folded) != {a.symbol for a in inner}:
+        reduced = [p for a in right.inner for p in r.right_parts[a.symbol]]
+        if set(reduced) != {a.symbol for a in inner}:
             return "the reductions run over different axes"
-        if right.ordered and folded != [a.symbol for a in inner]:
-            return "the positions that a reduction numbers would change"
+        if right.ordered and reduced != [a.symbol for a in inner]:
+            return "the positions that an arg-reduction returns would change"
         return _Layout(points, inner, False, False)
     if not left.inner:
         if missing:
@@ -233,11 +237,11 @@ def _laid_out(left: Cluster, right: Cluster, r: Refinement) -> _Layout | str:
         if left.scans:
             return "a scan shares its axis with pointwise operations only"
         return _Layout(points, inner, False, False)
-    return "the points of the reduction are not the points of the other"
+    return "the parallel axes of the reduction are not those of the other"
 
 
 def _conflict(first: Cluster, second: Cluster, joint: Joint, ranges: Ranges) -> Refused | None:
-    """Return why memory forbids one kernel, or None."""
+    """Return the memory dependence that forbids one kernel, or None."""
     axes = joint.points + joint.inner
 
     def at(e: Expr, mapping: Mapping[Sym, Expr]) -> Expr:
@@ -247,23 +251,25 @@ def _conflict(first: Cluster, second: Cluster, joint: Joint, ranges: Ranges) -> 
     for b in _common(first.stores, second.loads):
         w = first.stores[b]
         if not w.plain:
-            return Refused("{} is not simply set at each point before it is read", b)
-        place = at(w.address, joint.first)
-        if any(at(e, joint.second) is not place for e in second.loads[b]):
+            return Refused("{} is not stored unconditionally at each point before it is read", b)
+        address = at(w.address, joint.first)
+        if any(at(e, joint.second) is not address for e in second.loads[b]):
             return Refused("{} is read at other points than those that write it", b)
     for b in _common(second.stores, first.loads):
         w = second.stores[b]
-        walked = w.inner or joint.second_inner or joint.first_inner or any(first.loads[b].values())
-        if not w.plain or (joint.inner and walked):
+        traversed = (
+            w.inner or joint.second_inner or joint.first_inner or any(first.loads[b].values())
+        )
+        if not w.plain or (joint.inner and traversed):
             return Refused("{} is still read when it is overwritten", b)
-        place = at(w.address, joint.second)
-        if any(at(e, joint.first) is not place for e in first.loads[b]):
+        address = at(w.address, joint.second)
+        if any(at(e, joint.first) is not address for e in first.loads[b]):
             return Refused("{} is overwritten at other points than those that read it", b)
     for b in _common(first.stores, second.stores):
         return Refused("both write {}", b)
     for c, becomes_inner in ((first, joint.first_inner), (second, joint.second_inner)):
         if joint.inner and c.mutates and (c.inner or becomes_inner):
-            why = "one of them overwrites what it reads, and walks its axis more than once"
+            why = "one of them overwrites a buffer that it reads, and iterates its axis repeatedly"
             return Refused(why)
     return None
 
@@ -275,32 +281,32 @@ def _common(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
 def _unprofitable(
     first: Cluster, second: Cluster, joint: Joint, ranges: Ranges, heuristics: Heuristics
 ) -> Refused | None:
-    """Return why one kernel would be slower than two, or None."""
+    """Return the reason why one kernel would be slower than two, or None."""
     if joint.inner and (joint.first_inner or joint.second_inner) and heuristics.cores > 1:
         work = space(joint.points + joint.inner)
         few = space(joint.points) < heuristics.cores and work > heuristics.parallel_grain
-        if few and space(joint.inner) >= LONG * heuristics.adjacent_points:
-            return Refused("the reduction has too few points to share the work among threads")
+        if few and space(joint.inner) >= LONG_ROW * heuristics.adjacent_points:
+            return Refused("the reduction has too few points to use all threads")
     if _common(first.stores, second.loads):
         return None
     axes = joint.points + joint.inner
     for b in _shared(first, second):
         for e in first.loads[b]:
-            here = subs(e, joint.first)
-            if is_indirect(here):
+            address = subs(e, joint.first)
+            if is_indirect(address):
                 continue
-            here = ranges.simplify(here, axes)
+            address = ranges.simplify(address, axes)
             for f in second.loads[b]:
-                if ranges.simplify(subs(f, joint.second), axes) is not here:
+                if ranges.simplify(subs(f, joint.second), axes) is not address:
                     continue
-                if sum(a.symbol in here.free_symbols for a in axes) == len(axes):
+                if sum(a.symbol in address.free_symbols for a in axes) == len(axes):
                     return None
-                if not joint.inner and len(here.free_symbols) and _most(here, axes):
+                if not joint.inner and len(address.free_symbols) and _covers_most(address, axes):
                     return None
     return Refused("they share no data worth reading once")
 
 
-def _most(address: Expr, axes: tuple[Axis, ...]) -> bool:
-    """Whether an address moves along all but few of the points."""
+def _covers_most(address: Expr, axes: tuple[Axis, ...]) -> bool:
+    """Return whether an address varies along most of the iteration space."""
     moving = [a for a in axes if a.symbol in address.free_symbols]
     return space(axes) <= 4 * space(moving)

@@ -1,4 +1,4 @@
-"""From a cluster to a kernel: parts of operations are put into stages, values are handed on."""
+"""From a cluster to a kernel: operations are assigned to stages, and values passed between them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,19 +31,19 @@ from gyrator_scheduler.ranges import Ranges
 
 @frozen
 class Assembled:
-    """The inside of a kernel, in the cluster's symbols."""
+    """The axes, stages and locals of a kernel, in the symbols of its cluster."""
 
     points: tuple[Axis, ...]
     inner: tuple[Axis, ...]
     stages: tuple[Stage, ...]
     locals: tuple[Local, ...]
     spilled: tuple[str, ...]
-    """Buffers that had to go through memory after all."""
+    """Internal buffers that must be stored in memory nevertheless."""
 
 
 @define(eq=False)
 class _Part:
-    """Statements of one operation that run at one level."""
+    """The statements of one operation that run at one level."""
 
     member: Member
     inner: bool
@@ -54,7 +54,7 @@ class _Part:
 
 @define(eq=False)
 class _Produced:
-    """Where the value of a buffer is to be found."""
+    """The value stored in a buffer: its name, its stage, and its address in the buffer."""
 
     name: str
     stage: int
@@ -63,23 +63,26 @@ class _Produced:
 
 def assemble(
     cluster: Cluster,
-    wanted: set[str],
+    exported: set[str],
     buffers: Mapping[str, Buffer],
     heuristics: Heuristics,
     ranges: Ranges,
 ) -> Assembled:
-    """Lay a cluster out in stages. `wanted` are the buffers that others read: only those are
-    stored, and what passes cannot hand on otherwise."""
+    """Assign a cluster's operations to stages.
+
+    `exported` has the buffers that are read outside of the cluster. Only these are stored, and
+    buffers whose values cannot reach a later stage in another way.
+    """
     parts = _parts(cluster)
-    _place(parts)
-    builder = _Builder(cluster, wanted, buffers, heuristics, ranges, _uses(parts))
+    _assign_stages(parts)
+    builder = _Builder(cluster, exported, buffers, heuristics, ranges, _uses(parts))
     for part in parts:
         builder.emit(part)
     return builder.finish()
 
 
 def _parts(cluster: Cluster) -> list[_Part]:
-    """Split members into parts, in program order. A fold's results are stored at outer level."""
+    """Split members into parts, in program order. A reduction stores its results at outer level."""
     parts: list[_Part] = []
     for m in sorted(cluster.members, key=lambda m: m.index):
         if isinstance(m.op, Reduction):
@@ -87,17 +90,17 @@ def _parts(cluster: Cluster) -> list[_Part]:
             parts.append(_Part(m, False, m.op.stores))
         else:
             body = statements_of(m.op)
-            looks = any(isinstance(s, (ScanStep, SortStep)) for s in body)
-            parts.append(_Part(m, m.inner, body, collective=looks))
+            collective = any(isinstance(s, (ScanStep, SortStep)) for s in body)
+            parts.append(_Part(m, m.inner, body, collective=collective))
     return parts
 
 
-def _place(parts: list[_Part]) -> None:
-    """Number stages: inner ones even, outer ones odd; as early as possible, and then pointwise
-    inner parts as late as their readers allow."""
+def _assign_stages(parts: list[_Part]) -> None:
+    """Assign stage numbers: even for inner, odd for outer stages. Each part is placed as early as
+    possible, then pointwise inner parts as late as their readers allow."""
     writer: dict[str, _Part] = {}
     readers: dict[str, list[_Part]] = {}
-    folding: dict[int, _Part] = {}
+    reductions: dict[int, _Part] = {}
     followers: dict[int, list[_Part]] = {}
     for p in parts:
         before: list[_Part] = []
@@ -113,13 +116,13 @@ def _place(parts: list[_Part]) -> None:
                 case _:
                     pass
         p.stage = 0 if p.inner else -1
-        if p.member.index in folding:
-            p.stage = folding[p.member.index].stage + 1
+        if p.member.index in reductions:
+            p.stage = reductions[p.member.index].stage + 1
         for q in before:
             p.stage = max(p.stage, q.stage if q.inner is p.inner else q.stage + 1)
             followers.setdefault(id(q), []).append(p)
         if p.collective and isinstance(p.member.op, Reduction):
-            folding[p.member.index] = p
+            reductions[p.member.index] = p
     for p in reversed(parts):
         if p.inner and not p.collective and id(p) in followers:
             p.stage = min(q.stage if q.inner else q.stage - 1 for q in followers[id(p)])
@@ -127,7 +130,7 @@ def _place(parts: list[_Part]) -> None:
 
 @define(eq=False)
 class _Use:
-    """Where the operations of a kernel write and read a buffer, by stage and program position."""
+    """The first and last use of a buffer in a kernel, by stage and program position."""
 
     stage: int
     index: int
@@ -151,7 +154,7 @@ def _uses(parts: list[_Part]) -> dict[str, _Use]:
 
 @define(eq=False)
 class _Slot:
-    """Memory that hands values from one stage to a later one: a row of scratch, or the place of a
+    """Memory that passes values from one stage to a later one: a scratch row, or the memory of a
     result that is stored later. `user` is the buffer whose value it holds last."""
 
     name: str
@@ -160,18 +163,18 @@ class _Slot:
     user: str
     scratch: bool
     shared: bool = False
-    """It has held values of several buffers, so that a load from it must not be repeated later."""
+    """Reused for several buffers, so that a load from it must not be repeated in a later stage."""
     repeated: bool = False
-    """A load from it is repeated in a later stage, so that it must keep its value."""
+    """A load from it is repeated in a later stage, so that it must not be reused."""
 
 
 class _Slots:
-    """Chooses where values are kept between stages."""
+    """Chooses the memory that holds values between stages."""
 
     def __init__(
         self,
         cluster: Cluster,
-        wanted: set[str],
+        exported: set[str],
         produced: Mapping[str, _Produced],
         buffers: Mapping[str, Buffer],
         heuristics: Heuristics,
@@ -179,7 +182,7 @@ class _Slots:
         uses: Mapping[str, _Use],
     ) -> None:
         self.cluster = cluster
-        self.wanted = wanted
+        self.exported = exported
         self.produced = produced
         self.buffers = buffers
         self.ranges = ranges
@@ -189,30 +192,29 @@ class _Slots:
         self.all: list[_Slot] = []
         self.position = sum_of(_weights(cluster.inner))
 
-    def place(self, buffer: str, p: _Produced) -> _Slot | None:
-        """Return where to keep the value of a buffer; None if there is no place but its own
-        memory."""
+    def choose(self, buffer: str, p: _Produced) -> _Slot | None:
+        """Return a slot for the value of a buffer; None if only the buffer's own memory will do."""
         dtype = self.buffers[buffer].dtype
         slot = self._free_slot(buffer, p, dtype) or self._new_row(buffer, dtype)
-        slot = slot or self._result(buffer, p, dtype)
+        slot = slot or self._result_slot(buffer, p, dtype)
         if slot is not None:
             slot.user = buffer
         return slot
 
     def _free_slot(self, buffer: str, p: _Produced, dtype: DType) -> _Slot | None:
-        """Return a slot whose value has been read for the last time when `buffer` is stored."""
-        mine = self.uses[buffer]
+        """Return a slot whose value is dead when `buffer` is stored."""
+        use = self.uses[buffer]
         for slot in self.all:
             old = self.uses[slot.user]
-            over = old.last_stage <= p.stage and old.last_index <= mine.index
-            fits = slot.name not in self.uses or self._lasts(slot.name, buffer, p)
-            if over and fits and slot.dtype is dtype and not slot.repeated:
+            is_dead = old.last_stage <= p.stage and old.last_index <= use.index
+            fits = slot.name not in self.uses or self._outlives(slot.name, buffer, p)
+            if is_dead and fits and slot.dtype is dtype and not slot.repeated:
                 slot.shared = True
                 return slot
         return None
 
     def _new_row(self, buffer: str, dtype: DType) -> _Slot | None:
-        """Return a new row of scratch, if the row is known to fit."""
+        """Return a new scratch row, if it provably fits."""
         extent = product_of(a.extent for a in self.cluster.inner)
         most = self.ranges.facts.bounds(extent)[1]
         if most is None or most * dtype.size > self.scratch:
@@ -225,37 +227,37 @@ class _Slots:
         self.all.append(_Slot(name, self.position, dtype, buffer, True))
         return self.all[-1]
 
-    def _result(self, buffer: str, p: _Produced, dtype: DType) -> _Slot | None:
+    def _result_slot(self, buffer: str, p: _Produced, dtype: DType) -> _Slot | None:
         """Return the memory of a result that is stored after the last reader of `buffer`."""
-        taken = {slot.name for slot in self.all}
-        for name in sorted(self.wanted & set(self.uses) - taken):
-            if self.buffers[name].dtype is dtype and self._lasts(name, buffer, p):
+        used_names = {slot.name for slot in self.all}
+        for name in sorted(self.exported & set(self.uses) - used_names):
+            if self.buffers[name].dtype is dtype and self._outlives(name, buffer, p):
                 self.all.append(_Slot(name, p.address, dtype, buffer, False))
                 return self.all[-1]
         return None
 
-    def _lasts(self, result: str, buffer: str, p: _Produced) -> bool:
-        """Whether a result is stored at the same address as `buffer`, after all that read it, and
-        holds nothing that anyone else reads."""
-        written, mine, end = self.cluster.stores[result], self.uses[buffer], self.uses[result]
+    def _outlives(self, result: str, buffer: str, p: _Produced) -> bool:
+        """Return whether a result is stored at the same address as `buffer`, after the last use of
+        `buffer`, and its memory is not read before."""
+        written, use, end = self.cluster.stores[result], self.uses[buffer], self.uses[result]
         return (
             written.plain
             and written.inner
             and written.address is p.address
             and result not in self.cluster.loads
             and result not in self.produced
-            and mine.last_stage <= end.stage
-            and mine.last_index <= end.index
+            and use.last_stage <= end.stage
+            and use.last_index <= end.index
         )
 
 
 class _Builder:
-    """Emits statements stage by stage, each computation once where it is visible."""
+    """Emits statements stage by stage, and reuses equal computations that are visible."""
 
     def __init__(
         self,
         cluster: Cluster,
-        wanted: set[str],
+        exported: set[str],
         buffers: Mapping[str, Buffer],
         heuristics: Heuristics,
         ranges: Ranges,
@@ -264,20 +266,22 @@ class _Builder:
         self.slot_of: dict[str, _Slot] = {}
         self.points, self.inner = cluster.points, cluster.inner
         self.axes = cluster.axes
-        self.wanted = set(wanted)
+        self.exported = set(exported)
         self.buffers = buffers
         self.ranges = ranges
         self.spilled: list[str] = []
         self.stages: dict[int, list[KernelStatement]] = {}
         self.produced: dict[str, _Produced] = {}
-        self.same: dict[int, dict[Any, Any]] = {}
-        self.makers: dict[str | Sym, tuple[int, int]] = {}
-        self.handed: dict[tuple[str, int], str] = {}
-        self.numbers = 0
-        self.symbols = 0
+        self.emitted: dict[int, dict[Any, Any]] = {}
+        self.definitions: dict[str | Sym, tuple[int, int]] = {}
+        self.forwarded: dict[tuple[str, int], str] = {}
+        self.value_count = 0
+        self.symbol_count = 0
         self.names: dict[int, dict[str, str]] = {}
         self.bound: dict[int, dict[Sym, Expr]] = {}
-        self.slots = _Slots(cluster, self.wanted, self.produced, buffers, heuristics, ranges, uses)
+        self.slots = _Slots(
+            cluster, self.exported, self.produced, buffers, heuristics, ranges, uses
+        )
 
     def emit(self, part: _Part) -> None:
         """Emit one part into its stage."""
@@ -293,20 +297,20 @@ class _Builder:
                     names[name] = value
                 case Store(buffer, index, value, mode, mask):
                     address, value = self._address(index, symbols), names[value]
-                    self.produced[buffer] = _Produced(value, self._home(value, part), address)
-                    if buffer in self.wanted:
+                    self.produced[buffer] = _Produced(value, self._stage_of(value, part), address)
+                    if buffer in self.exported:
                         mask = None if mask is None else names[mask]
                         self._append(Store(buffer, address, value, mode, mask), part.stage)
                 case _:
                     self._translate(s, part.stage, names, symbols)
 
     def finish(self) -> Assembled:
-        """Drop what nobody needs and return the kernel's inside."""
+        """Eliminate dead statements and return the assembled kernel."""
         needed: set[str] = set()
         symbols: set[Sym] = set()
         stages: list[Stage] = []
         for number in sorted(self.stages, reverse=True):
-            kept: list[KernelStatement] = []
+            body: list[KernelStatement] = []
             for s in reversed(self.stages[number]):
                 names = defined(s)
                 if names and needed.isdisjoint(names):
@@ -316,10 +320,10 @@ class _Builder:
                 needed.update(used(s))
                 for e in expressions(s):
                     symbols |= e.free_symbols
-                kept.append(s)
-            if kept:
+                body.append(s)
+            if body:
                 level = Level.INNER if self.inner and number % 2 == 0 else Level.OUTER
-                stages.append(Stage(level, tuple(reversed(kept))))
+                stages.append(Stage(level, tuple(reversed(body))))
         return Assembled(
             self.points,
             self.inner,
@@ -328,9 +332,9 @@ class _Builder:
             tuple(self.spilled),
         )
 
-    def _home(self, name: str, part: _Part) -> int:
-        """Return the stage in which a value lives."""
-        return self.makers[name][0] if name in self.makers else part.stage
+    def _stage_of(self, name: str, part: _Part) -> int:
+        """Return the stage that defines a value."""
+        return self.definitions[name][0] if name in self.definitions else part.stage
 
     def _address(self, e: Expr, symbols: Mapping[Sym, Expr]) -> Expr:
         new = subs(e, symbols)
@@ -339,19 +343,19 @@ class _Builder:
     def _append(self, s: KernelStatement, stage: int) -> None:
         body = self.stages.setdefault(stage, [])
         for name in defined(s):
-            self.makers[name] = (stage, len(body))
+            self.definitions[name] = (stage, len(body))
         if type(s) is Bind:
-            self.makers[s.symbol] = (stage, len(body))
+            self.definitions[s.symbol] = (stage, len(body))
         body.append(s)
 
-    def _known(self, key: object, stage: int) -> Any:
-        """Return what an equal statement made, if that is visible in a stage."""
-        here = self.same.get(stage)
-        if here is not None and key in here:
-            return here[key]
-        for number, found in self.same.items():
-            if number % 2 and number < stage and key in found:
-                return found[key]
+    def _lookup(self, key: object, stage: int) -> Any:
+        """Return the result of an equal statement that is visible in a stage, or None."""
+        local = self.emitted.get(stage)
+        if local is not None and key in local:
+            return local[key]
+        for number, values in self.emitted.items():
+            if number % 2 and number < stage and key in values:
+                return values[key]
         return None
 
     def _translate(
@@ -363,32 +367,38 @@ class _Builder:
     ) -> None:
         """Emit a statement under new names, unless an equal one is visible.
 
-        Names that are not in `names` are the kernel's own already.
+        Operands that are not in `names` are already names of the kernel.
         """
         key: tuple[object, ...]
         match s:
             case Let(name, op, args, dtype):
                 args = tuple([names.get(a, a) for a in args])
                 key = (Let, op, args, dtype)
-                known = self._known(key, stage)
-                names[name] = known or self._made(Let(self._fresh(), op, args, dtype), stage, key)
+                value_name = self._lookup(key, stage)
+                names[name] = value_name or self._define(
+                    Let(self._fresh(), op, args, dtype), stage, key
+                )
             case Load(name, buffer, index, mask):
                 address = self._address(index, symbols)
                 mask = None if mask is None else names.get(mask, mask)
                 key = (Load, buffer, address, mask)
-                known = self._known(key, stage)
-                names[name] = known or self._made(
+                value_name = self._lookup(key, stage)
+                names[name] = value_name or self._define(
                     Load(self._fresh(), buffer, address, mask), stage, key
                 )
             case Const(name, value, dtype):
                 key = (Const, repr(value), dtype)
-                known = self._known(key, stage)
-                names[name] = known or self._made(Const(self._fresh(), value, dtype), stage, key)
+                value_name = self._lookup(key, stage)
+                names[name] = value_name or self._define(
+                    Const(self._fresh(), value, dtype), stage, key
+                )
             case IndexValue(name, e, dtype):
                 e = self._address(e, symbols)
                 key = (IndexValue, e, dtype)
-                known = self._known(key, stage)
-                names[name] = known or self._made(IndexValue(self._fresh(), e, dtype), stage, key)
+                value_name = self._lookup(key, stage)
+                names[name] = value_name or self._define(
+                    IndexValue(self._fresh(), e, dtype), stage, key
+                )
             case Bind():
                 self._bind(s, stage, names, symbols)
             case Reduce() | ScanStep() | SortStep():
@@ -402,41 +412,43 @@ class _Builder:
         value, size = names.get(s.value, s.value), self._address(s.size, symbols)
         mask = None if s.mask is None else names.get(s.mask, s.mask)
         key = (Bind, value, size, s.wrap, s.check, mask)
-        known = self._known(key, stage)
-        if known is None:
-            known = Sym(f"t{self.symbols}")
-            self.symbols += 1
-            self._append(Bind(known, value, size, s.wrap, s.check, mask), stage)
-            self.same.setdefault(stage, {})[key] = known
-        symbols[s.symbol] = known
+        symbol = self._lookup(key, stage)
+        if symbol is None:
+            symbol = Sym(f"t{self.symbol_count}")
+            self.symbol_count += 1
+            self._append(Bind(symbol, value, size, s.wrap, s.check, mask), stage)
+            self.emitted.setdefault(stage, {})[key] = symbol
+        symbols[s.symbol] = symbol
 
     def _collective(
         self, s: Reduce | ScanStep | SortStep, stage: int, names: dict[str, str]
     ) -> None:
         step = renamed(s, names, {})
-        # Scans and sorts are never equal to others: they depend on the order of their body.
-        key: tuple[object, ...] = (len(self.makers), step)
+        # Scans and sorts are never shared: they depend on the order of their body.
+        key: tuple[object, ...] = (len(self.definitions), step)
         if isinstance(step, Reduce):
             key = (Reduce, step.kind, step.args, step.dtype)
-        known = self._known(key, stage)
-        if known is None:
-            known = tuple(self._fresh() for _ in s.names)
-            self._append(named(step, known), stage)
-            self.same.setdefault(stage, {})[key] = known
-        names.update(zip(s.names, known, strict=True))
+        results = self._lookup(key, stage)
+        if results is None:
+            results = tuple(self._fresh() for _ in s.names)
+            self._append(named(step, results), stage)
+            self.emitted.setdefault(stage, {})[key] = results
+        names.update(zip(s.names, results, strict=True))
 
-    def _made(self, s: Let | Load | Const | IndexValue, stage: int, key: tuple[object, ...]) -> str:
-        """Append a statement for itself and those equal to it; return its name."""
+    def _define(
+        self, s: Let | Load | Const | IndexValue, stage: int, key: tuple[object, ...]
+    ) -> str:
+        """Append a statement, record it for reuse, and return its name."""
         self._append(s, stage)
-        self.same.setdefault(stage, {})[key] = s.name
+        self.emitted.setdefault(stage, {})[key] = s.name
         return s.name
 
     def _fresh(self) -> str:
-        self.numbers += 1
-        return f"v{self.numbers}"
+        self.value_count += 1
+        return f"v{self.value_count}"
 
     def _masked(self, value: str, mask: str, buffer: str, stage: int) -> str:
-        """Return `value` where `mask` holds, else 0."""
+        """Return the name of `value` where `mask` is true, else 0."""
         dtype = self.buffers[buffer].dtype
         zero: bool | int | float
         zero = False if dtype is DType.BOOL else 0.0 if dtype.is_float else 0
@@ -446,26 +458,26 @@ class _Builder:
         return names["chosen"]
 
     def _value(self, buffer: str, stage: int) -> str:
-        """Return a name for what was stored in a buffer, visible in a stage."""
+        """Return a name for the value stored in a buffer that is visible in a stage."""
         p = self.produced[buffer]
         if p.stage == stage or not self._inner_only(p):
             return p.name
         key = (buffer, stage)
-        if key not in self.handed:
-            self.handed[key] = self._hand_over(buffer, p, stage)
-        return self.handed[key]
+        if key not in self.forwarded:
+            self.forwarded[key] = self._forward(buffer, p, stage)
+        return self.forwarded[key]
 
     def _inner_only(self, p: _Produced) -> bool:
-        """Whether a value is visible only in its own stage."""
+        """Return whether a value is visible only in its own stage."""
         if p.stage % 2:
             return False
-        stage, place = self.makers[p.name]
-        return not isinstance(self.stages[stage][place], Reduce)
+        stage, position = self.definitions[p.name]
+        return not isinstance(self.stages[stage][position], Reduce)
 
-    def _hand_over(self, buffer: str, p: _Produced, stage: int) -> str:
+    def _forward(self, buffer: str, p: _Produced, stage: int) -> str:
         names: dict[str, str] = {}
-        if buffer not in self.wanted:
-            steps = self._slice(p)
+        if buffer not in self.exported:
+            steps = self._cheap_slice(p)
             if steps is not None:
                 symbols: dict[Sym, Expr] = {}
                 for s in steps:
@@ -475,23 +487,23 @@ class _Builder:
             if slot is not None:
                 self._translate(Load("row", slot.name, slot.address), stage, names, {})
                 return names["row"]
-            self.wanted.add(buffer)
+            self.exported.add(buffer)
             self.spilled.append(buffer)
             self._append(Store(buffer, p.address, p.name), p.stage)
         self._translate(Load("memory", buffer, p.address), stage, names, {})
         return names["memory"]
 
-    def _slice(self, p: _Produced) -> list[KernelStatement] | None:
-        """Return the statements that make a value in its stage, if running them again is cheap."""
-        places: set[int] = set()
+    def _cheap_slice(self, p: _Produced) -> list[KernelStatement] | None:
+        """Return the statements of its stage that compute a value, if recomputing them is cheap."""
+        positions: set[int] = set()
         slots: list[_Slot] = []
         stack: list[str | Sym] = [p.name]
         price = 0
         while stack:
-            made = self.makers.get(stack.pop())
-            if made is None or made[0] != p.stage or made[1] in places:
+            definition = self.definitions.get(stack.pop())
+            if definition is None or definition[0] != p.stage or definition[1] in positions:
                 continue
-            s = self.stages[p.stage][made[1]]
+            s = self.stages[p.stage][definition[1]]
             if isinstance(s, Reduce):
                 continue
             if isinstance(s, Load):
@@ -499,7 +511,7 @@ class _Builder:
             price += statement_cost(s)
             if price > CHEAP:
                 return None
-            places.add(made[1])
+            positions.add(definition[1])
             stack.extend(used(s))
             for e in expressions(s):
                 stack.extend(x for x in e.free_symbols if x.kind is SymKind.INDIRECT)
@@ -507,12 +519,12 @@ class _Builder:
             return None
         for slot in slots:
             slot.repeated = True
-        return [self.stages[p.stage][n] for n in sorted(places)]
+        return [self.stages[p.stage][n] for n in sorted(positions)]
 
     def _slot(self, buffer: str, p: _Produced) -> _Slot | None:
-        """Return the slot that holds a value, which is stored there the first time."""
+        """Return the slot of a value; on first use, choose it and store the value there."""
         if buffer not in self.slot_of:
-            slot = self.slots.place(buffer, p)
+            slot = self.slots.choose(buffer, p)
             if slot is None:
                 return None
             self.slot_of[buffer] = slot
@@ -521,7 +533,7 @@ class _Builder:
 
 
 def _weights(axes: tuple[Axis, ...]) -> list[Expr]:
-    """Return the terms of the row-major position over some axes."""
+    """Return the terms of the row-major position over a list of axes."""
     terms: list[Expr] = []
     weight: Expr = product_of(())
     for a in reversed(axes):

@@ -1,4 +1,4 @@
-"""Instructions of the operations that are not kernels."""
+"""Instructions for operations that are not kernels."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 
@@ -48,7 +48,7 @@ from gyrator_scheduler.errors import SchedulerError
 from gyrator_scheduler.host.names import Names
 
 _LIBRARIES = frozenset({"aten", "prims", "gyrator"})
-"""Whose ops are torch's and the compiler's own, which a user cannot correct."""
+"""Namespaces of the ops of PyTorch and this compiler, which a user cannot correct."""
 
 
 def calls(
@@ -57,10 +57,10 @@ def calls(
     before: list[Instruction],
     work: list[Instruction],
 ) -> None:
-    """Append to `before` the views that a call needs, and to `work` the call.
+    """Append the views that a call needs to `before`, and the call itself to `work`.
 
     Raises:
-        SchedulerError: GY-SCHED-002, when a loop carries something that is not a tensor.
+        SchedulerError: GY-SCHED-002, when a loop carries a value that is not a tensor.
     """
     match node:
         case Extern():
@@ -94,18 +94,18 @@ def _values(args: Sequence[object], names: Names, before: list[Instruction]) -> 
 def _user_kernel(
     node: UserTritonKernel, names: Names, before: list[Instruction], work: list[Instruction]
 ) -> None:
-    given = {k: names.value(a, before) for k, a in node.args}
+    values = {k: names.value(a, before) for k, a in node.args}
     args = dict(node.args)
     for parameter, block in node.descriptors:
-        tensor, made = given[parameter], names.fresh("descriptor")
+        tensor, descriptor = values[parameter], names.fresh("descriptor")
         form = args[parameter]
         assert isinstance(tensor, Ref) and isinstance(form, TensorRef)
         sizes = tuple(Const(n) for n in _integers(block))
         size = Const(form.dtype.size)
-        work.append(TmaDescriptor(made, tensor.name, form.shape, sizes, size, stable=True))
-        given[parameter] = Ref(made)
+        work.append(TmaDescriptor(descriptor, tensor.name, form.shape, sizes, size, stable=True))
+        values[parameter] = Ref(descriptor)
     fixed = tuple((k, names.value(a, before)) for k, a in node.constants)
-    work.append(TritonLaunch(node.kernel, node.grid, tuple(given.items()), fixed))
+    work.append(TritonLaunch(node.kernel, node.grid, tuple(values.items()), fixed))
 
 
 def _integers(block: Arg) -> list[int]:
@@ -121,11 +121,11 @@ def _extern(node: Extern, names: Names, before: list[Instruction], work: list[In
 
 
 def separation(work: Sequence[Instruction], packed: Set[str]) -> list[Instruction]:
-    """Return what gives the results of a call storage of their own, if it has any. Tensors that a
-    library has packed have none that could be shared."""
+    """Return an instruction that gives the results of a call storage of their own, in case they
+    alias arguments. `packed` arguments, in a library's format, cannot be aliased."""
     for call in work:
         if isinstance(call, ExternCall) and call.out is None:
-            results = tuple(r for one in call.results for r in _tensors(one))
+            results = tuple(r for result in call.results for r in _tensors(result))
             others = dict.fromkeys(
                 n
                 for v in (*call.args, *dict(call.kwargs).values())
@@ -152,9 +152,10 @@ def _names(value: Value) -> Iterator[str]:
 def conformity(
     node: CallOperation, buffers: Mapping[str, Buffer], strict: bool
 ) -> list[Instruction]:
-    """Return what makes the tensors that a dispatcher op gave back what the program takes them for.
+    """Return instructions that convert the results of a dispatcher op to the dtypes, devices, sizes
+    and strides that its meta function promised.
 
-    `strict` asks ops of the user's to keep their word; a difference is then an error.
+    With `strict`, a difference is an error if the op is a custom op.
     """
     if not isinstance(node, Extern) or node.out is not None:
         return []
@@ -178,7 +179,7 @@ def _branch(node: CondOp, names: Names, before: list[Instruction], work: list[In
 
 
 def _initial(node: WhileOp | RepeatOp, names: Names, before: list[Instruction]) -> tuple[str, ...]:
-    found: list[str] = []
+    tensors: list[str] = []
     for arg in node.carried:
         if not isinstance(arg, TensorRef):
             raise SchedulerError.of(
@@ -186,8 +187,8 @@ def _initial(node: WhileOp | RepeatOp, names: Names, before: list[Instruction]) 
                 f"the loop {node.name} carries {arg!r}, which is not a tensor",
                 help="lower carried integers to one-element tensors",
             )
-        found.append(names.tensor(arg, before))
-    return tuple(found)
+        tensors.append(names.tensor(arg, before))
+    return tuple(tensors)
 
 
 def _loop(node: WhileOp, names: Names, before: list[Instruction], work: list[Instruction]) -> None:
@@ -220,20 +221,20 @@ def _repeat(
     following = tuple(names.fresh("next") for _ in initial)
     step = Sym(names.fresh("s_step"))
     operands = _values(node.operands, names, before)
-    given = (*operands, *map(Ref, node.stacks))
-    call = CallProgram(node.body, (step, *map(Ref, carried), *given), following)
+    arguments = (*operands, *map(Ref, node.stacks))
+    call = CallProgram(node.body, (step, *map(Ref, carried), *arguments), following)
     work.append(Repeat(step, node.count, carried, initial, (call,), following, node.results))
-    _separated(node, initial, given, work)
+    _separated(node, initial, arguments, work)
 
 
 def _separated(
     node: WhileOp | RepeatOp,
     initial: tuple[str, ...],
-    given: Sequence[Value],
+    arguments: Sequence[Value],
     work: list[Instruction],
 ) -> None:
-    """Give what a loop carried last memory of its own: where no step ran it is what it began with,
-    and a program may return what it was given."""
-    others = dict.fromkeys((*initial, *(name for value in given for name in _names(value))))
+    """Give the results of a loop storage of their own. They may alias its initial values, if no
+    iteration runs, and a body may return its arguments."""
+    others = dict.fromkeys((*initial, *(name for value in arguments for name in _names(value))))
     if node.results:
         work.append(Separate(node.results, tuple(others)))

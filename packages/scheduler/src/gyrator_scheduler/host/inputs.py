@@ -1,4 +1,4 @@
-"""Parameters of a host program, and the symbols that they bind."""
+"""Parameters of a host program, and the size symbols that they bind."""
 
 from collections.abc import Iterable, Set
 
@@ -17,10 +17,10 @@ from gyrator_ir.loop.nodes import Buffer, Input, OpaqueInput, SizeInput, TensorI
 
 
 def parameters(inputs: Iterable[Input]) -> tuple[Parameter, ...]:
-    """Return what the caller passes, in order."""
+    """Return the parameters of the host program, in order."""
     result: list[Parameter] = []
-    for given in inputs:
-        match given:
+    for program_input in inputs:
+        match program_input:
             case TensorInput(buffer=buffer):
                 result.append(Parameter(buffer.name, "tensor"))
             case SizeInput(name=name):
@@ -31,19 +31,19 @@ def parameters(inputs: Iterable[Input]) -> tuple[Parameter, ...]:
 
 
 def bind_inputs(inputs: Iterable[Input]) -> tuple[list[Instruction], set[Sym]]:
-    """Return instructions that bind size symbols, from integer parameters first, else from sizes
-    and strides of tensors, and the symbols they bind."""
+    """Return the instructions that bind size symbols, and the symbols bound. Symbols are bound from
+    integer parameters if possible, else from sizes and strides of tensors."""
     inputs = tuple(inputs)
     bound: set[Sym] = set()
     result: list[Instruction] = []
     checks: list[SizeInput] = []
-    for given in inputs:
-        if isinstance(given, SizeInput):
-            if isinstance(given.expr, Sym) and given.expr not in bound:
-                bound.add(given.expr)
-                result.append(BindParameter(given.expr, given.name))
+    for program_input in inputs:
+        if isinstance(program_input, SizeInput):
+            if isinstance(program_input.expr, Sym) and program_input.expr not in bound:
+                bound.add(program_input.expr)
+                result.append(BindParameter(program_input.expr, program_input.name))
             else:
-                checks.append(given)
+                checks.append(program_input)
     tensors = [g.buffer for g in inputs if isinstance(g, TensorInput) and not g.packed]
     for strides in (False, True):
         for b in tensors:
@@ -52,12 +52,15 @@ def bind_inputs(inputs: Iterable[Input]) -> tuple[list[Instruction], set[Sym]]:
                     bound.add(e)
                     result.append(BindSize(e, b.name, dim, strides))
     result.extend(_solved(tensors, bound))
-    for given in checks:
-        value = Sym(f"s_{given.name}")
-        result.append(BindParameter(value, given.name))
+    for program_input in checks:
+        value = Sym(f"s_{program_input.name}")
+        result.append(BindParameter(value, program_input.name))
         bound.add(value)
         result.append(
-            AssertTrue(eq(given.expr, value), f"the integer {given.name} is not {given.expr!r}")
+            AssertTrue(
+                eq(program_input.expr, value),
+                f"the integer {program_input.name} is not {program_input.expr!r}",
+            )
         )
     return result, bound
 
@@ -65,12 +68,10 @@ def bind_inputs(inputs: Iterable[Input]) -> tuple[list[Instruction], set[Sym]]:
 def check_inputs(
     inputs: Iterable[Input], bound: Set[Sym], used: Set[str], written: Set[str]
 ) -> list[Instruction]:
-    """Return checks of the tensors that the caller passes, as far as they are `used`.
+    """Return checks of the input tensors that are `used` and whose sizes are all `bound`.
 
-    One that is to be conjugated or negated when it is read is replaced by a copy, unless it is
+    An input with a pending conjugation or negation is replaced by a resolved copy, unless it is
     `written` to.
-
-    Sizes of symbols that nothing binds cannot be compared.
     """
     return [
         Conform(
@@ -87,7 +88,7 @@ def check_inputs(
 
 
 def _solved(tensors: Iterable[Buffer], bound: set[Sym]) -> list[Instruction]:
-    """Bind symbols that occur only in sizes such as `2*s0 + 1`, by solving for them."""
+    """Bind symbols that occur only in linear sizes such as `2*s0 + 1`, by solving for them."""
     result: list[Instruction] = []
     for b in tensors:
         for dim, e in enumerate(b.shape):
@@ -106,7 +107,7 @@ def _solved(tensors: Iterable[Buffer], bound: set[Sym]) -> list[Instruction]:
 
 
 def bind_results(created: Iterable[Buffer], bound: set[Sym]) -> list[Instruction]:
-    """Bind unbacked symbols that are known only from the sizes of a call's results."""
+    """Bind unbacked symbols that are determined by the sizes of a call's results."""
     result: list[Instruction] = []
     for b in created:
         for dim, e in enumerate(b.shape):

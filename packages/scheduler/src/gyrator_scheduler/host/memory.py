@@ -1,4 +1,4 @@
-"""Storage of created buffers: own allocations, taken-over storages, places in a pool."""
+"""Placement of temporary buffers in pools."""
 
 from bisect import bisect
 from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ ALIGNMENT = 64
 
 @frozen
 class Pool:
-    """One allocation on a device that lives from node `first` to node `last`."""
+    """One allocation on a device, alive from node `first` to node `last`."""
 
     name: str
     device: Device
@@ -32,7 +32,7 @@ class Pool:
 
 @frozen
 class Placement:
-    """Which buffers are in which pool, and at which byte."""
+    """The pools, and the position of each buffer in them."""
 
     pools: tuple[Pool, ...]
     offsets: Mapping[str, tuple[str, Expr]]
@@ -41,77 +41,80 @@ class Placement:
 
 @frozen
 class _Chain:
-    """Buffers that take over one storage after another."""
+    """Buffers that use the same storage one after another."""
 
     names: tuple[str, ...]
     device: Device
     bytes: Expr
     guess: int
-    """Its bytes for typical sizes."""
+    """Its size in bytes for typical symbol values."""
     ready: int
-    """The node that determines the last of the sizes; -1 where the inputs determine them all."""
+    """The last node that determines a symbol of the size; -1 if the inputs determine all of
+    them."""
     first: int
     last: int
 
 
 def place_in_pools(
-    schedule: Schedule, targets: Mapping[str, Target], given: Collection[Sym]
+    schedule: Schedule, targets: Mapping[str, Target], input_symbols: Collection[Sym]
 ) -> Placement:
-    """Place small temporaries that only kernels use in pools. Those alive at the same time never
-    overlap. What has a constant size shares one pool a device, never of more than
-    `heuristics.pool_bytes`; what has a size of symbols, of which inputs tell the `given` ones,
-    shares pools that live as long as what is in them."""
+    """Place small temporaries that only kernels use in pools.
+
+    Buffers that are alive at the same time never overlap. Buffers of constant size share one pool
+    per device of at most `heuristics.pool_bytes`. Buffers of symbolic size share pools that live as
+    long as their contents. `input_symbols` are the symbols that the program's inputs determine.
+    """
     chains: dict[Device, list[_Chain]] = {}
-    for chain in _chains(schedule, given):
+    for chain in _chains(schedule, input_symbols):
         target = targets.get(chain.device.type)
         if target is not None and chain.guess <= target.heuristics.pool_bytes:
             chains.setdefault(chain.device, []).append(chain)
     pools: list[Pool] = []
     offsets: dict[str, tuple[str, Expr]] = {}
-    taken = {b.name for b in schedule.buffers}
-    for device, found in chains.items():
+    used_names = {b.name for b in schedule.buffers}
+    for device, device_chains in chains.items():
         limit = targets[device.type].heuristics.pool_bytes
-        fixed = [c for c in found if isinstance(c.bytes, Const)]
-        sized = [c for c in found if not isinstance(c.bytes, Const)]
-        for shared in (_packed(fixed, limit), *map(_in_slots, _together(sized, limit))):
-            if len(shared.places) < 2:
+        fixed = [c for c in device_chains if isinstance(c.bytes, Const)]
+        sized = [c for c in device_chains if not isinstance(c.bytes, Const)]
+        for layout in (_packed(fixed, limit), *map(_in_slots, _grouped(sized, limit))):
+            if len(layout.placements) < 2:
                 continue
-            name = fresh(f"pool{len(pools)}", taken)
-            first = min(c.first for c, _ in shared.places)
-            last = max(c.last for c, _ in shared.places)
-            pools.append(Pool(name, device, shared.bytes, first, last))
-            offsets.update({n: (name, at) for c, at in shared.places for n in c.names})
+            name = fresh(f"pool{len(pools)}", used_names)
+            first = min(c.first for c, _ in layout.placements)
+            last = max(c.last for c, _ in layout.placements)
+            pools.append(Pool(name, device, layout.bytes, first, last))
+            offsets.update({n: (name, at) for c, at in layout.placements for n in c.names})
     return Placement(tuple(pools), offsets)
 
 
 @frozen
-class _Shared:
-    """Where chains are in one pool."""
+class _PoolLayout:
+    """The chains of one pool with their offsets, and the size of the pool."""
 
-    places: Sequence[tuple[_Chain, Expr]]
+    placements: Sequence[tuple[_Chain, Expr]]
     bytes: Expr
 
 
-def _packed(chains: Sequence[_Chain], limit: int) -> _Shared:
-    """Place chains of constant sizes, without those that do not fit."""
+def _packed(chains: Sequence[_Chain], limit: int) -> _PoolLayout:
+    """Place chains of constant size; those that do not fit are left out."""
     offsets = assign_offsets([(c.first, c.last, c.guess) for c in chains], limit)
-    found = [(c, at) for c, at in zip(chains, offsets, strict=True) if at is not None]
-    size = max((at + _aligned(c.guess) for c, at in found), default=0)
-    return _Shared([(c, Const(at)) for c, at in found], Const(size))
+    placed = [(c, at) for c, at in zip(chains, offsets, strict=True) if at is not None]
+    size = max((at + _aligned(c.guess) for c, at in placed), default=0)
+    return _PoolLayout([(c, Const(at)) for c, at in placed], Const(size))
 
 
 @define
 class _Slot:
-    """A part of a pool that chains have one after another."""
+    """A part of a pool that chains use one after another."""
 
     bytes: Expr
     last: int
     tenants: list[_Chain] = field(factory=list)
 
 
-def _in_slots(chains: Sequence[_Chain]) -> _Shared:
-    """Place chains, given in order of birth, in slots as large as the largest that was in them. A
-    chain takes a free slot of its own size first."""
+def _in_slots(chains: Sequence[_Chain]) -> _PoolLayout:
+    """Place chains, sorted by first use, in slots of the size of their largest chain. A chain
+    prefers a free slot of its own size."""
     slots: list[_Slot] = []
     for c in chains:
         size = ALIGNMENT * ceildiv(c.bytes, ALIGNMENT)
@@ -122,12 +125,15 @@ def _in_slots(chains: Sequence[_Chain]) -> _Shared:
         slot.bytes, slot.last = maximum(slot.bytes, size), c.last
         slot.tenants.append(c)
     *starts, end = accumulate((s.bytes for s in slots), initial=ZERO)
-    return _Shared([(c, at) for s, at in zip(slots, starts, strict=True) for c in s.tenants], end)
+    return _PoolLayout(
+        [(c, at) for s, at in zip(slots, starts, strict=True) for c in s.tenants], end
+    )
 
 
-def _together(chains: Sequence[_Chain], limit: int) -> list[list[_Chain]]:
-    """Return groups of chains, in order of birth, each of which is born while another of its group
-    lives, whose sizes are known when the first is, and which typically fit in `limit` together."""
+def _grouped(chains: Sequence[_Chain], limit: int) -> list[list[_Chain]]:
+    """Return groups of chains, sorted by first use, that can share a pool: each starts while
+    another of its group is alive, all sizes are determined before the group starts, and the group
+    typically fits in `limit` bytes."""
     groups: list[list[_Chain]] = []
     born = last = total = -1
     for c in sorted(chains, key=lambda c: c.first):
@@ -145,28 +151,29 @@ def _aligned(size: int) -> int:
 
 
 def assign_offsets(lives: Sequence[tuple[int, int, int]], limit: int) -> list[int | None]:
-    """Return an offset for each (first, last, bytes), both ends included, such that those alive at
-    once do not overlap; None for what would end beyond `limit`. First fit in order of birth."""
+    """Return an offset for each lifetime (first, last, bytes), both ends inclusive, such that
+    lifetimes that intersect do not overlap in memory; None if it does not fit in `limit` bytes.
+    First fit, in order of first use."""
     result: list[int | None] = [None] * len(lives)
     gaps = [(0, limit)]
-    held: list[tuple[int, int, int]] = []
+    occupied: list[tuple[int, int, int]] = []
     for n in sorted(range(len(lives)), key=lambda n: (lives[n][0], -lives[n][2], n)):
         first, last, size = lives[n]
         size = _aligned(size)
-        while held and held[0][0] < first:
-            _release(gaps, *heappop(held)[1:])
+        while occupied and occupied[0][0] < first:
+            _release(gaps, *heappop(occupied)[1:])
         k = next((k for k, (start, end) in enumerate(gaps) if end - start >= size), None)
         if k is None:
             continue
         start, end = gaps[k]
         gaps[k : k + 1] = [(start + size, end)] if start + size < end else []
         result[n] = start
-        heappush(held, (last, start, start + size))
+        heappush(occupied, (last, start, start + size))
     return result
 
 
 def _release(gaps: list[tuple[int, int]], start: int, end: int) -> None:
-    """Add a part to the gaps, which are in order and touch nowhere."""
+    """Add a free range to the gaps, which are sorted and not adjacent."""
     k = bisect(gaps, (start, end))
     if k < len(gaps) and gaps[k][0] == end:
         end = gaps.pop(k)[1]
@@ -176,8 +183,8 @@ def _release(gaps: list[tuple[int, int]], start: int, end: int) -> None:
     gaps.insert(k, (start, end))
 
 
-def _chains(schedule: Schedule, given: Collection[Sym]) -> list[_Chain]:
-    """Return chains of reuse whose every buffer is touched by kernels alone."""
+def _chains(schedule: Schedule, input_symbols: Collection[Sym]) -> list[_Chain]:
+    """Return the chains of reuse whose buffers are accessed by kernels only."""
     buffers = {b.name: b for b in schedule.buffers}
     outside: set[str] = set()
     for node in schedule.nodes:
@@ -189,7 +196,7 @@ def _chains(schedule: Schedule, given: Collection[Sym]) -> list[_Chain]:
         chain = links.pop(life.reuses) if life.reuses is not None and life.reuses in links else []
         chain.append(life)
         links[life.buffer] = chain
-    known_after = _known_after(schedule, buffers, given)
+    known_after = _known_after(schedule, buffers, input_symbols)
     result: list[_Chain] = []
     for lives in links.values():
         first, last = lives[0].first, lives[-1].last
@@ -205,11 +212,11 @@ def _chains(schedule: Schedule, given: Collection[Sym]) -> list[_Chain]:
 
 
 def _known_after(
-    schedule: Schedule, buffers: Mapping[str, Buffer], given: Collection[Sym]
+    schedule: Schedule, buffers: Mapping[str, Buffer], input_symbols: Collection[Sym]
 ) -> dict[Sym, int]:
-    """Return the node that determines each symbol that is not given: by its value, or by the size
-    of a tensor that it returns."""
-    found: dict[Sym, int] = {}
+    """Return the node that determines each symbol that is not an input: as a scalar result, or as a
+    size of a result."""
+    result: dict[Sym, int] = {}
     for n, node in enumerate(schedule.nodes):
         if isinstance(node, Kernel | Template):
             continue
@@ -218,6 +225,6 @@ def _known_after(
             if name in buffers:
                 sizes += [s for e in buffers[name].shape for s in e.free_symbols]
         for s in sizes:
-            if s not in given:
-                found.setdefault(s, n)
-    return found
+            if s not in input_symbols:
+                result.setdefault(s, n)
+    return result

@@ -1,4 +1,4 @@
-"""Names for tensors in a host program, and the views that calls and results need."""
+"""Tensor names in a host program, and the views that calls and results need."""
 
 from collections.abc import Mapping
 
@@ -8,28 +8,28 @@ from gyrator_ir.loop.nodes import Arg, Buffer, ListArg, Output, TensorRef
 
 
 class Names:
-    """Gives new names, and turns arguments into values, making each view once."""
+    """Creates unique names, and converts arguments to operands. Each view is created once."""
 
     def __init__(self, buffers: Mapping[str, Buffer], reserved: set[str]) -> None:
         self._buffers = buffers
-        self._taken = set(buffers) | reserved
+        self._used_names = set(buffers) | reserved
         self._count = 0
         self._views: dict[str, dict[TensorRef, str]] = {}
 
     def fresh(self, stem: str) -> str:
-        """Return a name that nothing else has."""
+        """Return a unique name that starts with `stem`."""
         while True:
             name = f"{stem}{self._count}"
             self._count += 1
-            if name not in self._taken:
-                self._taken.add(name)
+            if name not in self._used_names:
+                self._used_names.add(name)
                 return name
 
     def tensor(self, ref: TensorRef, out: list[Instruction]) -> str:
-        """Return the name of a view, adding its instruction to `out` if there is none yet."""
+        """Return the name of a view; on first use, append its instruction to `out`."""
         b = self._buffers[ref.buffer]
-        whole = ref.dtype is b.dtype and ref.offset is ZERO
-        if whole and ref.shape == b.shape and ref.strides == b.strides:
+        at_start = ref.dtype is b.dtype and ref.offset is ZERO
+        if at_start and ref.shape == b.shape and ref.strides == b.strides:
             return b.name
         views = self._views.setdefault(ref.buffer, {})
         if ref not in views:
@@ -39,7 +39,7 @@ class Names:
         return views[ref]
 
     def value(self, arg: Arg | Output, out: list[Instruction]) -> Value:
-        """Return an argument or result as an operand."""
+        """Convert an argument or result to an operand."""
         if isinstance(arg, TensorRef):
             return Ref(self.tensor(arg, out))
         if isinstance(arg, ListArg):
@@ -47,11 +47,11 @@ class Names:
         return arg
 
     def forget_views(self, buffer: str) -> list[str]:
-        """Return the views of a buffer that is about to go; they are not used again."""
+        """Return the views of a buffer that is about to be freed, and forget them."""
         return list(self._views.pop(buffer, {}).values())
 
     def forget_all(self) -> list[str]:
-        """Return every view that there is; none is used again."""
-        found = [name for views in self._views.values() for name in views.values()]
+        """Return all views, and forget them."""
+        names = [name for views in self._views.values() for name in views.values()]
         self._views.clear()
-        return found
+        return names

@@ -1,4 +1,4 @@
-"""The pipelines of Loop IR, which prepares a program for fusion, and of Kernel IR."""
+"""The pass pipelines of Loop IR, which prepares a program for fusion, and of Kernel IR."""
 
 from collections.abc import Mapping
 
@@ -49,6 +49,6 @@ def loop_pipeline(
 
 
 def kernel_pipeline(options: SchedulerOptions) -> Pipeline[Schedule]:
-    """Return the passes over a schedule, in order: those that the caller adds."""
+    """Return the passes over a finished schedule, in order: those that the caller adds."""
     pipeline = Pipeline(KERNEL, (), "each" if options.verify_each else "never")
     return options.passes.apply(pipeline)

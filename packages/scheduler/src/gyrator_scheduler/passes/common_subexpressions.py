@@ -13,8 +13,8 @@ from gyrator_scheduler.passes.rewriting import each_loop
 
 @frozen
 class CommonSubexpressions:
-    """Replace a statement that equals an earlier one of its body by the earlier one's value, and
-    drop what then feeds nothing. Loads of a buffer that the body stores to stay where they are."""
+    """Replace a statement that equals an earlier one of its body by the earlier value, and
+    eliminate dead statements. Loads of a buffer that the body stores to are not merged."""
 
     name: ClassVar[str] = "common-subexpressions"
 
@@ -27,7 +27,7 @@ def _shared(op: LoopOperation) -> LoopOperation:
     stored = {s.buffer for s in op.body if isinstance(s, Store)}
     names: dict[str, str] = {}
     symbols: dict[Sym, Expr] = {}
-    seen: dict[object, str | Sym] = {}
+    values: dict[object, str | Sym] = {}
     body: list[Statement] = []
     for s in op.body:
         s = renamed(s, names, symbols) if names or symbols else s
@@ -35,23 +35,23 @@ def _shared(op: LoopOperation) -> LoopOperation:
         if key is None:
             body.append(s)
             continue
-        known = seen.get(key)
-        if known is None:
-            seen[key] = s.symbol if isinstance(s, Bind) else s.name  # type: ignore[union-attr]
+        earlier = values.get(key)
+        if earlier is None:
+            values[key] = s.symbol if isinstance(s, Bind) else s.name  # type: ignore[union-attr]
             body.append(s)
         elif isinstance(s, Bind):
-            assert isinstance(known, Sym)
-            symbols[s.symbol] = known
+            assert isinstance(earlier, Sym)
+            symbols[s.symbol] = earlier
         else:
-            assert isinstance(known, str)
-            names[s.name] = known  # type: ignore[union-attr]  # stores have no key
+            assert isinstance(earlier, str)
+            names[s.name] = earlier  # type: ignore[union-attr]  # stores have no key
     if isinstance(op, Reduction):
-        fold = op.reduce
+        reduction = op.reduce
         if names:
-            fold = evolve(fold, args=tuple(names.get(a, a) for a in fold.args))
-        kept = live(body, fold.args)
-        return op if kept == op.body else evolve(op, body=kept, reduce=fold)
+            reduction = evolve(reduction, args=tuple(names.get(a, a) for a in reduction.args))
+        live_body = live(body, reduction.args)
+        return op if live_body == op.body else evolve(op, body=live_body, reduce=reduction)
     if isinstance(op, (Scan, Sort)):
         return op
-    kept = live(body)
-    return op if kept == op.body else evolve(op, body=kept)
+    live_body = live(body)
+    return op if live_body == op.body else evolve(op, body=live_body)

@@ -1,4 +1,4 @@
-"""`drop-dead-buffers`: remove what nobody reads."""
+"""`drop-dead-buffers`: eliminate dead stores, operations and buffers."""
 
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
@@ -26,56 +26,56 @@ from gyrator_scheduler.passes.rewriting import each_subprogram
 
 @frozen
 class DropDeadBuffers:
-    """Remove stores to buffers that no operation reads and no output shows, then operations without
-    stores, effects or checks, then statements that feed nothing, then unused buffers. A call stays
-    if its results have sizes that nothing else determines."""
+    """Eliminate stores to buffers that are neither read nor output, then operations without stores,
+    side effects or checks, then dead statements, then unused buffers. A call is kept if its results
+    determine an unbacked size."""
 
     name: ClassVar[str] = "drop-dead-buffers"
 
     def run(self, program: LoopProgram) -> LoopProgram:
-        """Return the program without dead work, subprograms included."""
-        return each_subprogram(self._one(program), self.run)
+        """Return the program without dead code, including subprograms."""
+        return each_subprogram(self._without_dead(program), self.run)
 
-    def _one(self, program: LoopProgram) -> LoopProgram:
+    def _without_dead(self, program: LoopProgram) -> LoopProgram:
         created = {b.name: b for b in program.buffers}
         needed = {o.buffer for o in program.outputs if isinstance(o, TensorRef)}
-        kept: list[Operation] = []
+        operations: list[Operation] = []
         changed = False
         for op in reversed(program.operations):
-            found = access(op, {})
+            accesses = access(op, {})
             new: Operation | None = op
             if isinstance(op, LOOPS):
-                dead = {b for b in found.writes if b in created and b not in needed}
+                dead = {b for b in accesses.writes if b in created and b not in needed}
                 new = _without(op, dead) if dead else op
                 if new is not None and new is not op:
-                    found = access(new, {})
-            elif isinstance(op, Extern) and not (has_effects(op) or op.mutates or found.defines):
-                unread = needed.isdisjoint(found.writes)
-                new = None if unread and not _tells(created, found.writes) else op
+                    accesses = access(new, {})
+            elif isinstance(op, Extern) and not (has_effects(op) or op.mutates or accesses.defines):
+                unread = needed.isdisjoint(accesses.writes)
+                new = None if unread and not _determines_size(created, accesses.writes) else op
             changed = changed or new is not op
             if new is None:
                 continue
-            needed.update(found.reads)
-            needed.update(found.writes)
-            kept.append(new)
+            needed.update(accesses.reads)
+            needed.update(accesses.writes)
+            operations.append(new)
         if not changed and needed >= created.keys():
             return program
         return evolve(
             program,
-            operations=tuple(reversed(kept)),
+            operations=tuple(reversed(operations)),
             buffers=tuple(b for b in program.buffers if b.name in needed),
         )
 
 
-def _tells(buffers: Mapping[str, Buffer], names: Iterable[str]) -> bool:
-    """Whether a size of one of these buffers is a number that a call determines."""
+def _determines_size(buffers: Mapping[str, Buffer], names: Iterable[str]) -> bool:
+    """Return whether one of these buffers has an unbacked symbol as a size."""
     sizes = (e for name in names if name in buffers for e in buffers[name].shape)
     return any(isinstance(e, Sym) and e.kind is SymKind.UNBACKED for e in sizes)
 
 
 def _without(op: LoopOperation, dead: set[str]) -> LoopOperation | None:
-    """Return the operation without stores to `dead` buffers and what fed them, or None if nothing
-    is left of it."""
+    """Return the operation without stores to `dead` buffers and the statements that only they
+    need; None if nothing remains."""
     if isinstance(op, (Reduction, Scan, Sort)):
         stores = tuple(s for s in op.stores if s.buffer not in dead)
         if stores:

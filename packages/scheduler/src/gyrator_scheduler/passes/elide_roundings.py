@@ -1,4 +1,4 @@
-"""`elide-roundings`: skip roundings to a narrow float that is widened again at once."""
+"""`elide-roundings`: remove casts to a narrow float and back."""
 
 from typing import ClassVar
 
@@ -13,8 +13,8 @@ from gyrator_scheduler.passes.rewriting import collective_of, each_loop, with_co
 
 @frozen
 class ElideRoundings:
-    """Replace `cast f32 -> bf16 -> f32` (and every such pair of floats) by the value itself. It
-    changes results: only for `numerics="fast"`."""
+    """Replace `cast f32 -> bf16 -> f32`, and every such pair of float types, by the value itself.
+    This changes results and runs only with `numerics="fast"`."""
 
     name: ClassVar[str] = "elide-roundings"
 

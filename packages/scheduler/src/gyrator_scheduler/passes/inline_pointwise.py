@@ -1,4 +1,4 @@
-"""`inline-pointwise`: compute a value where it is used, rather than store it and load it."""
+"""`inline-pointwise`: compute a value in its readers instead of storing and loading it."""
 
 from typing import ClassVar
 
@@ -13,23 +13,23 @@ from gyrator_scheduler.passes.rewriting import each_subprogram
 
 @frozen
 class InlinePointwise:
-    """Compute pointwise producers again inside their readers, through any address map.
+    """Inline pointwise producers into their readers, through any address map.
 
-    A producer with a single use moves into its reader. One with several uses is computed at each if
-    that is cheap: its arithmetic costs at most `cost`, nothing in it is transcendental if a use
-    repeats points, and reading its operands moves no more memory than storing and loading it would.
+    A producer with a single use is moved into its reader. One with several uses is recomputed in
+    each if that is cheap: its arithmetic costs at most `cost`, it has no transcendental op if a use
+    repeats points, and reading its operands moves no more memory than storing and loading it.
     """
 
     name: ClassVar[str] = "inline-pointwise"
     cost: int = 24
-    """Most that a value used several times may cost, by the op table."""
+    """Maximum cost, by the op table, of a value that is computed several times."""
     statements: int = 512
-    """Bodies grow no longer than this."""
+    """Maximum number of statements in a body."""
     keep_memory: bool = False
-    """Never make an operand live longer unless that frees as much."""
+    """Extend the lifetime of operands only if that frees at least as much memory."""
 
     def run(self, program: LoopProgram) -> LoopProgram:
-        """Return the program with producers in their readers."""
+        """Return the program with producers inlined into their readers."""
         chosen = choose(program, self.cost, self.statements, self.keep_memory)
         if chosen.producers:
             program = DropDeadBuffers().run(expand(program, chosen))

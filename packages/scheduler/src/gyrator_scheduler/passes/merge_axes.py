@@ -1,4 +1,4 @@
-"""`merge-axes`: neighbouring axes that all addresses walk as one become one."""
+"""`merge-axes`: merge adjacent axes that all addresses traverse as one."""
 
 from typing import ClassVar
 
@@ -13,15 +13,15 @@ from gyrator_scheduler.passes.rewriting import each_loop, rebuilt, stores_after
 
 @frozen
 class MergeAxes:
-    """Drop axes of extent 1 and merge neighbours: a contiguous [8, 128, 256] becomes [262144].
+    """Drop axes of extent 1 and merge adjacent axes: a contiguous [8, 128, 256] becomes [262144].
 
-    Fusion splits axes again where two operations see one buffer in different shapes.
+    Fusion splits axes again if two operations view a buffer in different shapes.
     """
 
     name: ClassVar[str] = "merge-axes"
 
     def run(self, program: LoopProgram) -> LoopProgram:
-        """Return the program with as few axes as its addresses allow."""
+        """Return the program with as few axes as the addresses allow."""
         return each_loop(program, _merged)
 
 
@@ -33,10 +33,10 @@ def _merged(op: LoopOperation) -> LoopOperation:
     new = addresses(statements_of(op))
     points = merge(drop_ones(op.axes, new), new)
     if isinstance(op, Reduction):
-        folded = drop_ones(inner, new) if any(a.extent is not ONE for a in inner) else inner[:1]
+        reduced = drop_ones(inner, new) if any(a.extent is not ONE for a in inner) else inner[:1]
         if len(inner) > 1 and not any(a.extent is not ONE for a in inner):
             drop_ones(inner[1:], new)
-        inner = merge(folded, new)
+        inner = merge(reduced, new)
     if points == op.axes and inner == inner_of(op):
         return op
     body = with_expressions(op.body, new.__getitem__)

@@ -1,4 +1,4 @@
-"""`reorder-axes`: walk memory in the order in which it lies."""
+"""`reorder-axes`: traverse memory in its storage order."""
 
 from functools import lru_cache
 from typing import ClassVar
@@ -14,21 +14,21 @@ from gyrator_scheduler.fusion.cluster import ORDERED_KINDS
 from gyrator_scheduler.passes.rewriting import each_loop, rebuilt, stores_after
 
 STORE_WEIGHT = 2
-"""A store counts as much as this many loads: it reads its line too."""
+"""Weight of a store relative to a load: it also reads its cache line."""
 
 
 @frozen
 class ReorderAxes:
-    """Put points, and reduced axes, in the order of falling strides; where accesses disagree, most
-    of them decide, stores counting double. The axes of an arg-reduction stay: they number
-    places."""
+    """Sort parallel axes, and reduced axes, by descending stride. If accesses disagree, the
+    majority decides, with stores counting double. The axes of an arg-reduction are not reordered,
+    since they determine its result."""
 
     name: ClassVar[str] = "reorder-axes"
     points_only: bool = False
-    """Reduced axes stay as they are."""
+    """Do not reorder reduced axes."""
 
     def run(self, program: LoopProgram) -> LoopProgram:
-        """Return the program with axes in the order of memory."""
+        """Return the program with axes in storage order."""
         return each_loop(program, lambda op: _reordered(op, self.points_only))
 
 
@@ -37,16 +37,16 @@ def _reordered(op: LoopOperation, points_only: bool) -> LoopOperation:
     if len(op.axes) < 2 and len(inner) < 2:
         return op
     points = by_memory(op, op.axes)
-    folded = inner
+    reduced = inner
     if isinstance(op, Reduction) and not points_only and op.reduce.kind not in ORDERED_KINDS:
-        folded = by_memory(op, inner)
-    if points == op.axes and folded == inner:
+        reduced = by_memory(op, inner)
+    if points == op.axes and reduced == inner:
         return op
-    return rebuilt(op, points, folded, op.body, stores_after(op))
+    return rebuilt(op, points, reduced, op.body, stores_after(op))
 
 
 def by_memory(op: LoopOperation, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Return axes, the one that most accesses walk with the smallest stride last. Stable."""
+    """Return the axes sorted by descending stride in most accesses. The sort is stable."""
     if len(axes) < 2:
         return axes
     return _by_votes(
@@ -60,7 +60,7 @@ def by_memory(op: LoopOperation, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
 def _by_votes(
     axes: tuple[Axis, ...], loads: tuple[Expr, ...], stores: tuple[Expr, ...]
 ) -> tuple[Axis, ...]:
-    """Order axes by these addresses, in a cache that nobody can observe."""
+    """Sort axes by their strides in these addresses. Cached: a pure function of its arguments."""
     symbols = [a.symbol for a in axes]
     votes = [[0] * len(axes) for _ in axes]
     for address, weight in (*((e, 1) for e in loads), *((e, STORE_WEIGHT) for e in stores)):
@@ -74,8 +74,8 @@ def _by_votes(
                     votes[n][m] += weight
     order: list[int] = []
     for n in range(len(axes)):
-        place = len(order)
-        while place and votes[n][order[place - 1]] > votes[order[place - 1]][n]:
-            place -= 1
-        order.insert(place, n)
+        position = len(order)
+        while position and votes[n][order[position - 1]] > votes[order[position - 1]][n]:
+            position -= 1
+        order.insert(position, n)
     return tuple(axes[n] for n in order)

@@ -1,4 +1,4 @@
-"""What passes share: putting new parts into operations and programs."""
+"""Helpers of passes that rebuild operations and programs."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,7 +18,7 @@ from gyrator_scheduler.access import LOOPS
 
 
 def with_operations(program: LoopProgram, operations: Sequence[Operation]) -> LoopProgram:
-    """Return the program with other operations; the same object if they are the same objects."""
+    """Return the program with the given operations; the same object if they are unchanged."""
     old = program.operations
     if len(old) == len(operations) and all(a is b for a, b in zip(old, operations, strict=True)):
         return program
@@ -28,19 +28,19 @@ def with_operations(program: LoopProgram, operations: Sequence[Operation]) -> Lo
 def each_loop(
     program: LoopProgram, rewrite: Callable[[LoopOperation], LoopOperation]
 ) -> LoopProgram:
-    """Return the program with every loop operation rewritten, in subprograms too."""
-    made = [rewrite(op) if isinstance(op, LOOPS) else op for op in program.operations]
-    return each_subprogram(with_operations(program, made), lambda p: each_loop(p, rewrite))
+    """Return the program with every loop operation rewritten, including subprograms."""
+    operations = [rewrite(op) if isinstance(op, LOOPS) else op for op in program.operations]
+    return each_subprogram(with_operations(program, operations), lambda p: each_loop(p, rewrite))
 
 
 def each_subprogram(
     program: LoopProgram, rewrite: Callable[[LoopProgram], LoopProgram]
 ) -> LoopProgram:
     """Return the program with its subprograms rewritten; the same object if none changed."""
-    made = tuple(rewrite(p) for p in program.subprograms)
-    if all(a is b for a, b in zip(made, program.subprograms, strict=True)):
+    subprograms = tuple(rewrite(p) for p in program.subprograms)
+    if all(a is b for a, b in zip(subprograms, program.subprograms, strict=True)):
         return program
-    return evolve(program, subprograms=made)
+    return evolve(program, subprograms=subprograms)
 
 
 def rebuilt(
@@ -50,7 +50,8 @@ def rebuilt(
     body: Sequence[Statement],
     stores: Sequence[Store],
 ) -> LoopOperation:
-    """Return the operation with new axes and statements; `stores` are those after a collective."""
+    """Return the operation with new axes and statements. `stores` are those after a reduction, scan
+    or sort."""
     new = tuple(body)
     if isinstance(op, Reduction):
         return evolve(op, axes=points, inner=inner, body=new, stores=tuple(stores))
@@ -60,12 +61,12 @@ def rebuilt(
 
 
 def stores_after(op: LoopOperation) -> tuple[Store, ...]:
-    """Return the stores that follow an operation's collective; none for pointwise ones."""
+    """Return the stores after an operation's reduction, scan or sort; none for pointwise ones."""
     return op.stores if isinstance(op, (Reduction, Scan, Sort)) else ()
 
 
 def collective_of(op: Reduction | Scan | Sort) -> Collective:
-    """Return what an operation does along its inner axes."""
+    """Return the reduction, scan or sort statement of an operation."""
     match op:
         case Reduction(reduce=step) | Scan(scan=step) | Sort(sort=step):
             return step
@@ -77,11 +78,11 @@ def with_collective(
     step: Collective,
     stores: tuple[Store, ...],
 ) -> LoopOperation:
-    """Return the operation with other statements; `step` is of the kind that it had."""
+    """Return the operation with new statements. `step` must be of the operation's kind."""
     if isinstance(op, Reduction) and isinstance(step, Reduce):
         return evolve(op, body=body, reduce=step, stores=stores)
     if isinstance(op, Scan) and isinstance(step, ScanStep):
         return evolve(op, body=body, scan=step, stores=stores)
     if isinstance(op, Sort) and isinstance(step, SortStep):
         return evolve(op, body=body, sort=step, stores=stores)
-    raise TypeError(f"{type(step).__name__} is not what a {type(op).__name__} does")
+    raise TypeError(f"a {type(op).__name__} cannot have a {type(step).__name__}")

@@ -1,4 +1,4 @@
-"""`simplify-indices`: addresses by what is known of sizes and axes."""
+"""`simplify-indices`: simplify addresses under the facts about sizes and axes."""
 
 from typing import ClassVar
 
@@ -20,20 +20,22 @@ from gyrator_scheduler.ranges import Ranges
 
 @frozen
 class SimplifyIndices:
-    """Simplify every address under the program's facts and the ranges of the axes around it. A
-    bound index lies in [0, size) too."""
+    """Simplify every address under the program's facts, the ranges of its axes, and the range
+    [0, size) of bound indices."""
 
     name: ClassVar[str] = "simplify-indices"
 
     def run(self, program: LoopProgram) -> LoopProgram:
         """Return the program with simpler addresses."""
         ranges = Ranges(program.facts)
-        made = [_simple(op, ranges) if isinstance(op, LOOPS) else op for op in program.operations]
-        return each_subprogram(with_operations(program, made), self.run)
+        operations = [
+            _simple(op, ranges) if isinstance(op, LOOPS) else op for op in program.operations
+        ]
+        return each_subprogram(with_operations(program, operations), self.run)
 
 
 def bound_axes(body: tuple[Statement, ...]) -> tuple[Axis, ...]:
-    """Return the ranges of the indices that a body loads, as axes."""
+    """Return the indices that a body loads, with their ranges, as axes."""
     return tuple(Axis(s.symbol, s.size) for s in body if isinstance(s, Bind))
 
 

@@ -1,4 +1,4 @@
-"""`split-reductions`: a long fold at few points becomes many short ones, and a fold of those."""
+"""`split-reductions`: split long reductions with little parallelism into two steps."""
 
 from typing import ClassVar
 
@@ -21,26 +21,27 @@ from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Red
 from gyrator_ir.target import Heuristics
 from gyrator_ir.types import DType
 from gyrator_scheduler.fusion.axes import guess, space
-from gyrator_scheduler.passes.cutting import (
-    WORK_PER_CORE,
-    Partial,
-    neutral_outside,
-    overhanging,
-    row_major_place,
-)
 from gyrator_scheduler.passes.rewriting import each_subprogram
+from gyrator_scheduler.passes.splitting import (
+    WORK_PER_CORE,
+    PartBuffers,
+    masked_body,
+    row_major_address,
+    with_identity,
+)
 
-_STEPS = 16
-"""Folding so many times the points abreast takes a core long enough to share it: it has few of each
-point's elements in flight."""
+_ADJACENT_STEPS = 16
+"""Minimum number of steps from which a reduction over vectorized points is split: with adjacent
+points, a core has few elements of each reduction in flight."""
 _BLOCK = 64
-"""Rows, and columns, of a small block of a product: smaller ones wait for memory."""
-_LEAST = 16
-"""Rows, or columns, that matrix units take at least."""
-_PART = 512
-"""Folding fewer products of a part takes no longer than storing it."""
-_WHOLE = 2048
-"""Folding fewer products takes no longer than another launch."""
+"""Rows and columns of a small block of a matrix product: smaller blocks are bound by memory."""
+_MIN_SIDE = 16
+"""Minimum number of rows and columns for matrix units."""
+_MIN_PART = 512
+"""Minimum reduction length of a part of a matrix product: storing a shorter one costs more."""
+_MIN_SPLIT = 2048
+"""Minimum reduction length from which a matrix product is split: a shorter one costs less than
+another launch."""
 MERGED_BY = {
     ReduceKind.SUM: ReduceKind.SUM,
     ReduceKind.PROD: ReduceKind.PROD,
@@ -51,17 +52,17 @@ MERGED_BY = {
     ReduceKind.XOR: ReduceKind.XOR,
     ReduceKind.DOT: ReduceKind.SUM,
 }
-"""The fold that merges parts of a fold with one result."""
+"""The reduction that merges the parts of a reduction with one result."""
 
 
 @frozen
 class SplitReductions:
-    """Split folds of at least `extent` elements at fewer than `points` points, on a device with
-    several `cores`. Arg-reductions stay whole.
+    """Split reductions of at least `extent` elements with fewer than `points` parallel iterations,
+    on a device with several `cores`. Arg-reductions are not split.
 
-    `by_device` has the numbers of a device type instead, and how many points lie `abreast`. On
-    devices with `matrix_units`, which compute blocks of points, products of rows and columns are
-    split where there are too few blocks.
+    `by_device` overrides these numbers for a device type, and adds the number of points to keep
+    adjacent. On devices with `matrix_units`, matrix products are split if they have too few output
+    blocks.
     """
 
     name: ClassVar[str] = "split-reductions"
@@ -72,74 +73,76 @@ class SplitReductions:
     matrix_units: frozenset[str] = frozenset()
 
     def run(self, program: LoopProgram) -> LoopProgram:
-        """Return the program with long folds in two steps."""
+        """Return the program with long reductions split into two steps."""
         program = each_subprogram(program, self.run)
-        splitter = _Splitter(self, Partial(program.all_buffers))
-        made: list[Operation] = []
+        splitter = _Splitter(self, PartBuffers(program.all_buffers))
+        operations: list[Operation] = []
         for op in program.operations:
-            made.extend(splitter.split(op) if isinstance(op, Reduction) else (op,))
-        new = tuple(splitter.partial.new)
+            operations.extend(splitter.split(op) if isinstance(op, Reduction) else (op,))
+        new = tuple(splitter.part_buffers.new)
         if not new:
             return program
-        return evolve(program, operations=tuple(made), buffers=program.buffers + new)
+        return evolve(program, operations=tuple(operations), buffers=program.buffers + new)
 
 
 @frozen
 class _Plan:
-    """How inner axes are cut.
+    """How the inner axes are split.
 
-    `apart` are taken whole, each element of them a part. `axis` is cut into `parts` of `length`,
-    which cover it exactly if `whole`; None if `apart` makes parts enough. Each part is stored as
-    one block if `first`.
+    Every element of the `whole_axes` is a part. `axis` is split into `parts` of `length` elements,
+    which cover it exactly if `exact`; it is None if `whole_axes` gives enough parts. With
+    `parts_first`, each part is stored as one block.
     """
 
-    apart: tuple[Axis, ...]
+    whole_axes: tuple[Axis, ...]
     axis: Axis | None
     parts: Expr = ONE
     length: Expr = ONE
-    whole: bool = True
-    first: bool = False
+    exact: bool = True
+    parts_first: bool = False
 
     @property
     def extents(self) -> tuple[Expr, ...]:
-        """The extents of the axes that number the parts."""
+        """The extents of the axes over the parts."""
         cut = () if self.axis is None else (self.parts,)
-        return (*(a.extent for a in self.apart), *cut)
+        return (*(a.extent for a in self.whole_axes), *cut)
 
 
-def _cut(apart: tuple[Axis, ...], axis: Axis, wanted: int, mergeable: bool) -> _Plan | None:
-    """Return a plan that cuts `axis` into about `wanted` parts."""
+def _plan_split(
+    whole_axes: tuple[Axis, ...], axis: Axis, target: int, mergeable: bool
+) -> _Plan | None:
+    """Return a plan that splits `axis` into about `target` parts, or None."""
     if isinstance(axis.extent, Const):
         size = axis.extent.value
-        for parts in range(wanted, min(4 * wanted, size) + 1):
+        for parts in range(target, min(4 * target, size) + 1):
             if size % parts == 0:
-                return _Plan(apart, axis, Const(parts), Const(size // parts))
+                return _Plan(whole_axes, axis, Const(parts), Const(size // parts))
     if not mergeable:
         return None
-    return _Plan(apart, axis, Const(wanted), ceildiv(axis.extent, wanted), False)
+    return _Plan(whole_axes, axis, Const(target), ceildiv(axis.extent, target), False)
 
 
-def _apart(inner: tuple[Axis, ...], wanted: int, mergeable: bool) -> _Plan | None:
-    """Return a plan where no axis alone has parts enough: the outermost are taken whole, until
-    their product is about `wanted`, and the next one is cut if more are needed."""
+def _plan_whole_axes(inner: tuple[Axis, ...], target: int, mergeable: bool) -> _Plan | None:
+    """Return a plan over several axes: the outermost are used whole until they give about `target`
+    parts, and the next axis is split if that is not enough. None if that is impossible."""
     product = 1
     for n, axis in enumerate(inner):
-        if not isinstance(axis.extent, Const) or product >= wanted:
+        if not isinstance(axis.extent, Const) or product >= target:
             break
         size = axis.extent.value
-        if n < len(inner) - 1 and product * size <= 2 * wanted:
+        if n < len(inner) - 1 and product * size <= 2 * target:
             product *= size
             continue
-        more = -(-wanted // product)
-        plan = _cut(inner[:n], axis, more, mergeable) if size >= 2 * more else None
+        more = -(-target // product)
+        plan = _plan_split(inner[:n], axis, more, mergeable) if size >= 2 * more else None
         if plan is not None:
             return plan
         break
     return _Plan(inner[:n], None) if product > 1 else None
 
 
-def _across(op: Reduction) -> bool:
-    """Whether what it folds is consecutive from point to point."""
+def _reads_adjacent_points(op: Reduction) -> bool:
+    """Return whether a reduction loads consecutive elements for consecutive points."""
     if not op.axes:
         return False
     last = op.axes[-1].symbol
@@ -153,18 +156,18 @@ def _across(op: Reduction) -> bool:
     )
 
 
-def _scattered(plan: _Plan, op: Reduction, abreast: int) -> bool:
-    """Whether parts are many runs of fewer elements than devices read at once."""
-    last = plan.axis is op.inner[-1] and len(op.inner) > 1 and not _across(op)
-    return last and isinstance(plan.length, Const) and plan.length.value < abreast
+def _has_short_runs(plan: _Plan, op: Reduction, adjacent: int) -> bool:
+    """Return whether parts consist of runs shorter than the device reads at once."""
+    last = plan.axis is op.inner[-1] and len(op.inner) > 1 and not _reads_adjacent_points(op)
+    return last and isinstance(plan.length, Const) and plan.length.value < adjacent
 
 
 @define(eq=False)
 class _Splitter:
-    """Splits the reductions of one program and collects the buffers that takes."""
+    """Splits the reductions of one program, and collects the new buffers."""
 
     options: SplitReductions
-    partial: Partial
+    part_buffers: PartBuffers
 
     def split(self, op: Reduction) -> list[Operation]:
         """Return the operations that replace a reduction."""
@@ -174,21 +177,25 @@ class _Splitter:
         extents = plan.extents
         cuts = tuple(Axis(Sym(f"i{len(op.axes) + 1000 + n}"), e) for n, e in enumerate(extents))
         step = Sym("r1000")
-        # What lies side by side stays so: the last axis is the one that accesses follow.
-        axes = (*cuts, *op.axes) if plan.first or _across(op) else (*op.axes, *cuts)
+        # Adjacent points stay adjacent: the last axis must be the one with unit stride.
+        axes = (
+            (*cuts, *op.axes)
+            if plan.parts_first or _reads_adjacent_points(op)
+            else (*op.axes, *cuts)
+        )
         inner = tuple(
             Axis(step, plan.length) if a is plan.axis else a
             for a in op.inner
-            if a not in plan.apart
+            if a not in plan.whole_axes
         )
         moved: dict[Sym, Expr] = {
-            a.symbol: cut.symbol for a, cut in zip(plan.apart, cuts, strict=False)
+            a.symbol: cut.symbol for a, cut in zip(plan.whole_axes, cuts, strict=False)
         }
         if plan.axis is not None:
             moved[plan.axis.symbol] = cuts[-1].symbol * plan.length + step
         partial = [self.buffer(op, n, axes) for n in range(len(op.reduce.names))]
         body, args = _body(op, plan, moved)
-        address = row_major_place(axes, partial[0])
+        address = row_major_address(axes, partial[0])
         first = evolve(
             op,
             name=f"{op.name}_parts",
@@ -200,81 +207,82 @@ class _Splitter:
                 Store(b.name, address, n) for b, n in zip(partial, op.reduce.names, strict=True)
             ),
         )
-        lines = tuple(Axis(Sym(f"r{n}"), e) for n, e in enumerate(extents))
+        part_axes = tuple(Axis(Sym(f"r{n}"), e) for n, e in enumerate(extents))
         again: dict[Sym, Expr] = {
-            cut.symbol: line.symbol for cut, line in zip(cuts, lines, strict=True)
+            cut.symbol: line.symbol for cut, line in zip(cuts, part_axes, strict=True)
         }
         reread = renamed(Load("", "", address), {}, again).index
-        return [first, *self._merged(op, partial, lines, reread)]
+        return [first, *self._merged(op, partial, part_axes, reread)]
 
     def _plan(self, op: Reduction) -> _Plan | None:
         sides = self._sides(op)
         if sides is not None:
             return self._product_plan(op, *sides)
-        points, extent, cores, abreast = self._numbers(op)
+        points, extent, cores, adjacent = self._limits(op)
         mergeable = op.reduce.kind in MERGED_BY
         if not mergeable and op.reduce.kind not in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
             return None
-        there = space(op.axes)
-        if abreast > 1 and _across(op):
-            there = -(-there // abreast)
-            extent = min(extent, _STEPS * abreast)
-        if cores < 2 or there >= min(points, 2 * cores) or space(op.inner) < extent:
+        points_in_parallel = space(op.axes)
+        if adjacent > 1 and _reads_adjacent_points(op):
+            points_in_parallel = -(-points_in_parallel // adjacent)
+            extent = min(extent, _ADJACENT_STEPS * adjacent)
+        if cores < 2 or points_in_parallel >= min(points, 2 * cores) or space(op.inner) < extent:
             return None
-        wanted = max(2, -(-WORK_PER_CORE * cores // max(there, 1)))
-        long = [a for a in op.inner if guess(a.extent) >= 2 * wanted]
+        target = max(2, -(-WORK_PER_CORE * cores // max(points_in_parallel, 1)))
+        long = [a for a in op.inner if guess(a.extent) >= 2 * target]
         if not long:
-            return _apart(op.inner, wanted, mergeable)
-        plans = [p for a in long if (p := _cut((), a, wanted, mergeable)) is not None]
-        scattered = abreast > 1 and all(_scattered(p, op, abreast) for p in plans)
-        apart = _apart(op.inner, wanted, mergeable) if scattered else None
-        if not plans or apart is not None:
-            return apart
-        return next((p for p in plans if p.whole), plans[0])
+            return _plan_whole_axes(op.inner, target, mergeable)
+        plans = [p for a in long if (p := _plan_split((), a, target, mergeable)) is not None]
+        scattered = adjacent > 1 and all(_has_short_runs(p, op, adjacent) for p in plans)
+        plan_of_axes = _plan_whole_axes(op.inner, target, mergeable) if scattered else None
+        if not plans or plan_of_axes is not None:
+            return plan_of_axes
+        return next((p for p in plans if p.exact), plans[0])
 
     def _sides(self, op: Reduction) -> tuple[int, int] | None:
-        """Return rows and columns of a product that matrix units compute, else None."""
+        """Return the rows and columns of a product that matrix units compute, else None."""
         if self._device(op) not in self.options.matrix_units:
             return None
-        found = roles(op.axes, op.body, op.reduce)
-        if found is None:
+        axes = roles(op.axes, op.body, op.reduce)
+        if axes is None:
             return None
-        rows, columns = space(found.rows), space(found.columns)
-        return (rows, columns) if min(rows, columns) >= _LEAST else None
+        rows, columns = space(axes.rows), space(axes.columns)
+        return (rows, columns) if min(rows, columns) >= _MIN_SIDE else None
 
     def _product_plan(self, op: Reduction, rows: int, columns: int) -> _Plan | None:
-        """Cut the fold of a product so that its blocks are enough for all cores."""
-        numbers = dict(self.options.by_device).get(self._device(op))
-        if numbers is None:
+        """Split the reduction of a product so that there are enough blocks for all cores."""
+        heuristics = dict(self.options.by_device).get(self._device(op))
+        if heuristics is None:
             return None
         points = space(op.axes)
         blocks = max(points // (rows * columns), 1) * -(-rows // _BLOCK) * -(-columns // _BLOCK)
         each = points * op.reduce.dtype.size
-        most = min(space(op.inner) // _PART, numbers.slack_bytes // max(each, 1))
-        wanted = min(-(-2 * numbers.cores // blocks), most)
-        if blocks >= numbers.cores or wanted < 2 or space(op.inner) < _WHOLE:
+        most = min(space(op.inner) // _MIN_PART, heuristics.slack_bytes // max(each, 1))
+        target = min(-(-2 * heuristics.cores // blocks), most)
+        if blocks >= heuristics.cores or target < 2 or space(op.inner) < _MIN_SPLIT:
             return None
         best: tuple[int, Axis] | None = None
         for a in op.inner:
             if not isinstance(a.extent, Const):
                 continue
             size = a.extent.value
-            found = next((n for n in range(min(wanted, size), 1, -1) if size % n == 0), 1)
-            if found > 1 and (best is None or found > best[0]):
-                best = found, a
+            count = next((n for n in range(min(target, size), 1, -1) if size % n == 0), 1)
+            if count > 1 and (best is None or count > best[0]):
+                best = count, a
         if best is None:
             return None
         parts, axis = best
         length = axis.extent // parts
         if length is ONE:
-            return _Plan((axis,), None, first=True)
-        return _Plan((), axis, Const(parts), length, first=True)
+            return _Plan((axis,), None, parts_first=True)
+        return _Plan((), axis, Const(parts), length, parts_first=True)
 
     def _device(self, op: Reduction) -> str:
-        return self.partial.buffers[op.stores[0].buffer].device.type
+        return self.part_buffers.buffers[op.stores[0].buffer].device.type
 
-    def _numbers(self, op: Reduction) -> tuple[int, int, int, int]:
-        """Return points, extent, cores and points abreast for an operation's device."""
+    def _limits(self, op: Reduction) -> tuple[int, int, int, int]:
+        """Return the limits `points` and `extent`, and the numbers of cores and adjacent points,
+        for an operation's device."""
         o = self.options
         device = self._device(op)
         for name, h in o.by_device:
@@ -284,35 +292,38 @@ class _Splitter:
         return o.points, o.extent, o.cores, 1
 
     def buffer(self, op: Reduction, n: int, axes: tuple[Axis, ...]) -> Buffer:
-        """Return a new buffer with a place for every point of `axes`."""
-        return self.partial.make(f"{op.name}_part{n}", op.reduce.dtype, op.stores[0].buffer, axes)
+        """Return a new buffer with one element per iteration of `axes`."""
+        return self.part_buffers.make(
+            f"{op.name}_part{n}", op.reduce.dtype, op.stores[0].buffer, axes
+        )
 
     def _merged(
-        self, op: Reduction, partial: list[Buffer], lines: tuple[Axis, ...], address: Expr
+        self, op: Reduction, partial: list[Buffer], part_axes: tuple[Axis, ...], address: Expr
     ) -> list[Operation]:
-        """Return the operations that fold the parts."""
+        """Return the operations that merge the parts."""
         loads = tuple(Load(f"a{n}", b.name, address) for n, b in enumerate(partial))
         dtype = op.reduce.dtype
         if op.reduce.kind in MERGED_BY:
-            fold = Reduce(op.reduce.names, MERGED_BY[op.reduce.kind], ("a0",), dtype)
-            return [evolve(op, inner=lines, body=loads, reduce=fold)]
-        kept = _Kept(self, op, lines, loads)
-        return kept.softmax() if op.reduce.kind is ReduceKind.ONLINE_SOFTMAX else kept.welford()
+            reduction = Reduce(op.reduce.names, MERGED_BY[op.reduce.kind], ("a0",), dtype)
+            return [evolve(op, inner=part_axes, body=loads, reduce=reduction)]
+        merge = _Merge(self, op, part_axes, loads)
+        return merge.softmax() if op.reduce.kind is ReduceKind.ONLINE_SOFTMAX else merge.welford()
 
 
 @define(eq=False)
-class _Kept:
-    """Merges of folds with several results: small reductions that fusion puts into one kernel."""
+class _Merge:
+    """Merges the parts of a reduction with several results, by small reductions that fusion puts
+    into one kernel."""
 
     splitter: _Splitter
     op: Reduction
-    lines: tuple[Axis, ...]
+    part_axes: tuple[Axis, ...]
     loads: tuple[Load, ...]
-    made: list[Operation] = field(factory=list)
+    operations: list[Operation] = field(factory=list)
 
     def softmax(self) -> list[Operation]:
         """Merge (m, s) by m = max m_i and s = sum of s_i * exp(m_i - m)."""
-        top = self._fold(ReduceKind.MAX, self.loads[:1], "a0")
+        top = self._reduce(ReduceKind.MAX, self.loads[:1], "a0")
         dtype = self.op.reduce.dtype
         lowest = ConstValue("lowest", float("-inf"), dtype)
         body: tuple[Statement, ...] = (
@@ -328,16 +339,16 @@ class _Kept:
             ConstValue("zero", 0.0, dtype),
             Let("g", "where", ("out", "zero", "f"), dtype),
         )
-        total = self._fold(ReduceKind.SUM, body, "g")
+        total = self._reduce(ReduceKind.SUM, body, "g")
         self._store((self._at_points("m", top), self._at_points("s", total)), ("m", "s"))
-        return self.made
+        return self.operations
 
     def welford(self) -> list[Operation]:
         """Merge (mean, squares, count) as Chan, Golub and LeVeque (1979) do, over all parts."""
         dtype = self.op.reduce.dtype
-        count = self._fold(ReduceKind.SUM, self.loads[2:], "a2")
+        count = self._reduce(ReduceKind.SUM, self.loads[2:], "a2")
         weighed = (self.loads[0], self.loads[2], Let("w", "mul", ("a0", "a2"), dtype))
-        total = self._fold(ReduceKind.SUM, weighed, "w")
+        total = self._reduce(ReduceKind.SUM, weighed, "w")
         mean: tuple[Statement, ...] = (
             self._at_points("n", count),
             self._at_points("t", total),
@@ -351,21 +362,23 @@ class _Kept:
             Let("w", "mul", ("dd", "a2"), dtype),
             Let("q", "add", ("a1", "w"), dtype),
         )
-        squares = self._fold(ReduceKind.SUM, body, "q")
+        squares = self._reduce(ReduceKind.SUM, body, "q")
         self._store((*mean, self._at_points("q", squares)), ("mean", "q", "n"))
-        return self.made
+        return self.operations
 
-    def _fold(self, kind: ReduceKind, body: tuple[Statement, ...], value: str) -> Buffer:
+    def _reduce(self, kind: ReduceKind, body: tuple[Statement, ...], value: str) -> Buffer:
         op = self.op
-        out = self.splitter.buffer(op, len(self.made) + 100, op.axes)
-        fold = Reduce(("c",), kind, (value,), op.reduce.dtype)
+        out = self.splitter.buffer(op, len(self.operations) + 100, op.axes)
+        reduction = Reduce(("c",), kind, (value,), op.reduce.dtype)
         store = Store(out.name, self._place(out), "c")
-        name = f"{op.name}_merge{len(self.made)}"
-        self.made.append(Reduction(name, op.axes, self.lines, body, fold, (store,), op.origins))
+        name = f"{op.name}_merge{len(self.operations)}"
+        self.operations.append(
+            Reduction(name, op.axes, self.part_axes, body, reduction, (store,), op.origins)
+        )
         return out
 
     def _place(self, b: Buffer) -> Expr:
-        return row_major_place(self.op.axes, b)
+        return row_major_address(self.op.axes, b)
 
     def _at_points(self, name: str, b: Buffer) -> Load:
         return Load(name, b.name, self._place(b))
@@ -374,18 +387,20 @@ class _Kept:
         """Append the pointwise operation that stores the merged results."""
         names = dict(zip(self.op.reduce.names, values, strict=True))
         stores = tuple(renamed(s, names, {}) for s in self.op.stores)
-        self.made.append(Pointwise(self.op.name, self.op.axes, (*body, *stores), self.op.origins))
+        self.operations.append(
+            Pointwise(self.op.name, self.op.axes, (*body, *stores), self.op.origins)
+        )
 
 
 def _body(
     op: Reduction, plan: _Plan, moved: dict[Sym, Expr]
 ) -> tuple[list[Statement], tuple[str, ...]]:
-    """Return the body of the first step and what it folds, with what `moved` has in the place of
-    symbols. Where the parts overhang, nothing is read and the fold's identity taken."""
-    if plan.axis is None or plan.whole:
+    """Return the body of the first step with `moved` substituted, and the values to reduce. Beyond
+    the end of the axis, loads are masked and the values are the reduction's identity."""
+    if plan.axis is None or plan.exact:
         return [renamed(s, {}, moved) for s in op.body], op.reduce.args
-    taken = {n for s in op.body for n in defined(s)}
+    used_names = {n for s in op.body for n in defined(s)}
     axis = plan.axis
-    body, inside = overhanging(op.body, moved, moved[axis.symbol], axis.extent, taken)
+    body, inside = masked_body(op.body, moved, moved[axis.symbol], axis.extent, used_names)
     kind, dtype = op.reduce.kind, op.reduce.dtype
-    return body, neutral_outside(body, op.reduce.args, inside, kind, dtype, taken)
+    return body, with_identity(body, op.reduce.args, inside, kind, dtype, used_names)

@@ -1,4 +1,4 @@
-"""`unit-reductions`: a fold of one element is the element."""
+"""`unit-reductions`: replace a reduction of one element by the element."""
 
 from typing import ClassVar
 
@@ -15,46 +15,47 @@ from gyrator_scheduler.passes.rewriting import each_loop
 
 @frozen
 class UnitReductions:
-    """Turn reductions whose every reduced axis has extent 1 into pointwise operations."""
+    """Convert reductions over axes of extent 1 to pointwise operations."""
 
     name: ClassVar[str] = "unit-reductions"
 
     def run(self, program: LoopProgram) -> LoopProgram:
-        """Return the program without folds of single elements."""
-        return each_loop(program, _unfolded)
+        """Return the program without reductions of single elements."""
+        return each_loop(program, _as_pointwise)
 
 
-def _unfolded(op: LoopOperation) -> LoopOperation:
+def _as_pointwise(op: LoopOperation) -> LoopOperation:
     if not isinstance(op, Reduction) or any(a.extent is not ONE for a in op.inner):
         return op
-    taken = {n for s in op.body for n in defined(s)} | set(op.reduce.names)
-    made, values = _results(op.reduce, taken)
+    used_names = {n for s in op.body for n in defined(s)} | set(op.reduce.names)
+    computations, values = _results(op.reduce, used_names)
     zeros: dict[Sym, Expr] = {a.symbol: ZERO for a in op.inner}
     body = [renamed(s, {}, zeros) for s in op.body]
     stores = [renamed(s, values, zeros) for s in op.stores]
-    return Pointwise(op.name, op.axes, (*body, *made, *stores), op.origins)
+    return Pointwise(op.name, op.axes, (*body, *computations, *stores), op.origins)
 
 
-def _results(fold: Reduce, taken: set[str]) -> tuple[list[Statement], dict[str, str]]:
-    """Return statements that compute a fold of one element, and the names of its results."""
-    arg, dtype = fold.args[0], fold.dtype
-    match fold.kind:
+def _results(reduction: Reduce, used_names: set[str]) -> tuple[list[Statement], dict[str, str]]:
+    """Return the statements that compute a reduction of one element, and its results that are
+    existing values, by name."""
+    arg, dtype = reduction.args[0], reduction.dtype
+    match reduction.kind:
         case ReduceKind.DOT:
-            return [Let(fold.names[0], "mul", fold.args, dtype)], {}
+            return [Let(reduction.names[0], "mul", reduction.args, dtype)], {}
         case ReduceKind.ARGMIN | ReduceKind.ARGMAX:
-            return [Const(fold.names[0], 0, DType.I64)], {}
+            return [Const(reduction.names[0], 0, DType.I64)], {}
         case ReduceKind.WELFORD:
-            _, deviations, count = fold.names
-            made: list[Statement] = [
+            _, deviations, count = reduction.names
+            statements: list[Statement] = [
                 Let(deviations, "sub", (arg, arg), dtype),
                 Const(count, 1.0, dtype),
             ]
-            return made, {fold.names[0]: arg}
+            return statements, {reduction.names[0]: arg}
         case ReduceKind.ONLINE_SOFTMAX:
-            zero = fresh("difference", taken)
+            zero = fresh("difference", used_names)
             return [
                 Let(zero, "sub", (arg, arg), dtype),
-                Let(fold.names[1], "exp", (zero,), dtype),
-            ], {fold.names[0]: arg}
+                Let(reduction.names[1], "exp", (zero,), dtype),
+            ], {reduction.names[0]: arg}
         case _:
-            return [], {fold.names[0]: arg}
+            return [], {reduction.names[0]: arg}

@@ -41,9 +41,9 @@ EXPECT = "; expect\n"
 COMMANDS = ("pass", "stage", "verify", "interpret", "error")
 
 Stage = Callable[[Any], Any]
-"""Takes a program of one level and returns one of the same or another level, or text."""
+"""Maps a program of one level to a program of the same or another level, or to text."""
 Comparison = Callable[[Any, Any], None]
-"""Raises AssertionError where a program and what it became do not mean the same."""
+"""Raises AssertionError if a program and its transformed version have different results."""
 
 PASSES = pytest.StashKey[dict[str, Callable[..., Any]]]()
 STAGES = pytest.StashKey[dict[str, Stage]]()
@@ -55,7 +55,7 @@ class Mismatch(Exception):
 
 
 class BadFile(Exception):
-    """The file does not say what to do in words that we know."""
+    """The file contains an unknown command."""
 
 
 def register(
@@ -64,14 +64,14 @@ def register(
     stages: Mapping[str, Stage] | None = None,
     levels: Mapping[Level[Any], Comparison] | None = None,
 ) -> None:
-    """Make passes, stages and further levels known to the file tests of this run.
+    """Register passes, stages and additional levels for the file tests of this run.
 
     Raises:
-        ValueError: when a name already stands for something else.
+        ValueError: a name is already registered for another object.
     """
-    given: list[tuple[Any, Mapping[Any, Any] | None]]
-    given = [(PASSES, passes), (STAGES, stages), (LEVELS, levels)]
-    for key, new in given:
+    tables: list[tuple[Any, Mapping[Any, Any] | None]]
+    tables = [(PASSES, passes), (STAGES, stages), (LEVELS, levels)]
+    for key, new in tables:
         known = config.stash.setdefault(key, {})
         for name, value in (new or {}).items():
             if known.setdefault(name, value) is not value:
@@ -92,21 +92,21 @@ class GyFile(pytest.File):
 
 
 class GyItem(pytest.Item):
-    """Does what the file says and compares the result with its expectation."""
+    """Runs the commands of the file and compares the result with its expectation."""
 
     def runtest(self) -> None:
         """Run the commands of the file."""
-        given, marker, expected = self._text().partition(EXPECT)
-        commands = _commands(given)
+        source, marker, expected = self._text().partition(EXPECT)
+        commands = _commands(source)
         if ("error", "") in commands:
             with pytest.raises(GyratorError) as caught:
-                self._after(self._read(given), commands)
+                self._after(self._read(source), commands)
             actual = f"{caught.value}\n"
         else:
-            before = self._read(given)
+            before = self._read(source)
             level = level_of(before, self._levels)
             start = level.show(before)
-            after = self._after(self._read(given) if level.in_place else before, commands)
+            after = self._after(self._read(source) if level.in_place else before, commands)
             if ("interpret", "") in commands:
                 self._levels.get(level, assert_same_meaning)(before, after)
             actual = self._shown(after)
@@ -116,7 +116,7 @@ class GyItem(pytest.Item):
         if actual == expected:
             return
         if os.environ.get("GYRATOR_BLESS") == "1":
-            self.path.write_bytes((given + EXPECT + actual).encode())
+            self.path.write_bytes((source + EXPECT + actual).encode())
             return
         want, got = expected.split("\n"), actual.split("\n")
         diff = difflib.unified_diff(want, got, "expected", "actual", lineterm="")
@@ -134,8 +134,8 @@ class GyItem(pytest.Item):
         assert parse is not None
         return self._round_trip(parse(text))
 
-    def _shown(self, made: Any) -> str:
-        return made if isinstance(made, str) else level_of(made, self._levels).show(made)
+    def _shown(self, output: Any) -> str:
+        return output if isinstance(output, str) else level_of(output, self._levels).show(output)
 
     def _after(self, program: Any, commands: list[tuple[str, str]]) -> Any:
         for command, argument in commands:
@@ -165,7 +165,7 @@ class GyItem(pytest.Item):
         return program
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """Show a difference as a diff, and how to accept it."""
+        """Show the difference as a diff, with the command that accepts it."""
         if not excinfo.errisinstance(Mismatch):
             return super().repr_failure(excinfo, style)
         return f"{excinfo.value}\nif the new text is right: GYRATOR_BLESS=1 pytest {self.path}"
@@ -175,9 +175,9 @@ class GyItem(pytest.Item):
         return self.path, None, self.name
 
 
-def _commands(given: str) -> list[tuple[str, str]]:
+def _commands(text: str) -> list[tuple[str, str]]:
     commands: list[tuple[str, str]] = []
-    for line in given.split("\n"):
+    for line in text.split("\n"):
         if not line.startswith("; test "):
             continue
         command, _, argument = line.removeprefix("; test ").strip().partition(" ")

@@ -1,7 +1,7 @@
 """Statements evaluated at all points of an iteration space at once.
 
-A space is a tuple of extents. Values are arrays that broadcast to it, so what does not depend on
-an axis is computed once.
+A space is a tuple of extents. Values are arrays that broadcast to it, so values that do not depend
+on an axis are computed once.
 """
 
 import math
@@ -33,7 +33,7 @@ from gyrator_testing.interp.errors import interpreter_error
 from gyrator_testing.interp.index import Environment, Number, integer, value_of
 
 POINTS_AT_ONCE = 1 << 21
-"""About how many points are evaluated together: bounds the memory that intermediate values take."""
+"""The approximate number of points evaluated together, which bounds the memory of intermediates."""
 
 _UFUNC_OF_MODE: dict[StoreMode, Any] = {
     StoreMode.ADD: np.add,
@@ -45,9 +45,9 @@ _UFUNC_OF_MODE: dict[StoreMode, Any] = {
 
 @frozen
 class Cell:
-    """A flat storage that addresses count into; the address must be below `span`.
+    """A flat storage; addresses into it must be below `span`.
 
-    `base` is added afterwards: where the part of each point begins.
+    `base`, the start of each point's part, is added after the check.
     """
 
     storage: Array
@@ -60,7 +60,7 @@ Memory = Mapping[str, Cell]
 
 @define
 class Frame:
-    """Values and symbols while a body runs; the only thing here that changes."""
+    """The values and symbols of a running body: the only mutable state of this module."""
 
     space: tuple[int, ...]
     memory: Memory
@@ -71,7 +71,7 @@ class Frame:
         """Evaluate statements in order, each at every point.
 
         Raises:
-            IndexError: when a checked `Bind` meets a value out of range.
+            IndexError: a checked `Bind` receives a value out of range.
             InterpreterError: GY-INTERP-003 for an address out of bounds, GY-INTERP-001 for a name
                 without a value.
         """
@@ -191,12 +191,12 @@ class Frame:
         match step:
             case Reduce(names, kind, _, dtype):
                 ones = (1,) * len(line)
-                found = [r.reshape(points + ones) for r in folds.reduce(kind, rows, dtype)]
+                columns = [r.reshape(points + ones) for r in folds.reduce(kind, rows, dtype)]
             case ScanStep(names, kind, _, _, reverse):
-                found = [folds.scan(kind, rows[0], reverse).reshape(self.space)]
+                columns = [folds.scan(kind, rows[0], reverse).reshape(self.space)]
             case SortStep(names, _, _, descending):
-                found = [r.reshape(self.space) for r in folds.sort(rows[0], descending)]
-        self.values.update(zip(names, found, strict=True))
+                columns = [r.reshape(self.space) for r in folds.sort(rows[0], descending)]
+        self.values.update(zip(names, columns, strict=True))
 
 
 @frozen
@@ -210,7 +210,7 @@ class Block:
 
 
 def blocks(axes: Sequence[Axis], inner: Sequence[Axis], env: Environment) -> Iterator[Block]:
-    """Cut the space `axes` x `inner` along the first long one of `axes`.
+    """Split the space `axes` x `inner` along the first long axis of `axes`.
 
     A space without points is one empty block.
     """

@@ -1,7 +1,7 @@
-"""Operations that the host carries out, for Loop IR and Kernel IR alike."""
+"""Operations executed by the host, shared by Loop IR and Kernel IR."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from attrs import define, field
@@ -43,12 +43,32 @@ from gyrator_testing.interp.index import Number, integer, truth_of
 from gyrator_testing.interp.memory import Layout, bound, created, layout, parts, span, view
 
 Subprogram = Callable[[str, Sequence[object]], list[Any]]
-"""Runs the subprogram of this name with these operands."""
+"""Runs the named subprogram with the given operands."""
+
+
+class Named(Protocol):
+    """A nested program."""
+
+    @property
+    def name(self) -> str:
+        """What calls say."""
+        ...
+
+
+Program = TypeVar("Program", bound=Named)
+
+
+def find_program(programs: Iterable[Program], name: str) -> Program:
+    """Return the program of this name. InterpreterError: there is none."""
+    for program in programs:
+        if program.name == name:
+            return program
+    raise interpreter_error("GY-INTERP-001", f"there is no subprogram {name!r}")
 
 
 @define
 class Machine:
-    """Storages and symbols while a program runs; the only thing here that changes."""
+    """The storages and symbols of a running program: the only mutable state of this module."""
 
     buffers: Mapping[str, Buffer]
     externs: Externs
@@ -57,14 +77,14 @@ class Machine:
     symbols: dict[Sym, Number] = field(factory=dict)
 
     def cells(self) -> dict[str, Cell]:
-        """Return the storages as bodies address them."""
+        """Return the storages in the form addressed by bodies."""
         return {
             name: Cell(parts(flat), span(self.buffers[name].parts, self.symbols))
             for name, flat in self.storage.items()
         }
 
     def tensor(self, ref: TensorRef) -> Array:
-        """Return the strided view that a reference says, sharing the buffer's memory."""
+        """Return the strided view that a reference describes; it shares the buffer's memory."""
         return view(self._flat(ref.buffer), layout(ref, self.symbols), ref.buffer)
 
     def whole(self, name: str) -> Array:
@@ -75,7 +95,7 @@ class Machine:
         return view(self._flat(name), Layout(declared.dtype, shape, strides), name)
 
     def argument(self, arg: Arg) -> Any:
-        """Return an argument as the functions of `externs` take it."""
+        """Return an argument in the form expected by the functions in `externs`."""
         match arg:
             case TensorRef():
                 return self.tensor(arg)
@@ -97,7 +117,7 @@ class Machine:
         return integer(value, self.symbols)
 
     def run(self, op: CallOperation) -> None:
-        """Carry out one operation."""
+        """Execute one operation."""
         match op:
             case Extern():
                 self._extern(op)
@@ -130,9 +150,9 @@ class Machine:
                 self.assign(results, self.subprogram(program, [self.argument(a) for a in operands]))
 
     def fill(self, name: str, value: Any) -> None:
-        """Copy an array to a buffer, whose type and shape it must have (0-d fits one element).
+        """Copy an array to a buffer of the same dtype and shape (a 0-d array fits one element).
 
-        Sizes of the buffer that are symbols without a value take the array's.
+        Unbound size symbols of the buffer are bound to the sizes of the array.
         """
         array = np.asarray(value)
         declared = self.buffers[name]
@@ -152,7 +172,7 @@ class Machine:
         target[...] = array.reshape(target.shape)
 
     def assign(self, results: Sequence[str | tuple[str, ...] | Sym | None], values: Any) -> None:
-        """Bind what a call returned: buffers are filled, symbols set."""
+        """Bind the results of a call: fill buffers and set symbols."""
         if not isinstance(values, tuple | list):
             values = (values,)
         if len(results) > len(values):
@@ -195,8 +215,8 @@ class Machine:
                 self.storage[out.buffer] = created(self.buffers[out.buffer], self.symbols)
         inputs, outputs = ([self.tensor(t) for t in part] for part in (op.inputs, op.outputs))
         declared = tuple(self.buffers.values())
-        made = template.evaluators(op.formulas, declared, self.storage, self.symbols)
-        template.compute(op.kind, inputs, outputs, op.attributes, made)
+        formulas = template.evaluators(op.formulas, declared, self.storage, self.symbols)
+        template.compute(op.kind, inputs, outputs, op.attributes, formulas)
 
     def _decide(self, predicate: TensorRef | Cond) -> bool:
         if isinstance(predicate, TensorRef):
@@ -208,8 +228,8 @@ class Machine:
         invariants = [self.argument(a) for a in op.invariants]
         rows: list[list[Any]] = []
         while bool(np.asarray(self.subprogram(op.condition, [*carried, *invariants])[0]).item()):
-            given = self.subprogram(op.body, [*carried, *invariants])
-            carried = _own(given)
+            results = self.subprogram(op.body, [*carried, *invariants])
+            carried = _own(results)
             rows.append(carried)
         if op.stacked:
             carried = [np.stack(column) for column in zip(*(rows or [carried]), strict=True)]
@@ -226,23 +246,23 @@ class Machine:
 
 
 def _own(values: Sequence[Any]) -> list[Any]:
-    """Return what a program gave, in memory of its own."""
+    """Return a copy of a program's results."""
     return [v.copy() if isinstance(v, np.ndarray) else v for v in values]
 
 
-def bind_inputs(machine: Machine, inputs: Sequence[Input], given: Sequence[object]) -> None:
-    """Give inputs their storages (shared with the caller's arrays) and symbols their values.
+def bind_inputs(machine: Machine, inputs: Sequence[Input], arguments: Sequence[object]) -> None:
+    """Bind inputs to storages (shared with the caller's arrays) and symbols to values.
 
-    Symbols that no `SizeInput` binds take the sizes, then the strides, that stand for them.
+    Symbols without a `SizeInput` are bound by the sizes, then by the strides, that consist of them.
 
     Raises:
-        InterpreterError: GY-INTERP-002, when the arguments are not what the inputs declare.
+        InterpreterError: GY-INTERP-002, if the arguments do not match the declared inputs.
     """
-    if len(inputs) != len(given):
+    if len(inputs) != len(arguments):
         raise interpreter_error(
-            "GY-INTERP-002", f"{len(inputs)} inputs are declared, {len(given)} were given"
+            "GY-INTERP-002", f"{len(inputs)} inputs are declared, {len(arguments)} were given"
         )
-    pairs = list(zip(inputs, given, strict=True))
+    pairs = list(zip(inputs, arguments, strict=True))
     for i, value in pairs:
         if isinstance(i, SizeInput) and isinstance(i.expr, Sym):
             _bind_symbol(machine.symbols, i.expr, _size(i, value))
@@ -263,7 +283,7 @@ def bind_inputs(machine: Machine, inputs: Sequence[Input], given: Sequence[objec
 def bind_constants(
     machine: Machine, constants: Sequence[Constant], arrays: Mapping[str, Array]
 ) -> None:
-    """Give constants their storages: those of the arrays under their keys."""
+    """Bind constants to the storages of the arrays under their keys."""
     for c in constants:
         if c.key not in arrays:
             raise interpreter_error("GY-INTERP-002", f"no array was given for constant {c.key!r}")

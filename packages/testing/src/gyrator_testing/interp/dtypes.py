@@ -1,4 +1,4 @@
-"""Element types as NumPy sees them, conversions as eager does them, and poison."""
+"""NumPy dtypes of element types, eager's conversions, and poison values."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -14,10 +14,10 @@ Array = np.ndarray[Any, Any]
 NUMPY: Mapping[DType, np.dtype[Any]] = MappingProxyType(
     {dtype: np.dtype(getattr(ml_dtypes, dtype.full_name, dtype.full_name)) for dtype in DType}
 )
-"""The NumPy type of each element type; those NumPy lacks come from `ml_dtypes`."""
+"""The NumPy dtype of each element type; `ml_dtypes` supplies those that NumPy lacks."""
 
 DTYPES: Mapping[np.dtype[Any], DType] = MappingProxyType({n: d for d, n in NUMPY.items()})
-"""The other way round."""
+"""The inverse of `NUMPY`."""
 
 _LARGEST_E4M3 = np.float32(448)
 POISON_BYTE = 0xA5
@@ -34,7 +34,7 @@ def poisoned(dtype: DType, count: int) -> Array:
 
 
 def poison(array: Array) -> None:
-    """Overwrite a flat array in place with what `poisoned` returns."""
+    """Overwrite a flat array in place with poison values."""
     dtype = DTYPES[array.dtype]
     if dtype.is_float or dtype.is_complex:
         array[...] = np.nan
@@ -57,9 +57,9 @@ def scalar(value: bool | int | float, dtype: DType) -> Array:
 def cast(value: Array, dtype: DType) -> Array:
     """Convert by value as eager does.
 
-    To and from narrow floats by way of `f32`; floats to integers towards zero; integers wrap;
-    anything but zero is `True`. What eager leaves undefined (a float outside of the range of the
-    integer type) is undefined here.
+    Narrow floats are converted via `f32`; floats are truncated towards zero to integers; integers
+    wrap; any nonzero value is `True`. Conversions that are undefined in eager (floats outside the
+    range of the integer type) are undefined here.
     """
     source, target = DTYPES[value.dtype], NUMPY[dtype]
     if value.dtype == target:

@@ -1,10 +1,10 @@
-"""What the interpreters raise when a program does what no program may do."""
+"""Errors of the interpreters for invalid programs."""
 
 from gyrator_ir.diagnostics import GyratorError
 
 
 class InterpreterError(GyratorError):
-    """The program, or what it was given, breaks the rules of its level."""
+    """The program or its arguments break the rules of its level."""
 
 
 def interpreter_error(code: str, message: str, where: str = "", help: str = "") -> InterpreterError:

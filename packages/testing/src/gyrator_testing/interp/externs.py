@@ -1,7 +1,8 @@
 """Calls of dispatcher ops as NumPy functions.
 
-A function takes what the call passes: arrays for tensors, Python values for constants, lists,
-`TypeArg` for dtypes and devices. It returns an array, or a tuple with an entry for each return.
+A function receives the arguments of the call: arrays for tensors, Python values for constants,
+lists, `TypeArg` for dtypes and devices. It returns an array, or a tuple with an entry for each
+return.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ Extern = Callable[..., Any]
 Externs = Mapping[str, Extern]
 
 SEED = 0x1234_5678_9ABC_DEF0
-"""What `gyrator.philox_seed` gives here, where no generator stands behind it."""
+"""The result of `gyrator.philox_seed`, which has no generator in the interpreter."""
 
 
 def philox_seed(*_: object) -> Array:
@@ -25,7 +26,8 @@ def philox_seed(*_: object) -> Array:
 
 
 def matmul(a: Array, b: Array) -> Array:
-    """Return the matrix product in the type of the operands; narrow floats are summed in `f32`."""
+    """Return the matrix product in the dtype of the operands; narrow floats are accumulated in
+    `f32`."""
     dtype = DTYPES[a.dtype]
     if dtype.is_narrow_float:
         return cast(np.matmul(a.astype(np.float32), b.astype(np.float32)), dtype)
@@ -55,7 +57,8 @@ def local_scalar_dense(a: Array) -> int | float | bool:
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Apply a function to what lists, tuples and dictionaries hold; tuples become lists."""
+    """Apply a function to the elements of nested lists, tuples and dictionaries; tuples become
+    lists."""
     if isinstance(value, list | tuple):
         return [mapped(function, v) for v in value]
     if isinstance(value, dict):
@@ -64,13 +67,13 @@ def mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 class Dispatched(dict[str, Extern]):
-    """All ops of another library, and functions of one's own.
+    """The ops of another library, with overrides.
 
     Args:
         find: return an op of the library by its target, such as `aten.mm.default`.
-        there: return the library's value for one that a call passes.
-        back: return the array of a result of the library.
-        own: what is called in the place of an op of that target.
+        there: convert an argument to a value of the library.
+        back: convert a result of the library to an array.
+        own: functions that override ops, by target.
     """
 
     def __init__(
@@ -90,8 +93,8 @@ class Dispatched(dict[str, Extern]):
         function = self.find(target)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            given = mapped(self.there, list(args)), mapped(self.there, kwargs)
-            return mapped(self.back, function(*given[0], **given[1]))
+            operands = mapped(self.there, list(args)), mapped(self.there, kwargs)
+            return mapped(self.back, function(*operands[0], **operands[1]))
 
         return run
 
@@ -107,4 +110,4 @@ DEFAULT: Externs = MappingProxyType(
         "gyrator.philox_seed": philox_seed,
     }
 )
-"""Enough for the tests of the stages; more are passed by who needs them."""
+"""The functions that the stage tests need; callers may pass more."""

@@ -12,13 +12,13 @@ from gyrator_testing.interp.dtypes import DTYPES, NUMPY, Array
 
 
 def reduce(kind: ReduceKind, args: list[Array], dtype: DType) -> list[Array]:
-    """Fold the last axis of `args` (contiguous, of type `dtype`) as `kind` says."""
+    """Reduce the last axis of `args` (contiguous, of dtype `dtype`) with the function `kind`."""
     with np.errstate(all="ignore"):
         return [np.asarray(r) for r in _REDUCE[kind](args, dtype)]
 
 
 def scan(kind: ScanKind, arg: Array, reverse: bool) -> Array:
-    """Return the inclusive running fold along the last axis, from the end if `reverse`."""
+    """Return the inclusive scan along the last axis, from the end if `reverse`."""
     with np.errstate(all="ignore"):
         if kind in (ScanKind.ARGMIN, ScanKind.ARGMAX):
             return _running_position(kind, arg, reverse)
@@ -28,7 +28,7 @@ def scan(kind: ScanKind, arg: Array, reverse: bool) -> Array:
 
 
 def sort(arg: Array, descending: bool) -> tuple[Array, Array]:
-    """Return the values in order along the last axis and their `i64` positions.
+    """Return the values sorted along the last axis and their `i64` indices.
 
     Stable; NaN is the largest value.
     """

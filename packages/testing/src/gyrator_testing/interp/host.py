@@ -49,6 +49,7 @@ from gyrator_ir.host.nodes import (
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup
 from gyrator_ir.loop.nodes import Literal, TypeArg
 from gyrator_ir.types import DType
+from gyrator_testing.interp.calls import find_program
 from gyrator_testing.interp.dtypes import DTYPES, NUMPY, POISON_BYTE, Array, cast, poisoned
 from gyrator_testing.interp.errors import interpreter_error
 from gyrator_testing.interp.externs import DEFAULT, Externs
@@ -78,8 +79,8 @@ def run_host(
 
     Raises:
         InterpreterError: when the program or its arguments break a rule.
-        AssertionError: when a tensor is not as an assertion of the program says.
-        IndexError: when a checked index is out of range.
+        AssertionError: a tensor violates an assertion of the program.
+        IndexError: a checked index is out of range.
         RuntimeError: when an `AssertTrue` fails.
     """
     if len(inputs) != len(program.parameters):
@@ -95,7 +96,7 @@ def run_host(
 
 @define
 class _Tensor:
-    """A strided tensor inside of a flat storage of bytes or elements."""
+    """A strided tensor in a flat storage of bytes or elements."""
 
     storage: Array
     layout: Layout
@@ -120,13 +121,13 @@ class _Tensor:
             raise interpreter_error("GY-INTERP-003", f"a view starts at byte {start} of {raw.size}")
         tail = raw[start:]
         whole = tail[: tail.size // dtype.size * dtype.size].view(NUMPY[dtype])
-        made = _Tensor(whole, Layout(dtype, tuple(shape), tuple(strides)))
+        view = _Tensor(whole, Layout(dtype, tuple(shape), tuple(strides)))
         if span_of(shape, strides) > whole.size:
             raise interpreter_error(
                 "GY-INTERP-003",
                 f"a view spans {span_of(shape, strides)} elements of the {whole.size} there are",
             )
-        return made
+        return view
 
 
 def _tensor(value: object) -> object:
@@ -142,7 +143,7 @@ def _array(value: object) -> Any:
 
 
 def _lies(where: Layout, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether sizes are these, and strides of dimensions longer than 1."""
+    """Return whether sizes match, and strides of dimensions longer than 1."""
     return shape == where.shape and (
         0 in shape
         or all(n < 2 or a == b for n, a, b in zip(shape, strides, where.strides, strict=True))
@@ -151,7 +152,7 @@ def _lies(where: Layout, shape: tuple[int, ...], strides: tuple[int, ...]) -> bo
 
 @define
 class _Host:
-    """The names and symbols of a program while it runs; the only thing here that changes."""
+    """The names and symbols of a running program: the only mutable state of this module."""
 
     program: HostProgram
     constants: Mapping[str, Array]
@@ -161,7 +162,7 @@ class _Host:
     returned: list[Any] = field(factory=list)
 
     def run(self, instructions: Sequence[Instruction]) -> None:
-        """Carry out instructions in order."""
+        """Execute instructions in order."""
         for i in instructions:
             if not (self._sizes(i) or self._memory(i) or self._work(i) or self._structure(i)):
                 raise TypeError(f"no meaning is given for {type(i).__name__}")
@@ -172,12 +173,12 @@ class _Host:
         return self.names[name]
 
     def _get_tensor(self, name: str) -> _Tensor:
-        found = self._get(name)
-        if not isinstance(found, _Tensor):
+        value = self._get(name)
+        if not isinstance(value, _Tensor):
             raise interpreter_error(
-                "GY-INTERP-002", f"{name!r} wants a tensor, got {type(found).__name__}"
+                "GY-INTERP-002", f"{name!r} wants a tensor, got {type(value).__name__}"
             )
-        return found
+        return value
 
     def _ints(self, exprs: Sequence[Expr]) -> tuple[int, ...]:
         return tuple(integer(e, self.symbols) for e in exprs)
@@ -226,23 +227,23 @@ class _Host:
         return True
 
     def _conform(self, i: Conform) -> None:
-        found = self._get_tensor(i.tensor)
+        tensor = self._get_tensor(i.tensor)
         shape, strides = self._ints(i.shape), self._ints(i.strides)
-        if found.layout.dtype is i.dtype and _lies(found.layout, shape, strides):
+        if tensor.layout.dtype is i.dtype and _lies(tensor.layout, shape, strides):
             return
-        if i.mend is not Mend.ALL or found.layout.shape != shape:
+        if i.mend is not Mend.ALL or tensor.layout.shape != shape:
             raise AssertionError(f"{i.what or i.tensor} is not laid out as {shape}, {strides}")
-        made = _Tensor(poisoned(i.dtype, span_of(shape, strides)), Layout(i.dtype, shape, strides))
-        made.array[...] = cast(found.array, i.dtype)
-        self.names[i.tensor] = made
+        copy = _Tensor(poisoned(i.dtype, span_of(shape, strides)), Layout(i.dtype, shape, strides))
+        copy.array[...] = cast(tensor.array, i.dtype)
+        self.names[i.tensor] = copy
 
     def _separate(self, tensors: Sequence[str], others: Sequence[str]) -> None:
         seen = [self._get_tensor(name).storage for name in others]
         for name in dict.fromkeys(tensors):
-            found = self._get_tensor(name)
-            if any(np.may_share_memory(found.storage, known) for known in seen):
-                self.names[name] = found = evolve(found, storage=found.storage.copy())
-            seen.append(found.storage)
+            tensor = self._get_tensor(name)
+            if any(np.may_share_memory(tensor.storage, known) for known in seen):
+                self.names[name] = tensor = evolve(tensor, storage=tensor.storage.copy())
+            seen.append(tensor.storage)
 
     def _memory(self, i: Instruction) -> bool:
         match i:
@@ -257,16 +258,16 @@ class _Host:
                 start = self._get_tensor(pool).reshaped(
                     DType.U8, (0,), (1,), integer(offset, self.symbols)
                 )
-                made = start.reshaped(dtype, self._ints(shape), self._ints(strides), 0)
-                self.names[name] = made
+                tensor = start.reshaped(dtype, self._ints(shape), self._ints(strides), 0)
+                self.names[name] = tensor
             case Free(name):
                 self._get(name)
                 del self.names[name]
             case Reuse(name, source, dtype, shape, strides):
                 old = self._get_tensor(source)
-                made = old.reshaped(dtype, self._ints(shape), self._ints(strides), 0)
+                tensor = old.reshaped(dtype, self._ints(shape), self._ints(strides), 0)
                 del self.names[source]
-                self.names[name] = made
+                self.names[name] = tensor
             case View(name, source, dtype, shape, strides, offset):
                 self.names[name] = self._get_tensor(source).reshaped(
                     dtype,
@@ -305,15 +306,15 @@ class _Host:
         kernel = next((k for k in self.program.kernels if k.name == name), None)
         if kernel is None:
             raise interpreter_error("GY-INTERP-001", f"there is no kernel {name!r}")
-        given = [self._get_tensor(t).flat() for t in tensors]
+        arrays = [self._get_tensor(t).flat() for t in tensors]
         values = dict(zip((s.name for s in kernel.sizes), self._ints(sizes), strict=True))
         if isinstance(kernel, KernelGroup):
-            left = iter(given)
+            left = iter(arrays)
             for number in kernel.members:
                 member = kernel.kernels[number]
                 run_kernel(member, {p.name: next(left) for p in member.parameters}, values)
             return
-        buffers = dict(zip((p.name for p in kernel.parameters), given, strict=True))
+        buffers = dict(zip((p.name for p in kernel.parameters), arrays, strict=True))
         if isinstance(kernel, Kernel):
             run_kernel(kernel, buffers, values)
         else:
@@ -371,8 +372,8 @@ class _Host:
                 chosen = self._decide(i.condition)
                 self.run(i.then if chosen else i.otherwise)
                 values = i.then_values if chosen else i.otherwise_values
-                found = [self._get(v) for v in values]
-                self.names.update(zip(i.results, found, strict=True))
+                elements = [self._get(v) for v in values]
+                self.names.update(zip(i.results, elements, strict=True))
             case Loop():
                 self._loop(i)
             case Repeat():
@@ -421,7 +422,5 @@ class _Host:
         self.names.update(zip(i.results, values, strict=True))
 
     def _call(self, name: str, args: Sequence[object]) -> list[Any]:
-        for sub in self.program.subprograms:
-            if sub.name == name:
-                return run_host(sub, args, self.constants, self.externs)
-        raise interpreter_error("GY-INTERP-001", f"there is no subprogram {name!r}")
+        program = find_program(self.program.subprograms, name)
+        return run_host(program, args, self.constants, self.externs)

@@ -34,10 +34,10 @@ Environment = Mapping[Sym, Number]
 
 
 def value_of(node: Expr, env: Environment) -> Number:
-    """Return the value of an expression: a Python int if no symbol in it stands for an array.
+    """Return the value of an expression: a Python int if none of its symbols is an array.
 
     Raises:
-        InterpreterError: GY-INTERP-001, when `env` lacks a symbol.
+        InterpreterError: GY-INTERP-001, if `env` lacks a symbol.
     """
     match node:
         case Const():

@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import define
 
 from gyrator_ir.body.nodes import Reduce, ScanStep, SortStep
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Lifetime, Schedule
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_testing.interp.body import Block, Cell, Frame, Memory, blocks
-from gyrator_testing.interp.calls import Machine, bind_constants, bind_inputs
+from gyrator_testing.interp.calls import Machine, bind_constants, bind_inputs, find_program
 from gyrator_testing.interp.dtypes import NUMPY, Array, poison, poisoned
 from gyrator_testing.interp.errors import interpreter_error
 from gyrator_testing.interp.externs import DEFAULT, Externs
@@ -29,8 +28,8 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
     Args:
         kernel: one that verifies.
         buffers: for each name of `kernel.parameters` a flat array of its dtype, or of the complex
-            one of which it is a part, that is at least as long as the parameter spans.
-        sizes: for each of `kernel.sizes`, by the symbol's name, its value.
+            dtype whose component it is, at least as long as the span of the parameter.
+        sizes: the value of each of `kernel.sizes`, by the name of the symbol.
 
     Raises:
         InterpreterError: when the kernel or its arguments break a rule.
@@ -44,7 +43,7 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
 def cells_of(
     kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]
 ) -> tuple[dict[str, Cell], dict[Sym, Number]]:
-    """Return the memory and the symbols of a kernel that runs on storages; see `run_kernel`."""
+    """Return the cells and symbols for running a kernel on storages; see `run_kernel`."""
     env: dict[Sym, Number] = {}
     for symbol in kernel.sizes:
         if symbol.name not in sizes:
@@ -67,7 +66,7 @@ def cells_of(
 
 
 def _free(buffer: Buffer) -> set[Sym]:
-    """Return the symbols of a layout; a kernel need not know them all."""
+    """Return the symbols of a layout; the kernel may not use all of them."""
     return {symbol for e in (*buffer.shape, *buffer.strides) for symbol in e.free_symbols}
 
 
@@ -105,13 +104,17 @@ def run_schedule(
 ) -> list[Any]:
     """Run a schedule and return its outputs; arguments and results are those of `run_loop`.
 
-    Buffers share storages as the lifetimes say, and are poisoned where they end, so that a use
-    outside of a lifetime shows.
+    Buffers share storages according to their lifetimes and are poisoned at the end of them, which
+    exposes uses outside a lifetime.
     """
     buffers = [i.buffer for i in schedule.inputs if hasattr(i, "buffer")]
     buffers += [c.buffer for c in schedule.constants]
     declared = {b.name: b for b in (*buffers, *schedule.buffers)}
-    machine = Machine(declared, externs, _Caller(schedule, constants, externs))
+
+    def run_named(name: str, operands: Sequence[object]) -> list[Any]:
+        return run_schedule(find_program(schedule.subschedules, name), operands, constants, externs)
+
+    machine = Machine(declared, externs, run_named)
     bind_inputs(machine, schedule.inputs, inputs)
     bind_constants(machine, schedule.constants, constants)
     lives = {life.buffer: life for life in schedule.lifetimes}
@@ -132,21 +135,6 @@ def run_schedule(
             if life.last == position and life.buffer in machine.storage:
                 _end(life, lives, machine)
     return [machine.output(o) for o in schedule.outputs]
-
-
-@define
-class _Caller:
-    """Runs subschedules."""
-
-    schedule: Schedule
-    constants: Mapping[str, Array]
-    externs: Externs
-
-    def __call__(self, name: str, operands: Sequence[object]) -> list[Any]:
-        for sub in self.schedule.subschedules:
-            if sub.name == name:
-                return run_schedule(sub, operands, self.constants, self.externs)
-        raise interpreter_error("GY-INTERP-001", f"there is no subschedule {name!r}")
 
 
 def _due(name: str, life: Lifetime | None, position: int, machine: Machine) -> bool:
@@ -176,7 +164,8 @@ def _storage(name: str, life: Lifetime | None, machine: Machine) -> Array:
 
 
 def _end(life: Lifetime, lives: Mapping[str, Lifetime], machine: Machine) -> None:
-    """Poison a storage that ends here, unless another buffer has just taken it over in place."""
+    """Poison a storage at the end of its lifetime, unless another buffer has just reused it in
+    place."""
     heirs = [x for x in lives.values() if x.reuses == life.buffer and x.first == life.last]
     if not heirs:
         poison(machine.storage[life.buffer])

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from attrs import define
-
 from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, SortStep, Statement, Store
 from gyrator_ir.loop.nodes import (
     LoopProgram,
@@ -17,9 +15,8 @@ from gyrator_ir.loop.nodes import (
     Sort,
 )
 from gyrator_testing.interp.body import Frame, blocks
-from gyrator_testing.interp.calls import Machine, bind_constants, bind_inputs
+from gyrator_testing.interp.calls import Machine, bind_constants, bind_inputs, find_program
 from gyrator_testing.interp.dtypes import Array
-from gyrator_testing.interp.errors import interpreter_error
 from gyrator_testing.interp.externs import DEFAULT, Externs
 from gyrator_testing.interp.memory import created
 
@@ -38,8 +35,9 @@ def run_loop(
 
     Args:
         program: one that verifies.
-        inputs: for each input an array of exactly its dtype, shape and strides (mutations are seen
-            by the caller), an int, or anything for an `OpaqueInput`.
+        inputs: for each input an array with exactly its dtype, shape and strides (mutations are
+            visible
+            to the caller), an int, or any object for an `OpaqueInput`.
         constants: an array for each key.
         externs: a function for each target that is called.
 
@@ -48,12 +46,14 @@ def run_loop(
 
     Raises:
         InterpreterError: when the program or its arguments break a rule.
-        IndexError: when a checked index is out of range.
-        RuntimeError: when an assertion fails.
+        IndexError: a checked index is out of range.
+        RuntimeError: an assertion fails.
     """
-    machine = Machine(
-        {b.name: b for b in program.all_buffers}, externs, _Caller(program, constants, externs)
-    )
+
+    def run_named(name: str, operands: Sequence[object]) -> list[Any]:
+        return run_loop(find_program(program.subprograms, name), operands, constants, externs)
+
+    machine = Machine({b.name: b for b in program.all_buffers}, externs, run_named)
     bind_inputs(machine, program.inputs, inputs)
     bind_constants(machine, program.constants, constants)
     pending = {b.name: b for b in program.buffers}
@@ -65,21 +65,6 @@ def run_loop(
                 machine.storage[name] = created(buffer, machine.symbols)
         _operation(op, machine)
     return [machine.output(o) for o in program.outputs]
-
-
-@define
-class _Caller:
-    """Runs subprograms."""
-
-    program: LoopProgram
-    constants: Mapping[str, Array]
-    externs: Externs
-
-    def __call__(self, name: str, operands: Sequence[object]) -> list[Any]:
-        for sub in self.program.subprograms:
-            if sub.name == name:
-                return run_loop(sub, operands, self.constants, self.externs)
-        raise interpreter_error("GY-INTERP-001", f"there is no subprogram {name!r}")
 
 
 def _bound(exprs: Sequence[Any], machine: Machine) -> bool:

@@ -5,11 +5,13 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from attrs import frozen
 
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import TemplateKernel
-from gyrator_ir.loop.formulas import PLACES
+from gyrator_ir.loop.formulas import SCORE_INDICES
 from gyrator_ir.loop.nodes import Arg, Buffer, Formula, Literal, TemplateKind
+from gyrator_ir.loop.templates import ENDLESS, piece_of
 from gyrator_testing.interp.body import Cell, Frame
 from gyrator_testing.interp.dtypes import Array
 from gyrator_testing.interp.index import Number
@@ -32,6 +34,8 @@ def compute(
             _gradients(inputs, outputs, numbers)
         case TemplateKind.FLEX_ATTENTION:
             _flex(inputs, outputs, numbers, formulas)
+        case TemplateKind.FLEX_ATTENTION_PARTS:
+            _flex_parts(inputs, outputs, numbers, formulas)
         case TemplateKind.FLEX_ATTENTION_GRADIENTS:
             _flex_gradients(inputs, outputs, numbers, formulas)
 
@@ -45,9 +49,9 @@ def run_template(
         view(buffers[t.buffer], layout(t, known), t.buffer)
         for t in (*kernel.inputs, *kernel.outputs)
     ]
-    given = len(kernel.inputs)
-    made = evaluators(kernel.formulas, kernel.parameters, buffers, known)
-    compute(kernel.kind, tensors[:given], tensors[given:], kernel.attributes, made)
+    count = len(kernel.inputs)
+    formulas = evaluators(kernel.formulas, kernel.parameters, buffers, known)
+    compute(kernel.kind, tensors[:count], tensors[count:], kernel.attributes, formulas)
 
 
 Evaluate = Callable[..., Array]
@@ -64,10 +68,15 @@ def evaluators(
     memory = {b.name: Cell(buffers[b.name], span(b, sizes)) for b in declared if b.name in buffers}
 
     def evaluator(formula: Formula) -> Evaluate:
-        def evaluate(space: tuple[int, ...], *given: Array) -> Array:
-            places = np.ix_(*(np.arange(n) for n in space))
-            symbols: dict[Sym, Number] = {**sizes, **dict(zip(PLACES, places, strict=True))}
-            frame = Frame(space, memory, symbols, dict(zip(formula.given, given, strict=True)))
+        def evaluate(space: tuple[int, ...], *operands: Array) -> Array:
+            positions = np.ix_(*(np.arange(n) for n in space))
+            symbols: dict[Sym, Number] = {
+                **sizes,
+                **dict(zip(SCORE_INDICES, positions, strict=True)),
+            }
+            frame = Frame(
+                space, memory, symbols, dict(zip(formula.parameters, operands, strict=True))
+            )
             frame.run(formula.body)
             return frame.full(formula.result)
 
@@ -121,22 +130,51 @@ def _gradients(
     slopes = weights * (np.matmul(grad, np.swapaxes(v, -1, -2)) - mean[..., None])
     slopes = slopes * np.float32(attributes["scale"])
     turned = np.swapaxes(slopes, -1, -2), np.swapaxes(weights, -1, -2)
-    found = (np.matmul(slopes, k), np.matmul(turned[0], q), np.matmul(turned[1], grad))
-    for out, gradient in zip(outputs, found, strict=True):
+    gradients = (np.matmul(slopes, k), np.matmul(turned[0], q), np.matmul(turned[1], grad))
+    for out, gradient in zip(outputs, gradients, strict=True):
         shared = group if out is not outputs[0] else 1
         parts = gradient.reshape(out.shape[0], out.shape[1], shared, *out.shape[2:])
         out[...] = parts.sum(axis=2).astype(out.dtype)
 
 
-def _listed(counts: Array, places: Array, blocks: tuple[int, int], space: tuple[int, ...]) -> Array:
+@frozen
+class _Part:
+    """Of the pieces of columns that are listed for a block of rows, those of part `number`."""
+
+    number: int
+    count: int
+
+    def of(self, pieces: list[range]) -> list[range]:
+        """Return the pieces of the part."""
+        first, end = (len(pieces) * n // self.count for n in (self.number, self.number + 1))
+        return pieces[first:end]
+
+
+def _pieces(positions: Array, block: int, columns: int) -> list[range]:
+    """Return the columns of the pieces that listed blocks of columns are cut into."""
+    length = piece_of(block)
+    return [
+        range(first, min(first + length, columns))
+        for begin in (int(place) * block for place in positions)
+        for first in range(begin, columns if block >= ENDLESS else begin + block, length)
+    ]
+
+
+def _listed(
+    counts: Array,
+    positions: Array,
+    blocks: tuple[int, int],
+    space: tuple[int, ...],
+    part: _Part = _Part(0, 1),
+) -> Array:
     """Return how often each place of the scores lies in a block of columns that a block of rows
     lists."""
     times = np.zeros(space, np.float32)
     rows, columns = blocks
     for b, h, x in np.ndindex(counts.shape):
-        for place in places[b, h, x, : counts[b, h, x]]:
-            row, column = x * rows, int(place) * columns
-            times[b, h, row : row + rows, column : column + columns] += 1
+        row = slice(x * rows, (x + 1) * rows)
+        for piece in part.of(_pieces(positions[b, h, x, : counts[b, h, x]], columns, space[3])):
+            times[b, h, row, piece.start : max(piece.start, piece.stop)] += 1
     return times
 
 
@@ -145,6 +183,7 @@ def _looked(
     attributes: Mapping[str, Any],
     seen: Array,
     turned: bool = False,
+    part: _Part = _Part(0, 1),
 ) -> Array:
     """Return how often each score counts: 0 or 1, where no block is listed twice."""
     lengths = attributes["row_block"], attributes["column_block"]
@@ -152,10 +191,10 @@ def _looked(
     if turned:
         lengths, space = lengths[::-1], (*space[:2], *space[:1:-1])
     pairs = zip(blocks[::2], blocks[1::2], strict=True)
-    found = [_listed(counts, places, lengths, space) for counts, places in pairs]
+    listed = [_listed(counts, positions, lengths, space, part) for counts, positions in pairs]
     if turned:
-        found = [np.swapaxes(times, -1, -2) for times in found]
-    return found[0] * seen + (found[1] if len(found) > 1 else np.float32(0))
+        listed = [np.swapaxes(times, -1, -2) for times in listed]
+    return listed[0] * seen + (listed[1] if len(listed) > 1 else np.float32(0))
 
 
 def _flex_scores(
@@ -167,15 +206,26 @@ def _flex_scores(
     return products, formulas["score"](space, products), formulas["mask"](space)
 
 
-def _flex(
+def _flex_parts(
     inputs: Sequence[Array],
     outputs: Sequence[Array],
     attributes: Mapping[str, Any],
     formulas: Mapping[str, Evaluate],
 ) -> None:
+    for number, part in enumerate(zip(*outputs, strict=True)):
+        _flex(inputs, part, attributes, formulas, _Part(number, attributes["parts"]))
+
+
+def _flex(
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    attributes: Mapping[str, Any],
+    formulas: Mapping[str, Evaluate],
+    part: _Part = _Part(0, 1),
+) -> None:
     q, k, v, _ = _heads(inputs)
     _, scores, seen = _flex_scores(q, k, attributes, formulas)
-    times = _looked(inputs[3 : 7 if attributes["full"] else 5], attributes, seen)
+    times = _looked(inputs[3 : 7 if attributes["full"] else 5], attributes, seen, part=part)
     scores = np.where(times > 0, scores, -np.inf)
     top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     weights = times * np.exp(scores - np.where(top == -np.inf, 0, top))
@@ -184,8 +234,8 @@ def _flex(
     outputs[0][...] = mean.astype(outputs[0].dtype)
     with np.errstate(divide="ignore"):
         sums = np.log2(total) + np.where(top == -np.inf, 0, top) / np.log(np.float32(2))
-    for out, found in zip(outputs[1:], (sums, top / np.log(np.float32(2))), strict=False):
-        out[...] = found[..., 0]
+    for out, values in zip(outputs[1:], (sums, top / np.log(np.float32(2))), strict=False):
+        out[...] = values[..., 0]
 
 
 def _flex_gradients(
@@ -202,18 +252,18 @@ def _flex_gradients(
     by_columns = _looked(inputs[6 + pairs : 6 + 2 * pairs], attributes, seen, turned=True)
     sums = np.where(sums == -np.inf, np.inf, sums)[..., None]
     once = np.exp2(scores / np.log(np.float32(2)) - sums)
-    apart = np.matmul(grad, np.swapaxes(v, -1, -2)) - mean[..., None]
-    slopes = formulas["slope"](products.shape, products, once * apart)
+    difference = np.matmul(grad, np.swapaxes(v, -1, -2)) - mean[..., None]
+    slopes = formulas["slope"](products.shape, products, once * difference)
     slopes = slopes * np.float32(attributes["scale"])
     of_rows = np.where(by_rows > 0, by_rows * slopes, 0)
     of_columns = np.where(by_columns > 0, by_columns * slopes, 0)
     weights = np.where(by_columns > 0, by_columns * once, 0)
-    found = (
+    gradients = (
         np.matmul(of_rows, k),
         np.matmul(np.swapaxes(of_columns, -1, -2), q),
         np.matmul(np.swapaxes(weights, -1, -2), grad),
     )
-    for out, gradient in zip(outputs, found, strict=True):
+    for out, gradient in zip(outputs, gradients, strict=True):
         shared = group if out is not outputs[0] else 1
         parts = gradient.reshape(out.shape[0], out.shape[1], shared, *out.shape[2:])
         out[...] = parts.sum(axis=2).astype(out.dtype)

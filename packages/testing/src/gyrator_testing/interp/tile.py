@@ -16,12 +16,14 @@ from attrs import define, field, frozen
 
 from gyrator_ir.body.nodes import Bind, Load, Reduce, ScanStep, SortStep, Store, StoreMode
 from gyrator_ir.body.rewrite import defined
-from gyrator_ir.expr import Expr, Sym, SymKind
+from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, subs
 from gyrator_ir.kernel.nodes import Level, Stage
+from gyrator_ir.loop.contraction import needed_for
 from gyrator_ir.source import Configuration
 from gyrator_ir.tile.choices import bound, settled
 from gyrator_ir.tile.nodes import (
     Access,
+    Contraction,
     Loop,
     LoopKind,
     Pair,
@@ -88,9 +90,9 @@ def run_tile_program(
         inputs: the sizes by name, and then a flat array for each parameter of `tiled_kernels`.
     """
     sizes, *arrays = inputs
-    given = iter(arrays)
+    remaining = iter(arrays)
     for tiled in tiled_kernels(program):
-        buffers = {p.name: next(given) for p in tiled.kernel.parameters}
+        buffers = {p.name: next(remaining) for p in tiled.kernel.parameters}
         run_tiled(tiled, buffers, {s.name: sizes[s.name] for s in tiled.kernel.sizes})
     return arrays
 
@@ -98,15 +100,15 @@ def run_tile_program(
 def tiled_kernels(program: TileProgram) -> list[TiledKernel]:
     """Return the kernels of a program but those of templates, those of groups once for each
     member."""
-    found: list[TiledKernel] = []
+    kernels: list[TiledKernel] = []
     for kernel in program.kernels:
         if isinstance(kernel, Repeat):
-            found.append(next(t for t in found if t.kernel.name == kernel.kernel))
+            kernels.append(next(t for t in kernels if t.kernel.name == kernel.kernel))
         elif isinstance(kernel, TiledGroup):
-            found += [kernel.kernels[n] for n in kernel.members]
+            kernels += [kernel.kernels[n] for n in kernel.members]
         elif not isinstance(kernel, TiledTemplate):
-            found.append(kernel)
-    return found
+            kernels.append(kernel)
+    return kernels
 
 
 @define
@@ -126,7 +128,7 @@ class _Watched(Frame):
     atomic: frozenset[str] = frozenset()
 
     def _load(self, buffer: str, index: Expr, mask: str | None) -> Array:
-        found = super()._load(buffer, index, mask)
+        values = super()._load(buffer, index, mask)
         uses = self.uses.get(buffer)
         if uses is not None:
             touched = self._touched(index, mask)
@@ -134,7 +136,7 @@ class _Watched(Frame):
             if np.any((others != _NOBODY) & (others != self.unit)):
                 raise _race(buffer, index, "loads what another unit stores")
             uses.loaded[touched] = _joined(uses.loaded[touched], self.unit)
-        return found
+        return values
 
     def _store(
         self, buffer: str, index: Expr, value: str, mode: StoreMode, mask: str | None
@@ -157,8 +159,8 @@ class _Watched(Frame):
         return address.ravel() if mask is None else address[self.full(mask)]
 
 
-def _race(buffer: str, index: Expr, said: str) -> Exception:
-    return interpreter_error("GY-INTERP-006", f"a unit {said}", where=f"{buffer}[{index!r}]")
+def _race(buffer: str, index: Expr, conflict: str) -> Exception:
+    return interpreter_error("GY-INTERP-006", f"a unit {conflict}", where=f"{buffer}[{index!r}]")
 
 
 def _joined(before: Array, unit: int) -> Array:
@@ -200,7 +202,7 @@ class _Run:
         self._grid, self._shared = tiled.loops[:grid], tiled.loops[grid:shared]
         self._own = tiled.loops[shared:]
         self._methods = {r.result: r for r in tiled.reductions}
-        self._accesses = {a.index: a for a in tiled.accesses if a.kind in _STEPS}
+        self._accesses = {a.index: a for a in tiled.accesses if a.kind is not Access.LANES}
         self._orders = [
             _together(stage, [p for p in tiled.pairs if p.stage == number])
             for number, stage in enumerate(tiled.kernel.stages)
@@ -256,9 +258,9 @@ class _Run:
             extent = integer(local.extent, self._env)
             base = np.arange(points.count, dtype=np.int64)[:, None] * extent
             memory[local.name] = Cell(poisoned(local.dtype, points.count * extent), extent, base)
-        kept = self._frame((points.count, 1), memory, self._env | points.symbols, {}, who)
+        outer = self._frame((points.count, 1), memory, self._env | points.symbols, {}, who)
         for number, stage in enumerate(self._kernel.stages):
-            self._stage(number, stage, region, points, kept)
+            self._stage(number, stage, region, points, outer)
 
     def _frame(
         self, space: tuple[int, ...], memory: Memory, symbols: dict[Sym, Number],
@@ -280,15 +282,15 @@ class _Run:
 
     def _digits(self, group: Group, positions: Array) -> dict[Sym, Array]:
         """Return the values of a group's axes at positions of all of them as one."""
-        found: dict[Sym, Array] = {}
+        digits: dict[Sym, Array] = {}
         for symbol in reversed(group):
             extent = max(self._extents[symbol], 1)
-            found[symbol] = positions % extent
+            digits[symbol] = positions % extent
             positions = positions // extent
-        return found
+        return digits
 
     def _stage(
-        self, number: int, stage: Stage, region: Region, points: _Points, kept: Frame
+        self, number: int, stage: Stage, region: Region, points: _Points, outer: Frame
     ) -> None:
         inside = stage.level is Level.INNER and bool(self._inner)
         ordered = any(isinstance(s, ScanStep | SortStep) for s in stage.body)
@@ -305,13 +307,13 @@ class _Run:
                 seen = np.zeros((points.count, size), np.bool_)
                 gathered[s.names[0]] = _Gathered(rows, seen)
         for _, part in self._cut(loops, region):
-            self._part(number, part, points, kept, gathered, inside)
+            self._part(number, part, points, outer, gathered, inside)
         for s in stage.body:
             if isinstance(s, Reduce):
-                self._reduce(s, gathered[s.names[0]], kept)
+                self._reduce(s, gathered[s.names[0]], outer)
 
     def _part(
-        self, number: int, part: Region, points: _Points, kept: Frame,
+        self, number: int, part: Region, points: _Points, outer: Frame,
         gathered: Mapping[str, _Gathered], inside: bool,
     ) -> None:  # fmt: skip
         stage = self._kernel.stages[number]
@@ -320,25 +322,25 @@ class _Run:
             low, high = part[group]
             chosen &= (positions >= low) & (positions < high)
         here = np.flatnonzero(chosen)
-        symbols = {s: _at(v, here, points.count) for s, v in kept.symbols.items()}
-        values = {name: _at(v, here, points.count) for name, v in kept.values.items()}
+        symbols = {s: _at(v, here, points.count) for s, v in outer.symbols.items()}
+        values = {name: _at(v, here, points.count) for name, v in outer.values.items()}
         elements, where = self._elements(part) if inside else ({}, np.zeros(1, np.int64))
         memory = {
             name: cell if cell.base is None else Cell(cell.storage, cell.span, cell.base[here])
-            for name, cell in kept.memory.items()
+            for name, cell in outer.memory.items()
         }
         frame = self._frame(
-            (len(here), len(where)), memory, symbols | elements, values, kept.unit  # type: ignore[attr-defined]
+            (len(here), len(where)), memory, symbols | elements, values, outer.unit  # type: ignore[attr-defined]
         )  # fmt: skip
         for place in self._orders[number]:
             s = stage.body[place]
             if isinstance(s, Reduce):
-                found = gathered[s.names[0]]
-                for row, name in zip(found.rows, s.args, strict=True):
+                operands = gathered[s.names[0]]
+                for row, name in zip(operands.rows, s.args, strict=True):
                     row[np.ix_(here, where)] = frame.full(name)
-                if np.any(found.seen[np.ix_(here, where)]):
+                if np.any(operands.seen[np.ix_(here, where)]):
                     raise interpreter_error("GY-INTERP-006", f"{s.names[0]} takes an element twice")
-                found.seen[np.ix_(here, where)] = True
+                operands.seen[np.ix_(here, where)] = True
             elif isinstance(s, ScanStep | SortStep):
                 frame.collect(s, 1)
             elif isinstance(s, Load) and (first := self._reuses.get((number, place))):
@@ -346,19 +348,22 @@ class _Run:
             else:
                 frame.run((s,))
             if isinstance(s, Load | Store) and (number, place) in self._reuses.values():
-                held = s.name if isinstance(s, Load) else s.value
-                self._read[number, place] = frame.values[held]
+                value = s.name if isinstance(s, Load) else s.value
+                self._read[number, place] = frame.values[value]
         if not any(isinstance(s, ScanStep | SortStep) for s in stage.body):
             self._check_accesses(stage, frame)
         if not inside:
             for s in stage.body:
                 for name in defined(s):
-                    _keep(kept.values, name, frame.values[name], here, points.count)
+                    _keep(outer.values, name, frame.values[name], here, points.count)
                 if isinstance(s, Bind):
-                    _keep(kept.symbols, s.symbol, frame.symbols[s.symbol], here, points.count)
+                    _keep(outer.symbols, s.symbol, frame.symbols[s.symbol], here, points.count)
 
     def _check_accesses(self, stage: Stage, frame: Frame) -> None:
         """Raise if an index of a stage, of which the frame is one vector, is not what is said."""
+        if self._tiled.contraction is not None:
+            self._check_panels(stage, frame, self._tiled.contraction)
+            return
         below = [loop for loop in self._tiled.loops if loop.kind is LoopKind.LOOP]
         loops = [loop for loop in below if self._inner.isdisjoint(loop.axes)] or below[-1:]
         lanes = np.asarray(frame.symbols.get(loops[0].axes[0], 0)) if loops else 0
@@ -367,13 +372,35 @@ class _Run:
             a = self._accesses.get(s.index) if isinstance(s, Load | Store) else None
             if a is None or not a.index.free_symbols <= frame.symbols.keys():
                 continue
-            step = integer(a.stride, self._env) + _STEPS[a.kind]
-            rest = frame.address(a.index) - step * lanes
-            for name, factor in a.terms:
-                rest = rest - frame.address(factor) * named[name]
-            if rest.size and np.ptp(rest):
-                said = f"an index is not {a.kind.value}"
-                raise interpreter_error("GY-INTERP-006", said, where=f"{a.index!r}")
+            if a.kind is Access.RUNS:
+                wrong = bool(np.any(np.diff(np.ravel(frame.address(a.index))) > 1))
+            else:
+                step = integer(a.stride, self._env) + _STEPS[a.kind]
+                rest = frame.address(a.index) - step * lanes
+                for name, factor in a.terms:
+                    rest = rest - frame.address(factor) * named[name]
+                wrong = bool(rest.size) and np.ptp(rest) > 0
+            if wrong:
+                problem = f"an index is not {a.kind.value}"
+                raise interpreter_error("GY-INTERP-006", problem, where=f"{a.index!r}")
+
+    def _check_panels(self, stage: Stage, frame: Frame, c: Contraction) -> None:
+        """Raise if an access is not of its kind along the vectors of its factor or results."""
+        for p in c.products:
+            ways = [(self._tiled.loops[c.columns].axes[0], stage.body)] * bool(p.along)
+            if stage.level is Level.INNER:
+                factors = (needed_for(stage.body, name) for name in (p.left, p.right))
+                ways = list(zip(p.along, factors, strict=False))
+            for symbol, body in ways:
+                for s in body:
+                    a = self._accesses.get(s.index) if isinstance(s, Load | Store) else None
+                    if a is None:
+                        continue
+                    step = integer(a.stride, self._env) + _STEPS[a.kind]
+                    start = frame.address(subs(a.index, {symbol: ZERO}))
+                    if np.any(frame.address(a.index) - step * frame.symbols[symbol] != start):
+                        problem = f"an index is not {a.kind.value} along {symbol.name}"
+                        raise interpreter_error("GY-INTERP-006", problem, where=f"{a.index!r}")
 
     def _elements(self, part: Region) -> tuple[dict[Sym, Number], Array]:
         """Return the inner axes' values in a step, and the elements' row-major positions."""
@@ -388,20 +415,24 @@ class _Run:
             position = position * self._extents[a.symbol] + symbols[a.symbol]
         return {s: v[None, :] for s, v in symbols.items()}, position
 
-    def _reduce(self, s: Reduce, found: _Gathered, kept: Frame) -> None:
-        if not np.all(found.seen):
+    def _reduce(self, s: Reduce, operands: _Gathered, outer: Frame) -> None:
+        if not np.all(operands.seen):
             raise interpreter_error("GY-INTERP-006", f"{s.names[0]} misses an element")
         method = self._methods[s.names[0]]
-        if method.chain and found.seen.shape[1]:
-            product = found.rows[0] if len(found.rows) == 1 else found.rows[0] * found.rows[1]
+        if method.chain and operands.seen.shape[1]:
+            product = (
+                operands.rows[0] if len(operands.rows) == 1 else operands.rows[0] * operands.rows[1]
+            )
             results = [_chained(product, method.chain * self._side_by_side(method), s.dtype)]
         elif method.wide:
-            exact = folds.reduce(s.kind, [row.astype(np.float64) for row in found.rows], DType.F64)
+            exact = folds.reduce(
+                s.kind, [row.astype(np.float64) for row in operands.rows], DType.F64
+            )
             results = [exact[0].astype(NUMPY[s.dtype])]
         else:
-            results = folds.reduce(s.kind, found.rows, s.dtype)
+            results = folds.reduce(s.kind, operands.rows, s.dtype)
         for name, result in zip(s.names, results, strict=True):
-            kept.values[name] = result[:, None]
+            outer.values[name] = result[:, None]
 
     def _side_by_side(self, method: Reduction) -> int:
         """Return how many elements of a point have accumulators of their own."""
@@ -418,13 +449,13 @@ _STEPS = {Access.UNIFORM: 0, Access.UNIT: 1, Access.STRIDED: 0, Access.GATHERED:
 def _together(stage: Stage, pairs: Sequence[Pair]) -> list[int]:
     """Return the places of a stage's statements so that pairs are next to each other: loads where
     the first stands, stores where the second does."""
-    places = {n: float(n) for n in range(len(stage.body))}
+    positions = {n: float(n) for n in range(len(stage.body))}
     for p in pairs:
         if isinstance(stage.body[p.first], Store):
-            places[p.first] = p.second - 0.5
+            positions[p.first] = p.second - 0.5
         else:
-            places[p.second] = p.first + 0.5
-    return sorted(places, key=places.__getitem__)
+            positions[p.second] = p.first + 0.5
+    return sorted(positions, key=positions.__getitem__)
 
 
 def _at(value: Number, here: Array, count: int) -> Any:

@@ -23,8 +23,8 @@ _MACHINES = {"neon": "aarch64"}
 def lacking(arch: str) -> str:
     """Say why nothing of an instruction set can be run here; empty where it can."""
     if arch in _MACHINES:
-        found = machine(_MACHINES[arch])
-        return found if isinstance(found, str) else ""
+        cross = machine(_MACHINES[arch])
+        return cross if isinstance(cross, str) else ""
     has = _FLAGS[arch] in Path("/proc/cpuinfo").read_text(encoding="utf-8")
     return "" if has else f"this machine has no {arch}"
 
@@ -32,8 +32,8 @@ def lacking(arch: str) -> str:
 @cache
 def caller(arch: str, folder: Path) -> Caller | None:
     """Return what calls kernels of an instruction set; None where this process does."""
-    found = machine(_MACHINES[arch]) if arch in _MACHINES else None
-    return Caller(found, folder) if isinstance(found, Machine) and found.emulator else None
+    cross = machine(_MACHINES[arch]) if arch in _MACHINES else None
+    return Caller(cross, folder) if isinstance(cross, Machine) and cross.emulator else None
 
 
 def text_file(text: str, key: str, folder: Path) -> Path:

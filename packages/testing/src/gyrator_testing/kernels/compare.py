@@ -1,9 +1,10 @@
 """How what a kernel wrote is compared with what the reference interpreter says."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from gyrator_ir.body.rewrite import AnyStatement
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.types import DType
 from gyrator_testing.interp.dtypes import DTYPES, Array
@@ -22,27 +23,28 @@ def same_bits(got: Array, want: Array) -> Array:
     return equal
 
 
-def tolerance(want: Array, single: bool) -> tuple[float, float]:
+def tolerance(want: Array, width: int) -> tuple[float, float]:
     """Return how far from floats `want` results may be: relatively, and besides.
 
-    `single` says that the kernel computes in `f32`, so that its `f64` results are no closer.
+    `width` is that of the type that the kernel computes in, in bytes: results of a wider type are
+    no closer.
     """
-    loose = {1: 0.25, 2: 2e-2, 4: 3e-5, 8: 3e-5 if single else 1e-9}[want.itemsize]
+    loose = {1: 0.25, 2: 2e-2, 4: 3e-5, 8: 1e-9}[min(want.itemsize, width)]
     wide = want.astype(np.float64)
     scale = np.abs(wide[np.isfinite(wide)]).max(initial=1.0)
     return loose, loose * float(scale) * 0.1
 
 
-def agree(got: Array, want: Array, single: bool) -> Array:
+def agree(got: Array, want: Array, width: int) -> Array:
     """Return where two arrays agree to the precision of their type, as `assert_close` asserts."""
     if want.dtype.kind in "iub":
         return np.asarray(got == want)
-    relative, absolute = tolerance(want, single)
+    relative, absolute = tolerance(want, width)
     wide = got.astype(np.float64), want.astype(np.float64)
     return np.isclose(*wide, rtol=relative, atol=absolute, equal_nan=True)
 
 
-def assert_close(got: Array, want: Array, name: str, single: bool) -> None:
+def assert_close(got: Array, want: Array, name: str, width: int) -> None:
     """Assert that two buffers agree to the precision of their type.
 
     Integers and bool in every bit.
@@ -50,14 +52,19 @@ def assert_close(got: Array, want: Array, name: str, single: bool) -> None:
     if want.dtype.kind in "iub":
         np.testing.assert_array_equal(got, want, err_msg=name)
         return
-    relative, absolute = tolerance(want, single)
+    relative, absolute = tolerance(want, width)
     a, b = got.astype(np.float64), want.astype(np.float64)
     np.testing.assert_allclose(a, b, rtol=relative, atol=absolute, err_msg=name)
+
+
+def computed_width(body: Iterable[AnyStatement]) -> int:
+    """Return the bytes of the type that statements compute floats in."""
+    return 4 if any(getattr(s, "dtype", None) is DType.F32 for s in body) else 8
 
 
 def assert_same_writes(kernel: Kernel, got: Mapping[str, Array], want: Mapping[str, Array]) -> None:
     """Assert that all parameters of a kernel that ran twice agree by `assert_close`."""
     body = [s for stage in kernel.stages for s in stage.body]
-    single = any(getattr(s, "dtype", None) is DType.F32 for s in body)
+    width = computed_width(body)
     for buffer in kernel.parameters:
-        assert_close(got[buffer.name], want[buffer.name], buffer.name, single)
+        assert_close(got[buffer.name], want[buffer.name], buffer.name, width)

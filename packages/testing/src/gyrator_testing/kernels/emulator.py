@@ -1,4 +1,4 @@
-"""Kernels of another processor, run under qemu's emulation of a user's process."""
+"""Kernels of another architecture, run under qemu's user-mode emulation."""
 
 import functools
 import platform
@@ -15,22 +15,23 @@ from attrs import define, field, frozen
 from gyrator_testing.interp.dtypes import Array
 
 Argument: TypeAlias = "int | Array | Sequence[Argument]"
-"""What a function takes: a number of 64 bits, memory, or a list of pointers and numbers."""
+"""An argument of a function: a 64-bit number, memory, or a list of pointers and numbers."""
 
 
 @frozen
 class Machine:
-    """How code of one processor is made and run here."""
+    """How code for an architecture is built and run on this machine."""
 
     name: str
-    """As `platform.machine` has it."""
+    """As in `platform.machine()`."""
     compiler: str
     emulator: tuple[str, ...]
-    """What runs a program; nothing on the machine itself."""
+    """The command that runs a program; empty on the machine itself."""
 
 
 def machine(name: str) -> Machine | str:
-    """Return how to make and run code of a processor, or what lacks for it here."""
+    """Return how to build and run code for an architecture, or what is missing for it on this
+    machine."""
     if platform.machine() == name:
         return Machine(name, "g++", ())
     compiler, runner = f"{name}-linux-gnu-g++", f"qemu-{name}"
@@ -46,18 +47,18 @@ def machine(name: str) -> Machine | str:
 
 @define(eq=False)
 class Caller:
-    """A process that calls functions of libraries. It is started for the first call."""
+    """A process that calls functions in libraries. It is started by the first call."""
 
     machine: Machine
     folder: Path
-    """Where its program is put."""
+    """The folder for the compiled calling program."""
     _process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
 
     def __call__(self, library: Path, symbol: str, *arguments: Argument) -> int:
-        """Call a function with at most six arguments; memory is sent there and back.
+        """Call a function with at most six arguments; memory is copied to the process and back.
 
         Raises:
-            AssertionError: with the signal that the function died of, or why it is not found.
+            AssertionError: the function was killed by a signal, or does not exist.
         """
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
@@ -100,9 +101,11 @@ class Caller:
 
     def _died(self, symbol: str) -> None:
         assert self._process is not None
-        _, said = self._process.communicate()
+        _, stderr = self._process.communicate()
         status, self._process = self._process.returncode, None
-        raise AssertionError(f"{symbol}: status {status}: {said.decode(errors='replace')[-1000:]}")
+        raise AssertionError(
+            f"{symbol}: status {status}: {stderr.decode(errors='replace')[-1000:]}"
+        )
 
 
 def _text(text: str) -> bytes:
@@ -123,7 +126,7 @@ def _packed(argument: Argument, arrays: list[Array]) -> bytes:
 
 @functools.cache
 def _program(machine: Machine, folder: Path) -> Path:
-    """Build the program that calls: its libraries are those that kernels take from a process."""
+    """Build the calling program, linked with the libraries that kernels expect in their process."""
     path = folder / f"caller-{machine.name}"
     source = Path(__file__).with_name("caller.c")
     libraries = ("-Wl,--no-as-needed", "-lgomp", "-lm", "-ldl")

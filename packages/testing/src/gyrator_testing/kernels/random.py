@@ -31,11 +31,11 @@ FLOATS = (DType.F32, DType.F32, DType.F64, DType.BF16, DType.F16)
 INTS = (DType.I64, DType.I32, DType.I16, DType.U8)
 REDUCTIONS = tuple(ReduceKind)
 FORMS = ("pointwise", "reduction", "scan", "sort")
-"""What `random_case` makes."""
+"""The kinds of kernels that `random_case` generates."""
 
 T = TypeVar("T")
 Typed = tuple[str, DType]
-"""A value's name and type."""
+"""The name and dtype of a value."""
 Body = list[AnyStatement]
 Space = Mapping[Sym, int]
 """The axes of a stage with their lengths."""
@@ -46,11 +46,11 @@ class Limits:
     """How large random kernels are."""
 
     extents: tuple[int, ...] = (1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 48, 70)
-    """Lengths of axes; 0 and 2 come up beside them."""
+    """Lengths of axes; 0 and 2 also occur."""
     long: tuple[int, ...] = (1000, 2500, 5000)
     """Lengths of some reduced axes."""
     points: int = 40_000
-    """Points of a kernel at most, long axes not counted: what runs point by point is slow."""
+    """The maximum number of points, not counting long axes: scalar execution is slow."""
 
 
 @frozen
@@ -64,7 +64,7 @@ class Case:
 
 @define
 class _Maker:
-    """Grows one kernel."""
+    """Generates one kernel."""
 
     rng: np.random.Generator
     device: Device
@@ -159,7 +159,7 @@ class _Maker:
         body.append(Load(name, table, t * self.extents[s] + s))
         return name
 
-    def value(self, symbols: Space, body: Body, given: Sequence[Typed] = ()) -> Typed:
+    def value(self, symbols: Space, body: Body, operands: Sequence[Typed] = ()) -> Typed:
         """A float or integer value of the body's points, with its type."""
         dtype = self.pick(FLOATS) if self.chance(0.8) else self.pick(INTS)
         compute = dtype.compute
@@ -169,7 +169,7 @@ class _Maker:
         else:
             a = self.load(symbols, body, dtype, mask)
         a = self.cast(a, dtype, compute, body)
-        for name, other in given:
+        for name, other in operands:
             b = self.cast(name, other, compute, body)
             a = self.binary("sub", a, b, compute, body)
         for _ in range(int(self.rng.integers(0, 4))):
@@ -285,10 +285,10 @@ class _Maker:
     def _reduction(self, everything: Space) -> tuple[list[Stage], list[Local]]:
         body: Body = []
         locals_: list[Local] = []
-        found: list[Typed] = []
+        results: list[Typed] = []
         position = expr(0)
         for _ in range(int(self.rng.integers(1, 3))):
-            found += self.reduce(everything, body)
+            results += self.reduce(everything, body)
         for s in self.inner:
             position = position * self.extents[s] + s
         if self.chance(0.3):
@@ -300,15 +300,15 @@ class _Maker:
             body.append(Store("row", position, self.cast(a, dtype, DType.F32, body)))
         stages = [inner(*body)]
         after: Body = []
-        for n, d in found:
+        for n, d in results:
             if self.chance(0.7) or not locals_:
                 self.store(n, d, self.points, after)
         a, dtype = self.value(self.points, after)
         stages.append(outer(*after))
         if locals_ or self.chance(0.5):
             last: Body = []
-            numbers = [f for f in found if f[1] is not DType.BOOL]
-            b, other = self.value(everything, last, given=[(a, dtype), *numbers[:1]])
+            numbers = [f for f in results if f[1] is not DType.BOOL]
+            b, other = self.value(everything, last, operands=[(a, dtype), *numbers[:1]])
             if locals_:
                 row = self.name("a")
                 last.append(Load(row, "row", position))
@@ -341,7 +341,7 @@ class _Maker:
 
 
 def _values(maker: _Maker, e: Expr, symbols: Space) -> Array:
-    """The values of an index over all points."""
+    """Return the values of an index over all points."""
     grid = np.meshgrid(*(np.arange(n) for n in symbols.values()), indexing="ij")
     names: dict[str, Any] = dict(zip((s.name for s in symbols), grid, strict=True))
     names |= {s.name: v for s, v in maker.sizes.items()}
@@ -359,7 +359,7 @@ def _data(rng: np.random.Generator, dtype: DType, n: int) -> Array:
 
 
 def random_case(seed: int, form: str, device: Device = CPU, limits: Limits | None = None) -> Case:
-    """Return a kernel of one of the `FORMS`, and its data."""
+    """Generate a kernel of one of the `FORMS`, with its data."""
     limits = limits or Limits()
     rng = np.random.default_rng(seed)
     dynamic = rng.random() < 0.5
@@ -390,5 +390,5 @@ def random_case(seed: int, form: str, device: Device = CPU, limits: Limits | Non
         else:
             extents[s] = expr(n)
     maker = _Maker(rng, device, points, inner, extents, sizes)
-    made = maker.make(f"{form}_{seed}", form)
-    return Case(made, maker.arrays, {s.name: n for s, n in sizes.items()})
+    case = maker.make(f"{form}_{seed}", form)
+    return Case(case, maker.arrays, {s.name: n for s, n in sizes.items()})

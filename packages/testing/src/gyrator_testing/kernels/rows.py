@@ -14,7 +14,7 @@ from gyrator_testing.interp.ops import apply
 from gyrator_testing.kernels.write import BOOL, CPU, F32, I0, I32, I64, kernel, outer
 
 TYPES = tuple(d for d in NUMPY if not d.is_complex)
-"""Element types that every emitter knows: all but complex ones."""
+"""The dtypes that every emitter supports: all but complex ones."""
 
 
 @frozen
@@ -43,11 +43,11 @@ class Use:
         )
 
     def sample(self, count: int, rng: np.random.Generator) -> list[Array]:
-        """Return arrays of `count` elements, 9 at least, that the row is defined on."""
+        """Return arrays of `count` elements (at least 9) in the domain of the row."""
         return [self._operand(k, count, rng) for k in range(len(self.operands))]
 
     def meaning(self, operands: list[Array]) -> Array:
-        """Return what the reference interpreter computes."""
+        """Return the result of the reference interpreter."""
         return np.asarray(apply(self.op, operands, self.result), NUMPY[self.result])
 
     def _operand(self, k: int, count: int, rng: np.random.Generator) -> Array:
@@ -55,8 +55,8 @@ class Use:
         x: Array
         if OPS[self.op].typing is Typing.RANDOM:
             # The key, a counter, and the bounds of `randint`.
-            given = {0: 1234567890123, 2: -7, 3: 1 << 40}
-            x = rng.integers(0, 1 << 40, count) if k == 1 else np.full(count, given[k])
+            constants = {0: 1234567890123, 2: -7, 3: 1 << 40}
+            x = rng.integers(0, 1 << 40, count) if k == 1 else np.full(count, constants[k])
         elif dtype is BOOL:
             x = rng.random(count) < 0.5
         elif dtype.is_int:
@@ -115,24 +115,24 @@ def uses() -> Iterator[Use]:
 
 def _signatures(op: str) -> Iterator[tuple[tuple[DType, ...], DType]]:
     row = OPS[op]
-    found: list[tuple[tuple[DType, ...], DType]]
+    signatures: list[tuple[tuple[DType, ...], DType]]
     for t in TYPES:
         match row.typing:
             case Typing.SAME:
-                found = [((t,) * row.arity, t)]
+                signatures = [((t,) * row.arity, t)]
             case Typing.COMPARE:
-                found = [((t, t), BOOL)]
+                signatures = [((t, t), BOOL)]
             case Typing.SELECT:
-                found = [((BOOL, t, t), t)]
+                signatures = [((BOOL, t, t), t)]
             case Typing.CAST | Typing.BITCAST:
-                found = [((t,), other) for other in TYPES]
+                signatures = [((t,), other) for other in TYPES]
             case Typing.PREDICATE:
-                found = [((t,), BOOL)]
+                signatures = [((t,), BOOL)]
             case Typing.EXPONENT:
-                found = [((t, I32), t)]
+                signatures = [((t, I32), t)]
             case Typing.RANDOM:
                 result = I64 if op == "randint" else F32
-                found = [((I64,) * row.arity, result)] if t is I64 else []
-        for operands, result in found:
+                signatures = [((I64,) * row.arity, result)] if t is I64 else []
+        for operands, result in signatures:
             if result_dtype(op, operands, result) is None:
                 yield operands, result

@@ -1,4 +1,4 @@
-"""Looks for kernels that a language gets wrong: random ones, built, run beside their IR, shrunk."""
+"""Search for miscompiled kernels: random ones are built, compared with their IR, and shrunk."""
 
 import time
 from collections import Counter
@@ -25,72 +25,73 @@ _RANDOM = ("rand", "randn", "randint")
 
 
 class Refused(Exception):
-    """The language refuses a kernel, and says why: no fault."""
+    """The language refuses a kernel, with a reason: not a fault."""
 
 
 Build = Callable[[Kernel, ShapeFacts], Run]
-"""Writes, builds and loads a kernel, and returns what runs it: see `validate.Launch`.
+"""Emits, builds and loads a kernel and returns a function that runs it: see `validate.Launch`.
 
-It raises `Refused` where the language refuses the kernel; any other exception is a fault."""
+It raises `Refused` if the language refuses the kernel; any other exception is a fault."""
 
 
 @frozen
 class Fault:
-    """A kernel that does not do what its IR says, or that cannot be built, as small as it got."""
+    """A kernel that differs from its IR or cannot be built, shrunk as far as possible."""
 
     name: str
-    """Of the random kernel that it was made of; its seed is in it."""
+    """The name of the original random kernel, which contains its seed."""
     kernel: Kernel
     facts: ShapeFacts
-    said: str
+    problem: str
     """What went wrong."""
     whole: Kernel
-    """As it was drawn."""
+    """The kernel before shrinking."""
 
     @property
     def text(self) -> str:
-        """The kernel as a host program that launches it: what `gyrator verify` takes."""
+        """A host program that launches the kernel, the input of `gyrator verify`."""
         return show(alone(self.kernel, self.facts))
 
 
 @frozen
 class Findings:
-    """What a search found."""
+    """The results of a search."""
 
     ran: int
     """Kernels that were built and ran."""
     left_out: Counter[str]
-    """Why others did not, and how many."""
+    """The number of kernels that did not run, by reason."""
     faults: tuple[Fault, ...]
 
 
 @frozen(kw_only=True)
 class Search:
-    """A search among random kernels for what a language gets wrong."""
+    """A search for random kernels that a language miscompiles."""
 
     build: Build
     capabilities: Capabilities
-    """Kernels that need more are left out: a compiler does not make them for such a device."""
+    """Kernels that need more are skipped: the compiler does not generate them for such a device."""
     device: Device
     forms: Sequence[str] = FORMS
     limits: Limits = field(factory=Limits)
     folder: Path | None = None
-    """While a kernel runs, `running.gy` there is its text: what is left if the process dies."""
+    """While a kernel runs, its text is in `running.gy` in this folder, where it remains if the
+    process dies."""
 
     def run(self, count: int, seed: int = 0, seconds: float = 0, faults: int = 1) -> Findings:
-        """Try kernels until there are `count`, or so many faults, or the time is over.
+        """Try up to `count` kernels, until `faults` faults are found or the time is over.
 
         Args:
-            count: kernels to draw.
-            seed: the first one's; the others follow.
-            seconds: how long to go on at most; 0 for as long as it takes.
-            faults: how many to look for.
+            count: the number of kernels to generate.
+            seed: the seed of the first kernel; the others have consecutive seeds.
+            seconds: a time limit; 0 for none.
+            faults: stop after this many.
         """
         left_out: Counter[str] = Counter()
-        found: list[Fault] = []
+        results: list[Fault] = []
         ran, end = 0, time.monotonic() + seconds if seconds else float("inf")
         for number in range(seed, seed + count):
-            if len(found) == faults or time.monotonic() > end:
+            if len(results) == faults or time.monotonic() > end:
                 break
             case = random_case(
                 number, self.forms[number % len(self.forms)], self.device, self.limits
@@ -100,14 +101,14 @@ class Search:
             verdict = Verdict(skipped=f"needs {lack}") if lack else self.tried(case.kernel, facts)
             if verdict.difference:
                 sizes = {Sym(name): n for name, n in case.sizes.items()}
-                found.append(self._shrunk(case.kernel, sizes, verdict.difference))
+                results.append(self._shrunk(case.kernel, sizes, verdict.difference))
             elif verdict.skipped:
                 left_out[verdict.skipped] += 1
             ran += not verdict.skipped
-        return Findings(ran, left_out, tuple(found))
+        return Findings(ran, left_out, tuple(results))
 
     def tried(self, kernel: Kernel, facts: ShapeFacts) -> Verdict:
-        """Build a kernel and run it beside its IR."""
+        """Build a kernel and compare it with its IR."""
         with _noted(self.folder, kernel, facts):
             try:
                 run = self.build(kernel, facts)
@@ -117,14 +118,14 @@ class Search:
                 return Verdict(difference=f"it cannot be built: {type(error).__name__}: {error}")
             return validate(kernel, facts, run)
 
-    def _shrunk(self, kernel: Kernel, sizes: dict[Sym, int], said: str) -> Fault:
-        differences = [said]
+    def _shrunk(self, kernel: Kernel, sizes: dict[Sym, int], message: str) -> Fault:
+        differences = [message]
 
         def fails(smaller: Kernel) -> bool:
             facts = facts_of({s: sizes[s] for s in smaller.sizes})
             verdict = self.tried(smaller, facts)
             # A kernel that is wrong itself, or that is not built any more, is another fault.
-            same = verdict.difference and _kind(verdict.difference) == _kind(said)
+            same = verdict.difference and _kind(verdict.difference) == _kind(message)
             if same:
                 differences.append(verdict.difference)
             return bool(same)
@@ -134,15 +135,15 @@ class Search:
         return Fault(kernel.name, evolve(smallest, name="k0"), facts, differences[-1], kernel)
 
 
-def _kind(said: str) -> str:
+def _kind(message: str) -> str:
     for start in ("it cannot be built", "it raised", "the IR itself"):
-        if said.startswith(start):
-            return ":".join(said.split(":")[:2])
+        if message.startswith(start):
+            return ":".join(message.split(":")[:2])
     return "differs"
 
 
 class _noted:
-    """Keeps the text of a kernel in a file while it is built and runs."""
+    """Store the text of a kernel in a file while it is built and run."""
 
     def __init__(self, folder: Path | None, kernel: Kernel, facts: ShapeFacts) -> None:
         self.path = None if folder is None else folder / "running.gy"
@@ -158,7 +159,7 @@ class _noted:
 
 
 def lacking(kernel: Kernel, offered: Capabilities) -> str:
-    """Return the first thing that a kernel needs and a device lacks, or an empty string."""
+    """Return the first requirement of a kernel that a device does not meet, or an empty string."""
     for dtype in {*(p.dtype for p in kernel.parameters), *(t.dtype for t in kernel.locals)}:
         if dtype not in offered.dtypes:
             return f"the element type {dtype.value}"

@@ -1,4 +1,4 @@
-"""Makes a kernel that shows a fault small: fewer stores, statements and axes, shorter ranges."""
+"""Shrink a failing kernel: fewer stores, statements and axes, shorter ranges."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -23,9 +23,9 @@ def shrunk(
     """Return the smallest kernel found on which `fails` is true, and how many were tried.
 
     Args:
-        kernel: one on which it is.
-        sizes: what its size symbols may be replaced by.
-        fails: whether a well-formed kernel still shows the fault.
+        kernel: a kernel for which `fails` is true.
+        sizes: constants that may replace its size symbols.
+        fails: return whether a well-formed kernel still shows the fault.
     """
     tried = 0
     again = True
@@ -34,18 +34,18 @@ def shrunk(
         for smaller in _smaller(kernel, sizes):
             if tried == _ATTEMPTS:
                 return kernel, tried
-            made = _whole(smaller)
-            if made is None or made == kernel:
+            candidate = _whole(smaller)
+            if candidate is None or candidate == kernel:
                 continue
             tried += 1
-            if fails(made):
-                kernel, again = made, True
+            if fails(candidate):
+                kernel, again = candidate, True
                 break
     return kernel, tried
 
 
 def _whole(kernel: Kernel) -> Kernel | None:
-    """Return a kernel without what nothing needs; None for one that is not well-formed."""
+    """Return a kernel without unused parts; None if it is not well-formed."""
     stages: list[Stage] = []
     needed: set[str] = set()
     for stage in reversed(kernel.stages):
@@ -58,7 +58,7 @@ def _whole(kernel: Kernel) -> Kernel | None:
     locals_ = [t for t in kernel.locals if t.name in named]
     types = {p.name: p.dtype for p in kernel.parameters}
     try:
-        made = written(
+        candidate = written(
             kernel.name,
             [(a.symbol, a.extent) for a in kernel.axes],
             [(a.symbol, a.extent) for a in inner],
@@ -68,7 +68,7 @@ def _whole(kernel: Kernel) -> Kernel | None:
             locals_,
             kernel.device,
         )
-        return verify_kernel(_fitted(made)) if stages else None
+        return verify_kernel(_fitted(candidate)) if stages else None
     except (VerifyError, KeyError, ValueError, TypeError):
         return None
 
@@ -78,7 +78,8 @@ def _buffers(s: KernelStatement) -> tuple[str, ...]:
 
 
 def _fitted(kernel: Kernel) -> Kernel:
-    """Return a kernel whose buffers are as long as its addresses need, where that is plain."""
+    """Return a kernel whose buffers are just as long as its addresses require, where this is
+    known."""
     spans: dict[str, int] = {}
     unknown: set[str] = {t.name for t in kernel.locals}
     for stage in kernel.stages:
@@ -98,7 +99,7 @@ def _fitted(kernel: Kernel) -> Kernel:
 
 
 def _last(index: Expr, axes: tuple[Axis, ...]) -> int | None:
-    """Return the largest address, or None where it depends on sizes or on loaded values."""
+    """Return the largest address, or None if it depends on sizes or on loaded values."""
     extents = {a.symbol: a.extent for a in axes}
     if any(e.free_symbols for e in extents.values()) or index.free_symbols - extents.keys():
         return None
@@ -107,15 +108,15 @@ def _last(index: Expr, axes: tuple[Axis, ...]) -> int | None:
         return None
     grid = np.meshgrid(*(np.arange(n) for n in lengths), indexing="ij")
     names = dict(zip((s.name for s in extents), grid, strict=True))
-    found = np.asarray(eval(to_python(index), {"min": np.minimum, "max": np.maximum, **names}))
-    return int(found.max()) if found.size else 0
+    addresses = np.asarray(eval(to_python(index), {"min": np.minimum, "max": np.maximum, **names}))
+    return int(addresses.max()) if addresses.size else 0
 
 
 # What may be left out ---------------------------------------------------------------------------
 
 
 def _smaller(kernel: Kernel, sizes: Mapping[Sym, int]) -> Iterator[Kernel]:
-    """Yield kernels that are smaller in one respect, the largest steps first."""
+    """Yield kernels with one simplification each, the most effective first."""
     yield from _fewer_stores(kernel)
     yield from _fewer_symbols(kernel, sizes)
     yield from _shorter_axes(kernel)
@@ -147,7 +148,7 @@ def _shorter_axes(kernel: Kernel) -> Iterator[Kernel]:
 
 
 def _fewer_statements(kernel: Kernel) -> Iterator[Kernel]:
-    """Yield kernels in which a value stands for what was computed of it, or no mask is asked."""
+    """Yield kernels in which an operand replaces a computed value, or a mask is removed."""
     for stage, place in _places(kernel):
         s = kernel.stages[stage].body[place]
         if isinstance(s, Let):
@@ -182,11 +183,11 @@ def _places(kernel: Kernel) -> Iterator[tuple[int, int]]:
 
 
 def _put(kernel: Kernel, stage: int, place: int, new: KernelStatement | None) -> Kernel:
-    """Return the kernel with another statement at a place, or none."""
+    """Return the kernel with a statement replaced or removed."""
     body = kernel.stages[stage].body
-    kept = (*body[:place], *(() if new is None else (new,)), *body[place + 1 :])
+    statements = (*body[:place], *(() if new is None else (new,)), *body[place + 1 :])
     stages = list(kernel.stages)
-    stages[stage] = evolve(stages[stage], body=kept)
+    stages[stage] = evolve(stages[stage], body=statements)
     return evolve(kernel, stages=tuple(stages))
 
 
@@ -235,7 +236,7 @@ def _replaced(kernel: Kernel, values: Mapping[Sym, Expr]) -> Kernel:
 
 
 def _without(kernel: Kernel, axis: Axis) -> Kernel:
-    """Return the kernel without an axis of one point."""
+    """Return the kernel without an axis of length 1."""
     less = evolve(
         kernel,
         axes=tuple(a for a in kernel.axes if a is not axis),
@@ -245,7 +246,7 @@ def _without(kernel: Kernel, axis: Axis) -> Kernel:
 
 
 def _resized(kernel: Kernel, axis: Axis, extent: int) -> Kernel:
-    """Return the kernel with a shorter axis; scratch of a point is as long as its inner axes."""
+    """Return the kernel with a shorter axis; per-point scratch shrinks with its inner axes."""
 
     def axes(of: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(evolve(a, extent=expr(extent)) if a is axis else a for a in of)
@@ -263,7 +264,7 @@ def _resized(kernel: Kernel, axis: Axis, extent: int) -> Kernel:
 
 
 def facts_of(sizes: Mapping[Sym, int]) -> ShapeFacts:
-    """Return facts by which size symbols have these values alone."""
+    """Return facts that fix size symbols to these values."""
     facts = ShapeFacts()
     for symbol, n in sizes.items():
         facts = facts.with_range(symbol, n, n).with_hint(symbol, n)

@@ -1,4 +1,4 @@
-"""Random decisions about a kernel, all of them right."""
+"""Random valid tilings of a kernel."""
 
 import numpy as np
 from attrs import evolve
@@ -13,7 +13,7 @@ _STEPS = (1, 2, 4, 8, 32)
 
 
 def random_tiling(kernel: Kernel, rng: np.random.Generator) -> TiledKernel:
-    """Return a kernel with loops cut and ordered at random."""
+    """Return a kernel with randomly tiled and ordered loops."""
     tiled = untiled(kernel)
     assert isinstance(tiled, TiledKernel)
     points, inner = _groups(kernel.axes, rng), _groups(kernel.inner, rng)
@@ -44,15 +44,15 @@ def _groups(axes: tuple[Axis, ...], rng: np.random.Generator) -> list[tuple[Sym,
 
 
 def _reduction(r: Reduction, kernel: Kernel, rng: np.random.Generator) -> Reduction:
-    found = next(
+    reduction = next(
         s
         for stage in kernel.stages
         for s in stage.body
         if isinstance(s, Reduce) and s.names[0] == r.result
     )
-    if found.kind in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
+    if reduction.kind in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
         return Reduction(r.result, Method.TWO_PASS, block=int(rng.choice((16, 2048))))
-    if found.kind in (ReduceKind.SUM, ReduceKind.DOT) and found.dtype.is_float:
+    if reduction.kind in (ReduceKind.SUM, ReduceKind.DOT) and reduction.dtype.is_float:
         chain = int(rng.choice((0, 4, 64)))
         return evolve(r, chain=chain, wide=not chain and bool(rng.random() < 0.5))
     return r

@@ -1,7 +1,8 @@
-"""Whether a built kernel does what its IR says: both work on equal random memory."""
+"""Compare a built kernel with its IR: both run on equal random memory."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 from attrs import define, field, frozen
@@ -25,7 +26,7 @@ from gyrator_ir.body.ops import Numerics as Precision
 from gyrator_ir.body.rewrite import AnyStatement, expressions
 from gyrator_ir.expr import Expr, ShapeFacts, Sym, SymKind
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, Numerics, TemplateKernel
-from gyrator_ir.loop.formulas import apart
+from gyrator_ir.loop.formulas import with_distinct_names
 from gyrator_ir.loop.nodes import Literal, TemplateKind
 from gyrator_ir.loop.templates import first_captured
 from gyrator_ir.tile.nodes import QUOTIENTS
@@ -37,45 +38,46 @@ from gyrator_testing.interp.index import Number, integer, truth_of
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.interp.memory import span
 from gyrator_testing.interp.template import run_template
-from gyrator_testing.kernels.compare import agree, same_bits
+from gyrator_testing.kernels.compare import agree, computed_width, same_bits
 from gyrator_testing.kernels.rows import TYPES
 
 GUARD = 512
-"""Bytes before and after every buffer that no kernel may write. A multiple of every alignment."""
+"""The number of guard bytes before and after every buffer; a multiple of every alignment."""
 POINTS = 1 << 20
-"""Points of a kernel, and of what it reads and writes, that are still interpreted."""
+"""The maximum number of points of a kernel, and elements of its buffers, that are interpreted."""
 _ELEMENTS = 1 << 24
 _AROUND, _UNWRITTEN = 0xFB, 0x5A
-"""Bytes of guards, and of outputs before the kernel runs: large numbers in every float type."""
+"""Byte values of guards, and of outputs before the kernel runs: large numbers in every float
+dtype."""
 _SPECIAL = (0.0, -0.0, np.nan, 1.0, -1.0, 2.5, -3.5, np.inf, -np.inf)
 _EXTREMES = (ReduceKind.MIN, ReduceKind.MAX, ReduceKind.ARGMIN, ReduceKind.ARGMAX)
 _PERIOD = 65521
-"""Random numbers are repeated after so many, a prime."""
+"""The period of random numbers, a prime."""
 _SIZES = (SymKind.SIZE, SymKind.UNBACKED)
 _OTHER_SIZES = (0, 1, 7, 3, 2, 16)
 
 Launch = Callable[[Sequence[Array], Sequence[int]], Sequence[Array]]
-"""Runs the built kernel on copies of raw memories, one for each parameter with its guards, and on
-the values of the kernel's sizes; returns the memories as the kernel left them."""
+"""Runs the built kernel on copies of raw memory, one per parameter with guards, and on
+the values of the kernel's sizes; returns the memory after the run."""
 
 
 @frozen
 class Verdict:
-    """What came of running a kernel beside its IR."""
+    """The outcome of comparing a kernel with its IR."""
 
     runs: int = 0
     skipped: str = ""
-    """Why it did not run at all; empty if it did."""
+    """Why the kernel did not run; empty if it did."""
     difference: str = ""
-    """The first thing that it did otherwise; empty for none."""
+    """The first difference; empty for none."""
 
 
 def validate(kernel: Launchable, facts: ShapeFacts, launch: Launch, seed: int = 0) -> Verdict:
     """Run a built kernel and the interpreter of its IR on equal random memory, and compare.
 
-    The sizes are those that the facts expect, and others that they admit; floats are random, then
-    mixed with zeros, infinities and NaN. Numbers that become indices stay inside of what they
-    index. A result of ops that are the same everywhere agrees in every bit, others by the
+    Sizes are the hints of the facts, and other values that satisfy them; floats are random, then
+    mixed with zeros, infinities and NaN. Integers used as indices are within bounds.
+    Results of exact ops must agree in every bit, others within the
     tolerance of `compare`.
     """
     types = {p.dtype for p in kernel.parameters}
@@ -101,29 +103,32 @@ def validate(kernel: Launchable, facts: ShapeFacts, launch: Launch, seed: int = 
 
 @frozen
 class _Traits:
-    """What is to be known of a kernel before memory for it is drawn."""
+    """The properties of a kernel that determine its random inputs."""
 
     indices: Mapping[str, tuple[Expr, ...]]
-    """Buffers whose integers become indices, with the lengths of what they index."""
+    """Buffers whose integers are used as indices, with the lengths that they index."""
     wrapped: frozenset[str]
-    """Those among them that may hold negative numbers, which count from the end."""
+    """Index buffers that may hold negative indices, which count from the end."""
     scattered: frozenset[str]
-    """Those among them that say where a value is set: each place once at most."""
+    """Index buffers of stores that set values: each index occurs at most once."""
     nonzero: bool
-    """Integers are divisors."""
+    """Whether integers are used as divisors."""
     specials: tuple[float, ...]
-    """Floats that have a meaning throughout and are worth a trial: not NaN where floats become
-    integers, not infinity where deviations from a mean are taken."""
+    """Special floats that are worth a trial and well-defined throughout: no NaN if floats are
+    converted to integers, no infinity if deviations from a mean are computed."""
     signed: bool
-    """Looks for the smallest or the largest: what it starts from shows among equal signs."""
+    """Whether the kernel computes a minimum or maximum, whose identity shows among numbers of one
+    sign."""
     exact: frozenset[str]
-    """Buffers whose contents are the same in every bit everywhere."""
-    single: bool
-    """Computes in `f32`."""
+    """Buffers whose contents are bitwise equal on every backend."""
+    width: int = 4
+    """The size in bytes of the dtype in which floats are computed."""
+    narrow: Mapping[str, int] = MappingProxyType({})
+    """The same for buffers whose values are computed in a narrower dtype."""
 
     @property
     def styles(self) -> tuple[str, ...]:
-        """The ways of drawing numbers that are worth a run each."""
+        """The kinds of random inputs that are worth a run each."""
         special = ("special",) if self.specials else ()
         return ("plain", *special, *(("negative", "positive") if self.signed else ()))
 
@@ -133,8 +138,8 @@ class _Traits:
             return cls._of_members(kernel)
         if not isinstance(kernel, Kernel):
             empty: frozenset[str] = frozenset()
-            found, wrapped = _template_indices(kernel)
-            return cls(found, wrapped, empty, False, (), False, exact=empty, single=True)
+            loads, wrapped = _template_indices(kernel)
+            return cls(loads, wrapped, empty, False, (), False, exact=empty, narrow=_narrow(kernel))
         body = [s for stage in kernel.stages for s in stage.body]
         types = kernel.storage
         eager = kernel.numerics is not Numerics.FAST
@@ -168,34 +173,42 @@ class _Traits:
             specials=special,
             signed=any(isinstance(s, Reduce | ScanStep) and s.kind in extremes for s in body),
             exact=frozenset(types) - rounded,
-            single=any(getattr(s, "dtype", None) is DType.F32 for s in body),
+            width=computed_width(body),
         )
 
     @classmethod
     def _of_members(cls, group: KernelGroup) -> "_Traits":
-        """What is known of any member, under the names of the group's parameters."""
+        """Return the traits of all members, under the names of the group's parameters."""
         each = [cls.of(kernel) for kernel in group.kernels]
-        found = [(place, each[number]) for place, number in enumerate(group.members)]
+        numbered = [(place, each[number]) for place, number in enumerate(group.members)]
 
         def named(trait: Callable[[_Traits], Iterable[str]]) -> frozenset[str]:
-            return frozenset(group.parameter(place, n) for place, t in found for n in trait(t))
+            return frozenset(group.parameter(place, n) for place, t in numbered for n in trait(t))
 
         return cls(
-            indices={group.parameter(m, n): e for m, t in found for n, e in t.indices.items()},
+            indices={group.parameter(m, n): e for m, t in numbered for n, e in t.indices.items()},
             wrapped=named(lambda t: t.wrapped),
             scattered=named(lambda t: t.scattered),
             nonzero=any(t.nonzero for t in each),
             specials=min((t.specials for t in each), key=len),
             signed=any(t.signed for t in each),
             exact=named(lambda t: t.exact),
-            single=any(t.single for t in each),
+            width=min(t.width for t in each),
         )
+
+
+def _narrow(kernel: TemplateKernel) -> Mapping[str, int]:
+    """Return the widths of results that are wider than the attention weights, which
+    have the dtype of the queries."""
+    if kernel.kind is not TemplateKind.FLEX_ATTENTION_PARTS:
+        return {}
+    return {kernel.outputs[0].buffer: kernel.inputs[0].dtype.size}
 
 
 def _members(
     kernel: Kernel | KernelGroup, arrays: Mapping[str, Array]
 ) -> Iterator[tuple[Kernel, dict[str, Array]]]:
-    """Yield what a launch runs, each kernel with the arrays of its parameters."""
+    """Yield the kernels of a launch, each with the arrays of its parameters."""
     if isinstance(kernel, Kernel):
         yield kernel, dict(arrays)
         return
@@ -207,22 +220,21 @@ def _members(
 
 @frozen
 class _Value:
-    """What is known of a value, or of what a buffer holds once it is written."""
+    """What is known about a value, or about the contents of a written buffer."""
 
     dtype: DType
     sources: frozenset[str] = frozenset()
     """The integer buffers that it is computed from."""
     rounded: bool = False
-    """Backends may differ in its last bits."""
+    """Whether backends may differ in its last bits."""
 
 
 def _values(
     body: Sequence[AnyStatement], types: Mapping[str, DType], eager: bool, host: bool
 ) -> tuple[dict[str, _Value], frozenset[str]]:
-    """Return what is known of each value, and the buffers that hold rounded ones.
+    """Return what is known about each value, and the buffers that hold rounded values.
 
-    Without `eager` everything may be rounded. Only on the `host` quotients surely are the nearest
-    numbers.
+    Without `eager`, every value may be rounded. Quotients are correctly rounded only on the `host`.
     """
     values: dict[str, _Value] = {}
     rounded: set[str] = set()
@@ -250,7 +262,7 @@ def _values(
 
 
 def _rounds(s: Let | Reduce | ScanStep | SortStep, host: bool) -> bool:
-    """Say whether backends may differ in the last bits of what a statement gives."""
+    """Return whether backends may differ in the last bits of a statement's result."""
     match s:
         case Let():
             approximate = not host and s.op in QUOTIENTS and s.dtype is DType.F32
@@ -267,7 +279,7 @@ def _rounds(s: Let | Reduce | ScanStep | SortStep, host: bool) -> bool:
 
 
 def _choices(kernel: Launchable, facts: ShapeFacts) -> Iterator[dict[Sym, Number]]:
-    """Yield values of all size symbols: the expected ones, and two others if the facts admit."""
+    """Return values for all size symbols: the hints, and two others if the facts allow them."""
     symbols = {s for e in _expressions(kernel) for s in e.free_symbols} | {*kernel.sizes}
     equal = dict(facts.equalities)
     while more := {t for s in symbols & equal.keys() for t in equal[s].free_symbols} - symbols:
@@ -278,17 +290,17 @@ def _choices(kernel: Launchable, facts: ShapeFacts) -> Iterator[dict[Sym, Number
     for _, (_, top) in facts.ranges:
         symbols |= top.free_symbols if top is not None else set()
     free = sorted(symbols - equal.keys(), key=lambda s: s.name)
-    found: list[dict[Sym, Number]] = []
+    choices: list[dict[Sym, Number]] = []
     for wish in (None, *_OTHER_SIZES):
         values: dict[Sym, Number] = {
             s: size_of(s, facts) if wish is None else _near(s, wish, facts) for s in free
         }
         for s in sorted(symbols & equal.keys(), key=lambda s: s.name):
             values[s] = integer(equal[s], values)
-        if values not in found and _admits(facts, values):
-            found.append(values)
+        if values not in choices and _admits(facts, values):
+            choices.append(values)
             yield values
-        if len(found) == 3:
+        if len(choices) == 3:
             return
 
 
@@ -328,7 +340,7 @@ def _admits(facts: ShapeFacts, values: Mapping[Sym, Number]) -> bool:
 
 
 def _too_large(kernel: Launchable, sizes: Mapping[Sym, Number]) -> str:
-    """Say why a kernel takes too long to interpret, or nothing."""
+    """Return why a kernel takes too long to interpret, or an empty string."""
     elements = sum(span(p, sizes) for p in kernel.parameters)
     points = _points(kernel, sizes)
     if points > POINTS:
@@ -349,25 +361,25 @@ def _points(kernel: Launchable, sizes: Mapping[Sym, Number]) -> int:
 def _template_indices(
     kernel: TemplateKernel,
 ) -> tuple[dict[str, tuple[Expr, ...]], frozenset[str]]:
-    """Return what buffers index, among them the numbers of blocks, and which of them count from
-    the end too."""
+    """Return the lengths that buffers index, including block counts, and the buffers that may hold
+    negative indices."""
     if not kernel.formulas:
         return {}, frozenset()
     body: list[AnyStatement] = []
-    for f in apart(kernel.formulas):
-        body += [Const(name, 0.0, DType.F32) for name in f.given]
+    for f in with_distinct_names(kernel.formulas):
+        body += [Const(name, 0.0, DType.F32) for name in f.parameters]
         body += f.body
     values, _ = _values(body, {p.name: p.dtype for p in kernel.parameters}, True, True)
-    found: dict[str, tuple[Expr, ...]] = {}
+    indices: dict[str, tuple[Expr, ...]] = {}
     plain: set[str] = set()
     for s in body:
         if isinstance(s, Bind):
             for name in values[s.value].sources:
-                found[name] = (*found.get(name, ()), s.size)
+                indices[name] = (*indices.get(name, ()), s.size)
                 plain |= set() if s.wrap else {name}
-    wrapped = frozenset(found) - plain
+    wrapped = frozenset(indices) - plain
     first = first_captured(kernel.kind, kernel.attributes)
-    start = 3 if kernel.kind is TemplateKind.FLEX_ATTENTION else 6
+    start = 6 if kernel.kind is TemplateKind.FLEX_ATTENTION_GRADIENTS else 3
     sizes = dict(kernel.attributes)
     half = first if start == 3 else start + (first - start) // 2
     for place in range(start, first, 2):
@@ -377,9 +389,9 @@ def _template_indices(
             extent, block = kernel.inputs[0].shape[2], sizes["row_block"]
         assert isinstance(block, Literal) and isinstance(block.value, int)
         blocks = (extent + block.value - 1) // block.value
-        found[counts.buffer] = (*found.get(counts.buffer, ()), listed.shape[3] + 1)
-        found[listed.buffer] = (*found.get(listed.buffer, ()), blocks)
-    return found, wrapped
+        indices[counts.buffer] = (*indices.get(counts.buffer, ()), listed.shape[3] + 1)
+        indices[listed.buffer] = (*indices.get(listed.buffer, ()), blocks)
+    return indices, wrapped
 
 
 # One run ------------------------------------------------------------------------------------------
@@ -387,7 +399,7 @@ def _template_indices(
 
 @define
 class _Trial:
-    """One run of a kernel beside its IR."""
+    """One comparison of a kernel with its IR."""
 
     kernel: Launchable
     traits: _Traits
@@ -398,35 +410,35 @@ class _Trial:
     _memory: dict[str, Array] = field(factory=dict)
 
     def run(self, launch: Launch) -> tuple[str, str]:
-        """Return why it was not possible, or "", and the first difference, or ""."""
+        """Return why the comparison was impossible, or "", and the first difference, or ""."""
         named = {s.name: integer(s, self.sizes) for s in self.kernel.sizes}
         for indices in ("wrapped", "plain", "zero"):
             self._memory = {p.name: self._draw(p.name, indices) for p in self.kernel.parameters}
             if not self._memory:
                 return "", ""
-            wanted = {name: raw.copy() for name, raw in self._memory.items()}
+            expected = {name: raw.copy() for name, raw in self._memory.items()}
             try:
-                self._interpret(wanted, named)
+                self._interpret(expected, named)
                 break
             except (IndexError, RuntimeError, InterpreterError) as error:
                 if "outside of the" in str(error):
                     # Guards that the facts do not have may keep other sizes than these away.
                     wrong = all(self.facts.hint(s) == n for s, n in self.sizes.items())
-                    said = f"the IR itself is at fault: {error}"
-                    return ("", said) if wrong else ("no address of the IR fits its buffer", "")
+                    message = f"the IR itself is at fault: {error}"
+                    return ("", message) if wrong else ("no address of the IR fits its buffer", "")
                 reason = f"found no numbers to index with: {error}".splitlines()[0]
         else:
             return reason, ""
         if self._collides():
             return "several points may write one element", ""
         try:
-            given = [raw.copy() for raw in self._memory.values()]
-            left = launch(given, [named[s.name] for s in self.kernel.sizes])
+            arrays = [raw.copy() for raw in self._memory.values()]
+            left = launch(arrays, [named[s.name] for s in self.kernel.sizes])
         except (IndexError, RuntimeError) as error:
             return "", f"it raised {type(error).__name__}: {error}"
         pairs = zip(self.kernel.parameters, left, strict=True)
-        found = (self._difference(p.name, got, wanted[p.name]) for p, got in pairs)
-        difference = next(filter(None, found), "")
+        differences = (self._difference(p.name, got, expected[p.name]) for p, got in pairs)
+        difference = next(filter(None, differences), "")
         where = ", ".join(f"{s.name}={n}" for s, n in self.sizes.items())
         return "", f"{difference}, with {where}" if difference and where else difference
 
@@ -440,7 +452,7 @@ class _Trial:
                 run_kernel(member, own, sizes)
 
     def _draw(self, name: str, indices: str) -> Array:
-        """Return the memory of a parameter, guards around it.
+        """Return the memory of a parameter with its guards.
 
         Indices are `wrapped`, negative where that counts from the end, `plain`, or all `zero`.
         """
@@ -466,7 +478,7 @@ class _Trial:
         return e.free_symbols <= self.sizes.keys()
 
     def _fresh(self, name: str) -> bool:
-        """Say whether what a buffer holds before the kernel runs does not matter."""
+        """Return whether the initial contents of a buffer are irrelevant."""
         if not isinstance(self.kernel, Kernel):
             return name not in self.kernel.reads
         body = [s for stage in self.kernel.stages for s in stage.body]
@@ -483,16 +495,16 @@ class _Trial:
                 return self.rng.integers(-100, 0, count).astype(NUMPY[dtype])
             low = max(low, int(self.style == "positive"))
             return self.rng.integers(low, 100, count).astype(NUMPY[dtype])
-        found = self.rng.standard_normal(count)
+        numbers = self.rng.standard_normal(count)
         if self.style in ("negative", "positive"):
-            found = np.abs(found) * (-1 if self.style == "negative" else 1)
+            numbers = np.abs(numbers) * (-1 if self.style == "negative" else 1)
         if self.style == "special":
-            places = self.rng.random(count) < 0.1
-            found = np.where(places, self.rng.choice(self.traits.specials, count), found)
-        return cast(found, dtype)
+            chosen = self.rng.random(count) < 0.1
+            numbers = np.where(chosen, self.rng.choice(self.traits.specials, count), numbers)
+        return cast(numbers, dtype)
 
     def _collides(self) -> bool:
-        """Say whether which of several values stays is a matter of order."""
+        """Return whether the stored value depends on the order of stores."""
         for name in self.traits.scattered:
             (p,) = (p for p in self.kernel.parameters if p.name == name)
             values = _inside(self._memory[name], p.dtype)
@@ -501,33 +513,34 @@ class _Trial:
         return False
 
     def _difference(self, name: str, got: Array, want: Array) -> str:
-        """Return what is wrong with one parameter's memory, or nothing."""
+        """Return the difference in one parameter's memory, or an empty string."""
         (p,) = (p for p in self.kernel.parameters if p.name == name)
         for guard, where in ((slice(0, GUARD), "before"), (slice(want.size - GUARD, None), "past")):
             wrong = np.flatnonzero(got[guard] != want[guard])
             if wrong.size:
                 return f"{name}: byte {wrong[0]} {where} the buffer was written"
-        ours, theirs = _inside(got, p.dtype), _inside(want, p.dtype)
+        ours, expected = _inside(got, p.dtype), _inside(want, p.dtype)
         size = p.dtype.size
         before = self._memory[name][GUARD : want.size - GUARD].reshape(-1, size)
-        asked = (want[GUARD : want.size - GUARD].reshape(-1, size) != before).any(axis=1)
+        touched = (want[GUARD : want.size - GUARD].reshape(-1, size) != before).any(axis=1)
         done = (got[GUARD : want.size - GUARD].reshape(-1, size) != before).any(axis=1)
-        stray = np.flatnonzero(done & ~asked)
+        stray = np.flatnonzero(done & ~touched)
         fresh = self._fresh(name)
         if fresh and stray.size:
             return f"{name}[{stray[0]}] was written, as {ours[stray[0]]}, and is not to be"
+        width = self.traits.narrow.get(name, self.traits.width)
         good = np.ones(ours.size, np.bool_)
-        judge = asked if fresh else slice(None)
+        judge = touched if fresh else slice(None)
         if name in self.traits.exact or not p.dtype.is_float:
-            good[judge] = same_bits(ours[judge], theirs[judge])
+            good[judge] = same_bits(ours[judge], expected[judge])
         else:
-            good[judge] = agree(ours[judge], theirs[judge], self.traits.single)
+            good[judge] = agree(ours[judge], expected[judge], width)
         bad = np.flatnonzero(~good)
         if not bad.size:
             return ""
         at = int(bad[0])
         return (
-            f"{name}[{at}] is {ours[at]}, not {theirs[at]}; "
+            f"{name}[{at}] is {ours[at]}, not {expected[at]}; "
             f"{bad.size} of {ours.size} elements differ"
         )
 

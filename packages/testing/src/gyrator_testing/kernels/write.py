@@ -1,4 +1,4 @@
-"""Short ways to write kernels."""
+"""Helpers for writing kernels concisely."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,7 @@ CPU = Device("cpu")
 F32, F64, I64, I32, BOOL = DType.F32, DType.F64, DType.I64, DType.I32, DType.BOOL
 I0, I1, I2, R0, R1, S0, S1, S2 = (Sym(n) for n in ("i0", "i1", "i2", "r0", "r1", "s0", "s1", "s2"))
 UNKNOWN = Sym("u0")
-"""The length of a buffer whose kernel does not know it."""
+"""The length of a buffer that the kernel does not know."""
 
 
 def buffer(name: str, dtype: DType, span: Expr | int, device: Device) -> Buffer:
@@ -22,12 +22,12 @@ def buffer(name: str, dtype: DType, span: Expr | int, device: Device) -> Buffer:
 
 
 def outer(*body: AnyStatement) -> Stage:
-    """Return an outer stage: its statements run once a point."""
+    """Return an outer stage, whose statements run once per point."""
     return Stage(Level.OUTER, body)
 
 
 def inner(*body: AnyStatement) -> Stage:
-    """Return an inner stage: its statements run for all points of the inner axes."""
+    """Return an inner stage, whose statements run for all points of the inner axes."""
     return Stage(Level.INNER, body)
 
 
@@ -41,10 +41,10 @@ def kernel(
     locals_: Sequence[Local] = (),
     device: Device = CPU,
 ) -> Kernel:
-    """Return a kernel whose parameters and sizes are what its statements name.
+    """Return a kernel whose parameters and sizes are derived from its statements.
 
-    A parameter is `f32` unless `types` says otherwise, and of a length that the kernel does not
-    know unless `spans` says.
+    A parameter is `f32` unless `types` has its dtype, and of unknown length unless `spans` has its
+    length.
     """
     types, spans = types or {}, spans or {}
     local = {t.name for t in locals_}
@@ -54,9 +54,9 @@ def kernel(
     loads = [s.buffer for s in body if isinstance(s, Load)]
     stores = [s.buffer for s in body if isinstance(s, Store)]
     names = [n for n in dict.fromkeys(loads + stores) if n not in local]
-    found = [e for s in body for e in expressions(s)] + [a.extent for a in points + inside]
-    found += [t.extent for t in locals_]
-    sizes = (s for s in sorted_symbols(found) if s.name[0] in "su")
+    exprs = [e for s in body for e in expressions(s)] + [a.extent for a in points + inside]
+    exprs += [t.extent for t in locals_]
+    sizes = (s for s in sorted_symbols(exprs) if s.name[0] in "su")
     return Kernel(
         name, device, points, inside, tuple(stages), tuple(locals_),
         tuple(buffer(n, types.get(n, F32), spans.get(n, UNKNOWN), device) for n in names),

@@ -1,4 +1,4 @@
-"""The device's mathematical library on a host: the interpreter has none of its own."""
+"""A CPU implementation of the device maths library, which Triton's interpreter lacks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ TYPES = {"fp32": DType.F32, "fp64": DType.F64}
 
 
 class MathLibrary:
-    """Stands for `triton.language.extra.libdevice` in interpreted kernels."""
+    """Replaces `triton.language.extra.libdevice` in interpreted kernels."""
 
     def __init__(self, tl: Any) -> None:
         self._tl = tl

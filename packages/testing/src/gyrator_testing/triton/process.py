@@ -1,4 +1,4 @@
-"""The process that interprets Triton, from outside."""
+"""A client for the process that interprets Triton kernels."""
 
 import os
 import pickle
@@ -17,17 +17,17 @@ TYPES = {
     DType.U64: "uint64", DType.U32: "uint32", DType.U16: "uint16", DType.U8: "uint8",
     DType.BOOL: "bool",
 } | dict.fromkeys(BYTE_FLOATS, "uint8")  # fmt: skip
-"""Element types as the interpreter names them."""
+"""The interpreter's names of dtypes."""
 
 
 class InterpretedError(RuntimeError):
-    """A kernel raised, for instance at a check of an index: its text is `Type: message`."""
+    """A kernel raised an exception, such as a failed index check. The text is `Type: message`."""
 
 
 class TritonInterpreter:
-    """A process that runs kernels of Triton text in Triton's interpreter; needs no device.
+    """A process that runs Triton kernels in Triton's interpreter, without a device.
 
-    It is started when it is made, and ends with `close` or with this process.
+    It starts on construction, and ends with `close` or with this process.
     """
 
     def __init__(self) -> None:
@@ -54,13 +54,13 @@ class TritonInterpreter:
             path: the file that defines the kernel.
             symbol: the kernel's name there.
             arrays: the buffers, in the order of its parameters.
-            types: of their elements.
+            types: their dtypes.
             sizes: the integers that follow the buffers.
             blocks: the constants of a configuration, `XBLOCK` and the like.
             grid: the number of programs along each dimension.
 
         Raises:
-            InterpretedError: what the kernel raised.
+            InterpretedError: the kernel raised an exception.
         """
         pipe, answers = self._process.stdin, self._process.stdout
         assert pipe is not None and answers is not None
@@ -68,10 +68,10 @@ class TritonInterpreter:
         request = (str(path), symbol, list(arrays), names, list(sizes), blocks, tuple(grid))
         pickle.dump(request, pipe)
         pipe.flush()
-        found: Any = pickle.load(answers)
-        if isinstance(found, str):
-            raise InterpretedError(found)
-        for array, result in zip(arrays, found, strict=True):
+        answer: Any = pickle.load(answers)
+        if isinstance(answer, str):
+            raise InterpretedError(answer)
+        for array, result in zip(arrays, answer, strict=True):
             array[...] = result
 
     def close(self) -> None:

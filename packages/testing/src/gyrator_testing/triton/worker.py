@@ -1,7 +1,7 @@
 """A process that runs kernels in Triton's interpreter on NumPy arrays.
 
-Triton decides when it is imported whether its functions are interpreted, so that programs which
-compile kernels, too, leave it to this one. Requests and answers are pickles on its pipes.
+Triton decides on import whether functions are interpreted, so programs that also compile kernels
+interpret them in this process. Requests and answers are pickles on its pipes.
 """
 
 import importlib.util
@@ -29,7 +29,7 @@ _PLAIN_CAST = InterpreterBuilder.cast_impl
 
 
 def _cast(self: Any, src: Any, dst_type: Any) -> Any:
-    """Round `f32` to `bf16` to the nearest, as devices do; the interpreter truncates."""
+    """Round `f32` to the nearest `bf16`, as devices do; the interpreter truncates."""
     if src.dtype.scalar == tl.float32 and dst_type.scalar == tl.bfloat16:
         rounded = src.data.astype(ml_dtypes.bfloat16).view(np.uint16)
         return TensorHandle(rounded, dst_type.scalar)
@@ -40,7 +40,7 @@ _PLAIN_DOT = InterpreterBuilder.create_dot
 
 
 def _dot(self: Any, a: Any, b: Any, d: Any, *more: Any) -> Any:
-    """Multiply blocks of `bf16` by their values; the interpreter multiplies their bits."""
+    """Multiply the values of `bf16` blocks; the interpreter multiplies their bit patterns."""
     return _PLAIN_DOT(self, _valued(a), _valued(b), d, *more)
 
 
@@ -54,14 +54,14 @@ _PLAIN_ATOMIC = InterpreterBuilder.create_atomic_rmw
 
 
 def _atomic(self: Any, op: Any, *blocks: Any) -> Any:
-    """Lay blocks out in full; the interpreter reads beyond the end of one that repeats."""
+    """Materialise broadcast blocks; the interpreter reads beyond their end."""
     pointers, values, mask, *rest = blocks
     whole = (TensorHandle(np.ascontiguousarray(b.data), b.dtype) for b in (pointers, values, mask))
     return _PLAIN_ATOMIC(self, op, *whole, *rest)
 
 
 class _Pointer:
-    """An array that Triton's interpreter takes for a tensor in host memory."""
+    """An array that Triton's interpreter accepts as a tensor in host memory."""
 
     def __init__(self, array: Array, dtype: str) -> None:
         self.array, self.dtype = array, dtype
@@ -94,7 +94,7 @@ class _Pointer:
 
 
 def load(path: Path) -> ModuleType:
-    """Import a file, with a mathematical library that works on a host."""
+    """Import a file with the CPU implementation of the maths library."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -120,7 +120,7 @@ def run(modules: dict[str, ModuleType], request: tuple[Any, ...]) -> list[Array]
 
 
 def main() -> None:
-    """Answer requests until the pipe ends."""
+    """Answer requests until the pipe is closed."""
     answers = sys.stdout.buffer
     modules: dict[str, ModuleType] = {}
     # What `debug` and `sanitize_overflow` say to a compiler: checks are made, overflow wraps.

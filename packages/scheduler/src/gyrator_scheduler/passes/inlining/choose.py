@@ -1,4 +1,4 @@
-"""Which producers are computed in their readers."""
+"""Choice of the producers to inline into their readers."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,34 +12,36 @@ from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Red
 from gyrator_scheduler.access import LOOPS, access, inner_of, is_indirect, statements_of
 from gyrator_scheduler.fusion.axes import space
 from gyrator_scheduler.memory import guessed_bytes
-from gyrator_scheduler.passes.inlining.parts import Part, Parts, solve_within
+from gyrator_scheduler.passes.inlining.masks import Bounds, MaskBounds, solve_within
 from gyrator_scheduler.ranges import Ranges, divides
 
 EXPENSIVE = 10
-"""An op that costs at least this is not computed more often than it was."""
-PADDED = 1.125
-"""A reader with so many times the producer's points pads it: it computes little more."""
-LAID_OUT = 64
-"""A copy in another order is kept where a reader has so many times its points."""
+"""Minimum cost of an op that is never recomputed."""
+MAX_PADDING = 1.125
+"""A reader with at most this many times the producer's points only pads it, at little extra
+cost."""
+MIN_COPY_REUSE = 64
+"""A layout copy is stored if a reader has at least this many times its points."""
 MAX_USES = 16
-"""A value with more uses is stored."""
+"""Maximum number of readers of an inlined value."""
 Points = Mapping[Sym, Expr]
 
 
 @frozen
 class Producer:
-    """A pointwise operation that is computed in its readers."""
+    """A pointwise operation to inline into its readers."""
 
     op: Pointwise
     value: str
-    """The value that it stores."""
+    """The name of the value that it stores."""
     uses: Mapping[tuple[int, Expr], Points]
-    """Its axes, for each reader (by position in the program) and address."""
+    """For each reader (by program position) and address, its axes as expressions over the reader's
+    axes."""
 
 
 @frozen
 class Chosen:
-    """Producers by the buffer that they store."""
+    """Producers by the buffer that they store to."""
 
     producers: Mapping[str, Producer]
 
@@ -49,29 +51,31 @@ class _Reader:
     """Uses of a buffer by one operation."""
 
     index: int
-    addresses: dict[Expr, Part] = field(factory=dict)
-    """With the part of the reader's points of which some load has them."""
+    addresses: dict[Expr, Bounds] = field(factory=dict)
+    """The addresses of the loads, with the bounds of the mask of a load; empty bounds if loads of
+    an address have different masks."""
 
     @property
-    def parts(self) -> bool:
-        """Whether every load is of a part of the points only."""
+    def all_masked(self) -> bool:
+        """Whether every load is masked."""
         return all(self.addresses.values())
 
 
 @define(eq=False)
 class _Weight:
-    """What an operation is, with what is inlined into it."""
+    """Cost and accesses of an operation, including the producers inlined into it."""
 
     cost: int
-    dearest: int
+    costliest: int
     loads: dict[str, None]
     size: int
     checks: bool
-    """Some index is checked, so that every point must be computed somewhere."""
+    """An index is checked, so that every point must be computed at least once."""
 
 
 def choose(program: LoopProgram, cost: int, statements: int, keep_memory: bool) -> Chosen:
-    """Choose in program order, so that a reader's price includes what it took in."""
+    """Choose producers in program order, so that the cost of a reader includes the producers
+    inlined into it."""
     facts = program.facts
     ranges = Ranges(facts)
     buffers = {b.name: b for b in program.all_buffers}
@@ -86,59 +90,67 @@ def choose(program: LoopProgram, cost: int, statements: int, keep_memory: bool) 
         store = _only_store(op)
         if store is None or store.buffer in blocked or store.buffer not in created:
             continue
-        found = readers.get(store.buffer, [])
-        mine = weights[index]
-        if not found or len(found) > MAX_USES or not mutable.isdisjoint(mine.loads):
+        buffer_readers = readers.get(store.buffer, [])
+        weight = weights[index]
+        if (
+            not buffer_readers
+            or len(buffer_readers) > MAX_USES
+            or not mutable.isdisjoint(weight.loads)
+        ):
             continue
-        uses = _uses(op, store, found, operations, ranges)
-        if uses is None or (mine.checks and not _covered(op, found, uses, operations)):
+        uses = _uses(op, store, buffer_readers, operations, ranges)
+        if uses is None or (weight.checks and not _covered(op, buffer_readers, uses, operations)):
             continue
-        if any(weights[r.index].size + mine.size * len(r.addresses) > statements for r in found):
+        if any(
+            weights[r.index].size + weight.size * len(r.addresses) > statements
+            for r in buffer_readers
+        ):
             continue
-        repeats = max(_repetition(op, operations[r.index]) for r in found)
-        if all(r.parts for r in found) and _cheap(mine, cost):
-            repeats = 1  # what a mask leaves out, nothing is read for
-        if not _worthwhile(mine, len(uses), repeats, cost):
+        repeats = max(_repetition(op, operations[r.index]) for r in buffer_readers)
+        if all(r.all_masked for r in buffer_readers) and _cheap(weight, cost):
+            repeats = 1  # masked-out points read no operands
+        if not _worthwhile(weight, len(uses), repeats, cost):
             continue
-        if mine.cost and any(_is_factor(op, operations[r.index]) for r in found):
+        if weight.cost and any(_is_factor(op, operations[r.index]) for r in buffer_readers):
             continue
-        if any(_lies_better(op, store, operations[r.index]) for r in found):
+        if any(_improves_layout(op, store, operations[r.index]) for r in buffer_readers):
             continue
-        if (keep_memory or len(uses) > 1) and not _frees(
-            mine, store.buffer, buffers, created, facts
+        if (keep_memory or len(uses) > 1) and not _saves_memory(
+            weight, store.buffer, buffers, created, facts
         ):
             continue
         producers[store.buffer] = Producer(op, store.value, uses)
-        for r in found:
-            _take_in(weights[r.index], mine, store.buffer, len(r.addresses))
+        for r in buffer_readers:
+            _absorb(weights[r.index], weight, store.buffer, len(r.addresses))
     return Chosen(producers)
 
 
 def _survey(
     program: LoopProgram, created: set[str]
 ) -> tuple[dict[str, list[_Reader]], set[str], set[str]]:
-    """Return readers of each buffer, buffers that must be in memory, and buffers that change."""
+    """Return the readers of each buffer, the buffers that must be in memory, and the buffers that
+    are overwritten."""
     readers: dict[str, list[_Reader]] = {}
     blocked = {o.buffer for o in program.outputs if isinstance(o, TensorRef)}
     writes: dict[str, int] = {}
     for index, op in enumerate(program.operations):
-        found = access(op, {})
-        for name in found.writes:
+        accesses = access(op, {})
+        for name in accesses.writes:
             writes[name] = writes.get(name, 0) + 1
         if not isinstance(op, LOOPS):
-            blocked.update(found.reads)
+            blocked.update(accesses.reads)
             continue
-        mine: dict[str, _Reader] = {}
-        part = Parts(statements_of(op))
+        own_readers: dict[str, _Reader] = {}
+        masks = MaskBounds(statements_of(op))
         for s in statements_of(op):
             if isinstance(s, Load):
-                addresses = mine.setdefault(s.buffer, _Reader(index)).addresses
-                found_part = part.of(s.mask)
-                if addresses.setdefault(s.index, found_part) != found_part:
+                addresses = own_readers.setdefault(s.buffer, _Reader(index)).addresses
+                bounds = masks.of(s.mask)
+                if addresses.setdefault(s.index, bounds) != bounds:
                     addresses[s.index] = {}
-                if s.buffer in found.writes:
+                if s.buffer in accesses.writes:
                     blocked.add(s.buffer)
-        for name, r in mine.items():
+        for name, r in own_readers.items():
             readers.setdefault(name, []).append(r)
     mutable = {n for n, count in writes.items() if count > 1 or n not in created}
     return readers, blocked | {n for n in mutable if n in created}, mutable
@@ -156,7 +168,7 @@ def _only_store(op: Pointwise) -> Store | None:
 def _weight(op: Operation) -> _Weight:
     if not isinstance(op, LOOPS):
         return _Weight(0, 0, {}, 0, False)
-    total = dearest = 0
+    total = costliest = 0
     loads: dict[str, None] = {}
     checks = indirect = False
     body = statements_of(op)
@@ -172,20 +184,20 @@ def _weight(op: Operation) -> _Weight:
             indirect = True
             checks = checks or bool(s.check)
         total += price
-        dearest = max(dearest, price)
-    return _Weight(total, dearest, loads, len(body), checks)
+        costliest = max(costliest, price)
+    return _Weight(total, costliest, loads, len(body), checks)
 
 
 def _uses(
     op: Pointwise,
     store: Store,
-    found: Sequence[_Reader],
+    readers: Sequence[_Reader],
     operations: Sequence[Operation],
     ranges: Ranges,
 ) -> dict[tuple[int, Expr], Points] | None:
-    """Return the producer's point for every use, or None if one can't be found."""
+    """Return the producer's point for every use, or None if one cannot be determined."""
     uses: dict[tuple[int, Expr], Points] = {}
-    for r in found:
+    for r in readers:
         reader = operations[r.index]
         assert isinstance(reader, LOOPS)
         around = (*reader.axes, *inner_of(reader))
@@ -194,32 +206,33 @@ def _uses(
             around = (*around, *(Axis(s.symbol, s.size) for s in bound))
         for address, part in r.addresses.items():
             points = solve_within(store.index, op.axes, address, around, part, ranges)
-            if points is None or not _plain(op, address, points):
+            if points is None or not _adds_no_division(op, address, points):
                 return None
             uses[r.index, address] = points
     return uses
 
 
-def _plain(op: Pointwise, address: Expr, points: Points) -> bool:
-    """Whether a use divides for the producer's points only where its own address does.
+def _adds_no_division(op: Pointwise, address: Expr, points: Points) -> bool:
+    """Return whether inlining adds no integer division to addresses that had none.
 
-    A view that merges axes divides where the producer's operands lie otherwise than its result.
+    A view that merges axes adds divisions if the producer's operands have another layout than its
+    result.
     """
     if divides(address) or not any(map(divides, points.values())):
         return True
     indices = (s.index for s in op.body if isinstance(s, Load))
-    places = (s.expr for s in op.body if isinstance(s, IndexValue))
-    return not any(divides(subs(e, points)) for e in (*indices, *places))
+    indices_used = (s.expr for s in op.body if isinstance(s, IndexValue))
+    return not any(divides(subs(e, points)) for e in (*indices, *indices_used))
 
 
 def _covered(
     op: Pointwise,
-    found: Sequence[_Reader],
+    readers: Sequence[_Reader],
     uses: Mapping[tuple[int, Expr], Points],
     operations: Sequence[Operation],
 ) -> bool:
-    """Whether some use computes every point of the producer, so that no check is lost."""
-    for r in found:
+    """Return whether some use computes every point of the producer, so that no check is lost."""
+    for r in readers:
         reader = operations[r.index]
         assert isinstance(reader, LOOPS)
         extents = {a.symbol: a.extent for a in (*reader.axes, *inner_of(reader))}
@@ -227,43 +240,43 @@ def _covered(
         for address in r.addresses:
             points = uses[r.index, address]
             axes = points_by_axis(op, points)
-            walked = [e for _, e in axes]
-            whole = all(isinstance(e, Sym) and extents.get(e) is a.extent for a, e in axes)
-            if whole and address not in masked and len(set(walked)) == len(walked):
+            expressions = [e for _, e in axes]
+            covers = all(isinstance(e, Sym) and extents.get(e) is a.extent for a, e in axes)
+            if covers and address not in masked and len(set(expressions)) == len(expressions):
                 return True
     return False
 
 
 def points_by_axis(op: Pointwise, points: Points) -> list[tuple[Axis, Expr]]:
-    """Return the axes longer than 1, and where a use evaluates them."""
+    """Return the axes of extent other than 1, with their expressions at a use."""
     return [(a, points[a.symbol]) for a in op.axes if a.extent is not ONE]
 
 
 def _repetition(op: Pointwise, reader: Operation) -> float:
-    """Return how many points of a reader there are for one of the producer, for typical sizes."""
+    """Return the ratio of a reader's points to the producer's, for typical sizes."""
     assert isinstance(reader, LOOPS)
     return space((*reader.axes, *inner_of(reader))) / max(space(op.axes), 1)
 
 
 def _is_factor(op: Pointwise, reader: Operation) -> bool:
-    """Whether a reader is a product that meets each value of a producer many times.
+    """Return whether a reader is a matrix product that uses each value of a producer many times.
 
-    Only what costs nothing is done there: blocks of factors go to matrix units as they are in
-    memory, and the producer rather ends the kernel that computes what it reads.
+    Only free producers are inlined there: blocks of factors are loaded into matrix units directly
+    from memory, and the producer is better fused with the kernel that computes its operands.
     """
     return isinstance(reader, Reduction) and _repetition(op, reader) > 1 and _multiplies(reader)
 
 
 def _multiplies(op: Reduction) -> bool:
-    """Whether an operation is a product of matrices."""
+    """Return whether an operation is a matrix product."""
     return roles(op.axes, op.body, op.reduce) is not None
 
 
-def _lies_better(op: Pointwise, store: Store, reader: Operation) -> bool:
-    """Whether a reader meets each value of a copy many times, in the order in which the copy lies.
+def _improves_layout(op: Pointwise, store: Store, reader: Operation) -> bool:
+    """Return whether a producer is a layout copy whose values a reader uses many times.
 
-    It is a fold of products that multiplies no matrices: its points read the factors abreast, and
-    what lies apart costs them a line of memory each.
+    The reader is a dot product that is not a matrix product: neighbouring points read neighbouring
+    factors, and factors that are not contiguous cost a cache line each.
     """
     loads = [s for s in op.body if isinstance(s, Load)]
     if len(loads) != 1 or not isinstance(reader, Reduction):
@@ -274,38 +287,42 @@ def _lies_better(op: Pointwise, store: Store, reader: Operation) -> bool:
         stride_of(store.index, a.symbol) is ONE and stride_of(loads[0].index, a.symbol) is not ONE
         for a in op.axes
     )
-    return moved and _repetition(op, reader) >= LAID_OUT
+    return moved and _repetition(op, reader) >= MIN_COPY_REUSE
 
 
-def _cheap(mine: _Weight, cost: int) -> bool:
-    """Whether a value may be computed more often than it was."""
-    return mine.dearest < EXPENSIVE and mine.cost <= cost
+def _cheap(weight: _Weight, cost: int) -> bool:
+    """Return whether a value may be recomputed."""
+    return weight.costliest < EXPENSIVE and weight.cost <= cost
 
 
-def _worthwhile(mine: _Weight, uses: int, repeats: float, cost: int) -> bool:
-    """Whether computing at every use costs less than storing once and loading."""
-    if uses == 1 and repeats <= PADDED:
+def _worthwhile(weight: _Weight, uses: int, repeats: float, cost: int) -> bool:
+    """Return whether recomputing a value at every use costs less than storing and loading it."""
+    if uses == 1 and repeats <= MAX_PADDING:
         return True
-    if not _cheap(mine, cost):
+    if not _cheap(weight, cost):
         return False
-    loads = len(mine.loads)
+    loads = len(weight.loads)
     if repeats > 1:
         return loads <= 1 or uses * loads <= uses + 1
     return uses * loads <= loads + 1 + uses
 
 
-def _frees(
-    mine: _Weight, buffer: str, buffers: Mapping[str, Buffer], created: set[str], facts: ShapeFacts
+def _saves_memory(
+    weight: _Weight,
+    buffer: str,
+    buffers: Mapping[str, Buffer],
+    created: set[str],
+    facts: ShapeFacts,
 ) -> bool:
-    """Whether the operands that would live longer are no larger than the value."""
-    longer = sum(guessed_bytes(buffers[n], facts) for n in mine.loads if n in created)
+    """Return whether the operands whose lifetimes are extended are no larger than the value."""
+    longer = sum(guessed_bytes(buffers[n], facts) for n in weight.loads if n in created)
     return longer <= guessed_bytes(buffers[buffer], facts)
 
 
-def _take_in(reader: _Weight, mine: _Weight, buffer: str, times: int) -> None:
-    reader.cost += mine.cost * times
-    reader.dearest = max(reader.dearest, mine.dearest)
-    reader.size += mine.size * times
-    reader.checks = reader.checks or mine.checks
+def _absorb(reader: _Weight, producer: _Weight, buffer: str, times: int) -> None:
+    reader.cost += producer.cost * times
+    reader.costliest = max(reader.costliest, producer.costliest)
+    reader.size += producer.size * times
+    reader.checks = reader.checks or producer.checks
     reader.loads.pop(buffer, None)
-    reader.loads.update(mine.loads)
+    reader.loads.update(producer.loads)

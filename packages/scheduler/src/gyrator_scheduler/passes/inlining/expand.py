@@ -1,4 +1,4 @@
-"""Bodies of readers with their producers in them."""
+"""Expansion of producers in the bodies of their readers."""
 
 from collections.abc import Iterator, Mapping
 
@@ -24,20 +24,20 @@ from gyrator_scheduler.ranges import Ranges
 
 
 def expand(program: LoopProgram, chosen: Chosen) -> LoopProgram:
-    """Return the program with every reader expanded, and without the producers."""
+    """Return the program with the producers inlined into every reader, and removed."""
     ranges = Ranges(program.facts)
     buffers = {b.name: b for b in program.all_buffers}
     index_of = {id(op): n for n, op in enumerate(program.operations)}
-    gone = {id(p.op) for p in chosen.producers.values()}
-    made: list[Operation] = []
+    inlined = {id(p.op) for p in chosen.producers.values()}
+    operations: list[Operation] = []
     for n, op in enumerate(program.operations):
-        if id(op) in gone:
+        if id(op) in inlined:
             continue
         if not isinstance(op, LOOPS) or not _reads(op, chosen):
-            made.append(op)
+            operations.append(op)
             continue
-        made.append(_Expander(op, chosen.producers, buffers, ranges, index_of).run(n))
-    return with_operations(program, made)
+        operations.append(_Expander(op, chosen.producers, buffers, ranges, index_of).run(n))
+    return with_operations(program, operations)
 
 
 def _reads(op: LoopOperation, chosen: Chosen) -> bool:
@@ -46,7 +46,7 @@ def _reads(op: LoopOperation, chosen: Chosen) -> bool:
 
 @define(eq=False)
 class _Frame:
-    """One body being copied: of the operation itself, or of a producer at one of its uses."""
+    """A body being copied: that of the operation itself, or of a producer at one use."""
 
     index: int
     statements: Iterator[Statement]
@@ -54,13 +54,13 @@ class _Frame:
     symbols: dict[Sym, Expr]
     mask: str | None
     load: Load | None = None
-    """The load that the producer stands for, of which `outer` is the frame."""
+    """The load that the producer replaces, which belongs to the frame `outer`."""
     outer: "_Frame | None" = None
     key: object = None
 
 
 class _Expander:
-    """Expands one operation. Frames are a stack of their own: producers nest deeply."""
+    """Expands one operation, with an explicit stack of frames, because producers nest deeply."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class _Expander:
         self.index_of = index_of
         self.axes: tuple[Axis, ...] = (*op.axes, *inner_of(op))
         self.body: list[Statement] = []
-        self.made: dict[object, str] = {}
+        self.values: dict[object, str] = {}
         self.stored = {s.buffer for s in op.body if isinstance(s, Store)}
-        self.values = 0
-        self.indices = 0
+        self.value_count = 0
+        self.index_count = 0
         self.origins: dict[int, None] = dict.fromkeys(op.origins)
 
     def run(self, index: int) -> LoopOperation:
@@ -100,7 +100,7 @@ class _Expander:
         return self._finished(names, tuple(sorted(self.origins)))
 
     def _step(self, s: Statement, frame: _Frame) -> _Frame | None:
-        """Copy one statement; return the frame to enter, if it loads an inlined value."""
+        """Copy one statement. Return the frame to enter if it loads an inlined value."""
         match s:
             case Let(name, op, args, dtype):
                 names = frame.names
@@ -114,8 +114,8 @@ class _Expander:
                 frame.names[name] = self._emit(Load(name, s.buffer, index, both))
             case Bind(symbol, mask=mask):
                 both = self._both(mask and frame.names[mask], frame.mask)
-                fresh = Sym(f"t{self.indices}")
-                self.indices += 1
+                fresh = Sym(f"t{self.index_count}")
+                self.index_count += 1
                 frame.symbols[symbol] = fresh
                 bound = renamed(evolve(s, mask=None), frame.names, frame.symbols, self._simplify)
                 bound = evolve(bound, mask=both)
@@ -137,34 +137,34 @@ class _Expander:
     def _let(self, op: str, args: tuple[str, ...], dtype: DType) -> str:
         """Append a computation, or return the name of an equal one."""
         key = (op, args, dtype)
-        known = self.made.get(key)
-        if known is None:
-            known = self.made[key] = self._fresh()
-            self.body.append(Let(known, op, args, dtype))
-        return known
+        name = self.values.get(key)
+        if name is None:
+            name = self.values[key] = self._fresh()
+            self.body.append(Let(name, op, args, dtype))
+        return name
 
     def _emit(self, s: Load | Const | IndexValue) -> str:
-        """Append a statement under a new name, or return the name of an equal one."""
+        """Append a statement under a new name; return that name, or the name of an equal one."""
         stored = isinstance(s, Load) and s.buffer in self.stored
         key = value_key(s), stored and len(self.body)
-        known = self.made.get(key)
-        if known is None:
-            known = self.made[key] = self._fresh()
-            self.body.append(named(s, (known,)))
-        return known
+        name = self.values.get(key)
+        if name is None:
+            name = self.values[key] = self._fresh()
+            self.body.append(named(s, (name,)))
+        return name
 
     def _fresh(self) -> str:
-        self.values += 1
-        return f"v{self.values - 1}"
+        self.value_count += 1
+        return f"v{self.value_count - 1}"
 
     def _both(self, a: str | None, b: str | None) -> str | None:
-        """Return a name for the conjunction of two masks."""
+        """Return the conjunction of two optional masks."""
         if a is None or b is None or a == b:
             return a if b is None else b
         return self._let("bit_and", (b, a), DType.BOOL)
 
     def _enter(self, load: Load, outer: _Frame, mask: str | None) -> _Frame | None:
-        """Return the frame that computes what a load reads; None if that is there already."""
+        """Return the frame that computes the value of a load; None if it is already computed."""
         p = self.producers[load.buffer]
         points = p.uses[outer.index, load.index]
         symbols = {s: self._simplify(subs(e, outer.symbols)) for s, e in points.items()}
@@ -172,15 +172,15 @@ class _Expander:
         inner = _Frame(
             self.index_of[id(p.op)], iter(p.op.body), {}, symbols, mask, load, outer, key
         )
-        known = self.made.get(key)
-        if known is not None:
-            outer.names[load.name] = known
+        value = self.values.get(key)
+        if value is not None:
+            outer.names[load.name] = value
             return None
         self.origins.update(dict.fromkeys(p.op.origins))
         return inner
 
     def _leave(self, frame: _Frame, value: str) -> None:
-        """Hand a producer's value to the load that it stands for."""
+        """Use a producer's value in place of the load that it replaces."""
         outer = frame.outer
         assert frame.load is not None and outer is not None
         if frame.load.mask is not None:
@@ -190,11 +190,12 @@ class _Expander:
             zero = self._emit(Const("", nothing, dtype))
             own = outer.names[frame.load.mask]
             value = self._let("where", (own, value, zero), dtype)
-        self.made[frame.key] = value
+        self.values[frame.key] = value
         outer.names[frame.load.name] = value
 
     def _finished(self, names: Mapping[str, str], origins: tuple[int, ...]) -> LoopOperation:
-        """Return the operation with the new body; a collective's results get names."""
+        """Return the operation with the new body, and names for the results of a reduction, scan or
+        sort."""
         op = self.op
         if not isinstance(op, (Reduction, Scan, Sort)):
             return evolve(op, body=live(self.body), origins=origins)

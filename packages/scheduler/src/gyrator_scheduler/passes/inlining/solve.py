@@ -1,4 +1,4 @@
-"""Which point of a producer wrote the element that a reader reads."""
+"""Inversion of store addresses: which iteration of a producer wrote a loaded element."""
 
 from collections.abc import Sequence
 
@@ -28,13 +28,13 @@ def solve(
     around: tuple[Axis, ...],
     ranges: Ranges,
 ) -> dict[Sym, Expr] | None:
-    """Return each axis of the producer as an expression over the reader's, or None.
+    """Return each axis of the producer as an expression over the reader's axes, or None.
 
-    The producer stores at `stored` for points of `axes`; the reader loads at `loaded` for points of
-    `around`. The address is taken apart by strides, largest first; that every part lies within its
-    axis is proved, which makes the answer the right one, stores being to distinct places. Where a
-    part may be longer than its axis, as in a view that merges axes, the rest of it counts whole
-    steps of the next one.
+    The producer stores at `stored` for `axes`; the reader loads at `loaded` for its axes `around`.
+    The loaded address is decomposed by the strides of the store, largest first. The result is
+    correct if every component provably lies within its axis, because stores go to distinct
+    addresses. If a component may exceed its axis, as in a view that merges axes, the excess is
+    carried to the next larger axis.
     """
     if loaded is stored and _same_axes(axes, around):
         return {a.symbol: a.symbol for a in axes}
@@ -57,10 +57,10 @@ def solve(
     if rest is not ZERO:
         return None
     facts = ranges.under(around)
-    whole = [a for a in ordered if a.extent is not ONE and strides[a.symbol] is not ZERO]
-    for larger, a in zip(reversed(whole[:-1]), reversed(whole[1:]), strict=True):
+    long_axes = [a for a in ordered if a.extent is not ONE and strides[a.symbol] is not ZERO]
+    for larger, a in zip(reversed(long_axes[:-1]), reversed(long_axes[1:]), strict=True):
         value = result[a.symbol]
-        if _lies_within(value, a, around, facts):
+        if _is_index_of(value, a, around, facts):
             continue
         if strides[larger.symbol] is not strides[a.symbol] * a.extent:
             return None
@@ -68,14 +68,14 @@ def solve(
             return None
         result[a.symbol] = mod(value, a.extent)
         result[larger.symbol] = result[larger.symbol] + floordiv(value, a.extent)
-    if all(_lies_within(result[a.symbol], a, around, facts) for a in axes):
+    if all(_is_index_of(result[a.symbol], a, around, facts) for a in axes):
         return result
     return None
 
 
-def _lies_within(value: Expr, axis: Axis, around: Sequence[Axis], facts: ShapeFacts) -> bool:
-    """Whether a value is proved to be an index of an axis."""
-    if value is ZERO or _walks(value, axis, around):
+def _is_index_of(value: Expr, axis: Axis, around: Sequence[Axis], facts: ShapeFacts) -> bool:
+    """Return whether a value provably lies in the range of an axis."""
+    if value is ZERO or _is_equal_axis(value, axis, around):
         return True
     if isinstance(value, Const) and isinstance(axis.extent, Const):
         return 0 <= value.value < axis.extent.value
@@ -87,6 +87,6 @@ def _same_axes(axes: Sequence[Axis], around: Sequence[Axis]) -> bool:
     return all(extents.get(a.symbol) is a.extent for a in axes)
 
 
-def _walks(value: Expr, axis: Axis, around: Sequence[Axis]) -> bool:
-    """Whether a value is an axis of the same extent."""
+def _is_equal_axis(value: Expr, axis: Axis, around: Sequence[Axis]) -> bool:
+    """Return whether a value is an axis of the same extent."""
     return any(a.symbol is value and a.extent is axis.extent for a in around)

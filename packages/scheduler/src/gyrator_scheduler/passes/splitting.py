@@ -1,4 +1,4 @@
-"""What it takes to do a fold, or a running fold, part by part."""
+"""Helpers for splitting reductions and scans into parts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -14,84 +14,84 @@ from gyrator_scheduler.fusion.kernels import row_major
 from gyrator_scheduler.naming import fresh
 
 WORK_PER_CORE = 4
-"""Parts for each thread, so that uneven threads even out."""
+"""Number of parts per core, for load balance."""
 
 
-class Partial:
-    """The buffers of a program, and those made for the results of parts.
+class PartBuffers:
+    """The buffers of a program, including those created for the results of parts.
 
     Args:
-        buffers: those that exist already.
+        buffers: the existing buffers.
     """
 
     def __init__(self, buffers: Iterable[Buffer]) -> None:
         self.buffers = {b.name: b for b in buffers}
-        """By name, with the new ones."""
+        """All buffers by name."""
         self.new: list[Buffer] = []
-        self._taken = set(self.buffers)
+        self._used_names = set(self.buffers)
 
     def make(self, stem: str, dtype: DType, like: str, axes: Sequence[Axis]) -> Buffer:
-        """Return a new buffer, on the device of `like`, with a place for every point of `axes`."""
-        name = fresh(stem, self._taken)
+        """Return a new buffer on the device of `like` with one element per iteration of `axes`."""
+        name = fresh(stem, self._used_names)
         shape = tuple(a.extent for a in axes)
-        made = Buffer(name, dtype, self.buffers[like].device, shape, row_major(shape))
-        self.new.append(made)
-        self.buffers[name] = made
-        return made
+        buffer = Buffer(name, dtype, self.buffers[like].device, shape, row_major(shape))
+        self.new.append(buffer)
+        self.buffers[name] = buffer
+        return buffer
 
 
-def row_major_place(axes: tuple[Axis, ...], b: Buffer) -> Expr:
-    """Return the address of the point of `axes` in a buffer."""
+def row_major_address(axes: tuple[Axis, ...], b: Buffer) -> Expr:
+    """Return the address in buffer `b` of the iteration of `axes`."""
     return sum_of(a.symbol * s for a, s in zip(axes, b.strides, strict=True))
 
 
-def overhanging(
+def masked_body(
     body: Iterable[Statement],
     moved: Mapping[Sym, Expr],
-    place: Expr,
+    index: Expr,
     extent: Expr,
-    taken: set[str],
+    used_names: set[str],
 ) -> tuple[list[Statement], str]:
-    """Return statements with what `moved` has in the place of symbols, that read nothing where
-    `place` is beyond `extent`, and the name of the value that says where it is not."""
-    here, end, inside = (fresh(n, taken) for n in ("here", "end", "inside"))
-    made: list[Statement] = [
-        IndexValue(here, place, DType.I64),
+    """Substitute `moved` in the statements, mask their loads where `index` is not below `extent`,
+    and return them with the name of the mask."""
+    position, end, inside = (fresh(n, used_names) for n in ("here", "end", "inside"))
+    result: list[Statement] = [
+        IndexValue(position, index, DType.I64),
         IndexValue(end, extent, DType.I64),
-        Let(inside, "lt", (here, end), DType.BOOL),
+        Let(inside, "lt", (position, end), DType.BOOL),
     ]
     for s in body:
         if isinstance(s, (Load, Bind)):
             mask = inside
             if s.mask is not None:
-                mask = fresh("both", taken)
-                made.append(Let(mask, "bit_and", (inside, s.mask), DType.BOOL))
+                mask = fresh("both", used_names)
+                result.append(Let(mask, "bit_and", (inside, s.mask), DType.BOOL))
             s = evolve(s, mask=mask)
-        made.append(renamed(s, {}, moved))
-    return made, inside
+        result.append(renamed(s, {}, moved))
+    return result, inside
 
 
-def neutral_outside(
+def with_identity(
     body: list[Statement],
     values: Iterable[str],
     inside: str,
     kind: ReduceKind,
     dtype: DType,
-    taken: set[str],
+    used_names: set[str],
 ) -> tuple[str, ...]:
-    """Append statements that put the fold's identity where `inside` is false, and return the names
-    of the values with it."""
-    nothing = fresh("nothing", taken)
-    body.append(ConstValue(nothing, identity_of(kind, dtype), dtype))
-    chosen: list[str] = []
+    """Append statements that replace the values by the reduction's identity where `inside` is
+    false, and return the names of the results."""
+    identity = fresh("nothing", used_names)
+    body.append(ConstValue(identity, identity_of(kind, dtype), dtype))
+    selected: list[str] = []
     for value in values:
-        chosen.append(fresh("part", taken))
-        body.append(Let(chosen[-1], "where", (inside, value, nothing), dtype))
-    return tuple(chosen)
+        selected.append(fresh("part", used_names))
+        body.append(Let(selected[-1], "where", (inside, value, identity), dtype))
+    return tuple(selected)
 
 
 def identity_of(kind: ReduceKind, dtype: DType) -> bool | int | float:
-    """Return the value that a fold ignores."""
+    """Return the identity element of a reduction."""
     if dtype is DType.BOOL:
         return kind in (ReduceKind.ALL, ReduceKind.MIN, ReduceKind.PROD)
     if kind is ReduceKind.PROD:

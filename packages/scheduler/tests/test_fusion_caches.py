@@ -12,10 +12,10 @@ from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.nodes import Pointwise, Reduction
 from gyrator_scheduler.access import LOOPS
 from gyrator_scheduler.fusion.cluster import singleton
+from gyrator_scheduler.fusion.kernel_cache import KernelCache
 from gyrator_scheduler.fusion.kernels import kernel_of
 from gyrator_scheduler.fusion.match import Refused, match
-from gyrator_scheduler.fusion.matches import Matches
-from gyrator_scheduler.fusion.repeats import Repeats
+from gyrator_scheduler.fusion.match_cache import MatchCache
 from gyrator_scheduler.fusion.stages import assemble
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.ranges import Ranges
@@ -58,37 +58,37 @@ def test_a_kernel_is_made_once_for_clusters_that_differ_in_names_only() -> None:
     folds = [m.reduction(ReduceKind.SUM, x, [d])[0] for d in (0, 1)]
     program = m.program(*sums, *exps, *folds)
     buffers = {b.name: b for b in program.all_buffers}
-    repeats, ranges = Repeats(), Ranges(ShapeFacts())
+    kernels, ranges = KernelCache(), Ranges(ShapeFacts())
     heuristics, numerics = target()["cpu"].heuristics, SchedulerOptions().numerics
-    made: list[str] = []
+    built_names: list[str] = []
 
-    def kernel(op: Pointwise | Reduction, wanted: bool = True) -> Kernel:
+    def kernel(op: Pointwise | Reduction, exported: bool = True) -> Kernel:
         cluster = singleton(0, op)
-        stored = set(cluster.stores) if wanted else set()
+        stored = set(cluster.stores) if exported else set()
 
         def make() -> Kernel:
-            made.append(op.name)
+            built_names.append(op.name)
             inside = assemble(cluster, stored, buffers, heuristics, ranges)
             return kernel_of("k", buffers["x"].device, inside, buffers, (7,), numerics)
 
-        found = repeats.kernel(cluster, stored, buffers, heuristics, (7,), make)
-        count = len(made)
-        assert found == make()
-        del made[count:]
-        return found
+        cached = kernels.kernel(cluster, stored, buffers, heuristics, (7,), make)
+        count = len(built_names)
+        assert cached == make()
+        del built_names[count:]
+        return cached
 
     add_xy, add_yx, add_xx, exp_x, exp_z, fold_0, fold_1 = program.operations
     kernel(add_xy)
     kernel(add_yx)
-    assert made == [add_xy.name]
+    assert built_names == [add_xy.name]
     kernel(add_xx)
     kernel(exp_x)
     kernel(exp_z)
     kernel(fold_0)
     kernel(fold_1)
-    kernel(exp_x, wanted=False)
-    assert made == [add_xy.name, add_xx.name, exp_x.name, exp_z.name, fold_0.name, fold_1.name,
-                    exp_x.name]  # fmt: skip
+    kernel(exp_x, exported=False)
+    expected = [add_xy, add_xx, exp_x, exp_z, fold_0, fold_1, exp_x]
+    assert built_names == [op.name for op in expected]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -97,11 +97,11 @@ def test_what_fits_is_what_fits_under_other_names(seed: int) -> None:
     ranges, heuristics = Ranges(facts), target()["cpu"].heuristics
     program = random_program(seed, 24)
     loops = [op for op in program.operations if isinstance(op, LOOPS)]
-    matches = Matches()
+    matches = MatchCache()
     met: set[str] = set()
-    for one, other in permutations(loops, 2):
-        expected = match(singleton(0, one), singleton(1, other), ranges, heuristics)
-        found = matches.match(singleton(0, one), singleton(1, other), ranges, heuristics)
-        assert found == expected
+    for form, other in permutations(loops, 2):
+        expected = match(singleton(0, form), singleton(1, other), ranges, heuristics)
+        result = matches.match(singleton(0, form), singleton(1, other), ranges, heuristics)
+        assert result == expected
         met.add(expected.reason if isinstance(expected, Refused) else "fits")
     assert "fits" in met and any("{}" in reason for reason in met)

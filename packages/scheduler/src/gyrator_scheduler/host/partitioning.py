@@ -1,4 +1,4 @@
-"""Stretches of a host program that become subprograms, for device graphs to stand for."""
+"""Outlining of host program regions into subprograms that device graphs capture."""
 
 from collections.abc import Sequence
 
@@ -24,44 +24,45 @@ from gyrator_scheduler.naming import fresh
 
 
 @frozen
-class Stretch:
-    """Instructions from `start` up to `end`, that a graph of `device` captures."""
+class Region:
+    """Instructions `start` to `end` (exclusive) that a graph of `device` captures."""
 
     start: int
     end: int
     device: Device
     written: frozenset[str]
-    """Tensors that they write."""
+    """Tensors that the instructions write."""
 
 
-def partitioned(program: HostProgram, stretches: Sequence[Stretch]) -> HostProgram:
-    """Return the program with each stretch as a subprogram that a graph may stand for.
+def partitioned(program: HostProgram, regions: Sequence[Region]) -> HostProgram:
+    """Return the program with each region outlined into a subprogram that a graph can capture.
 
-    A stretch takes what it uses from outside as parameters, and gives back what is used after it.
-    Parameters are freed by the caller. Views must not cross a border.
+    The parameters of a subprogram are the tensors from outside that its region uses, and its
+    results are the tensors that are used later. The caller frees the parameters. Views must not
+    cross the boundary of a region.
     """
     out: list[Instruction] = []
     parts: list[HostProgram] = []
-    at = 0
-    given = program.instructions
-    taken = {p.name for p in program.subprograms}
-    for stretch in stretches:
-        out += given[at : stretch.start]
-        at = stretch.end
-        inside = given[stretch.start : stretch.end]
-        own = set(bound(inside))
-        ended = [i for i in inside if isinstance(i, Free) and i.name not in own]
-        body = tuple(i for i in inside if i not in ended)
-        later = set(free_names(given[stretch.end :]))
-        results = tuple(n for n in bound(body) if n in later and n not in freed(body))
+    position = 0
+    instructions = program.instructions
+    used_names = {p.name for p in program.subprograms}
+    for region in regions:
+        out += instructions[position : region.start]
+        position = region.end
+        inside = instructions[region.start : region.end]
+        bound_inside = set(bound(inside))
+        freed_inputs = [i for i in inside if isinstance(i, Free) and i.name not in bound_inside]
+        body = tuple(i for i in inside if i not in freed_inputs)
+        used_later = set(free_names(instructions[region.end :]))
+        results = tuple(n for n in bound(body) if n in used_later and n not in freed(body))
         names = free_names(body)
-        name = fresh(f"part{len(parts)}", taken)
-        mutated = tuple(k for k, n in enumerate(names) if n in stretch.written)
-        capture = Capture(stretch.device, mutated)
+        name = fresh(f"part{len(parts)}", used_names)
+        mutated = tuple(k for k, n in enumerate(names) if n in region.written)
+        capture = Capture(region.device, mutated)
         parts.append(_part(program, name, body, names, results, capture))
         out.append(CallPartition(name, tuple(Ref(n) for n in names), results))
-        out += ended
-    out += given[at:]
+        out += freed_inputs
+    out += instructions[position:]
     used = {i.kernel for i in walk(out) if isinstance(i, Launch)}
     return evolve(
         program,
@@ -101,7 +102,8 @@ def _part(
 
 
 def _renamed(instruction: Instruction, part: str) -> Instruction:
-    """Return an instruction that launches the part's own kernels: no two programs share one."""
+    """Return an instruction that launches the part's copies of kernels: no two programs share a
+    kernel name."""
     match instruction:
         case Launch(kernel=kernel):
             return evolve(instruction, kernel=f"{part}_{kernel}")

@@ -1,8 +1,9 @@
-"""Clusters in an order in which they can run, kept while clusters are joined.
+"""A topological order of clusters that is maintained while clusters are fused.
 
-Each cluster has a label; every dependence goes from a smaller to a larger one. Joining two clusters
-searches only what lies between their labels (after Pearce and Kelly, "A dynamic topological sort
-algorithm for directed acyclic graphs", 2006), and labels leave room to put nodes in between.
+Each cluster has a label; every dependence goes from a smaller to a larger label. Fusing two
+clusters searches only the clusters between their labels (after Pearce and Kelly, "A dynamic
+topological sort algorithm for directed acyclic graphs", 2006). Labels are spaced so that clusters
+can be inserted between others.
 """
 
 from attrs import define, field
@@ -13,8 +14,8 @@ GAP = 1 << 40
 
 
 @define(eq=False)
-class Line:
-    """Clusters by id, their labels and neighbours, and how many steps the work on them took."""
+class ClusterOrder:
+    """Clusters by id, with their labels and neighbours. `steps` counts the work done."""
 
     clusters: dict[int, Cluster] = field(factory=dict)
     steps: int = 0
@@ -25,11 +26,11 @@ class Line:
     _root: dict[int, int] = field(factory=dict)
 
     def label(self, cluster: int) -> int:
-        """Return where a cluster stands; only the order of labels means something."""
+        """Return the label of a cluster. Only the relative order of labels is meaningful."""
         return self._label[cluster]
 
     def find(self, index: int) -> int:
-        """Return the cluster that the cluster first called `index` is part of now."""
+        """Return the id of the cluster that contains the operation at `index` (union-find)."""
         root = index
         while self._root[root] != root:
             root = self._root[root]
@@ -39,7 +40,7 @@ class Line:
         return root
 
     def append(self, c: Cluster) -> None:
-        """Put a new cluster last. Its `before` names clusters that are there."""
+        """Append a new cluster. Its predecessors must have been added before."""
         self.clusters[c.id] = c
         self._root[c.id] = c.id
         self._label[c.id] = self._label[self._last] + GAP if self._last >= 0 else 0
@@ -51,13 +52,13 @@ class Line:
             self.clusters[b].after[c.id] = None
 
     def between(self, low: int, high: int, limit: int) -> list[int] | None:
-        """Return what must run before `high` and stands after `low`, in order.
+        """Return, in order, the clusters after `low` that must run before `high`.
 
-        None if some of it needs `low` (joining the two would make a cycle), or if finding out takes
-        more than `limit` steps.
+        None if one of them depends on `low`, so that fusing the two would create a cycle, or if the
+        search takes more than `limit` steps.
         """
         floor = self._label[low]
-        found: dict[int, None] = {}
+        result: dict[int, None] = {}
         stack = [high]
         while stack:
             current = stack.pop()
@@ -66,55 +67,56 @@ class Line:
                 limit -= 1
                 if limit < 0 or (b == low and current != high):
                     return None
-                if self._label[b] > floor and b not in found:
-                    found[b] = None
+                if self._label[b] > floor and b not in result:
+                    result[b] = None
                     stack.append(b)
-        return sorted(found, key=self._label.__getitem__)
+        return sorted(result, key=self._label.__getitem__)
 
-    def move_before(self, moved: list[int], place: int) -> None:
-        """Put clusters, in this order, directly before another one."""
+    def move_before(self, moved: list[int], target: int) -> None:
+        """Move clusters, in the given order, directly before `target`."""
         for c in moved:
             self._unlink(c)
-            previous = self._previous[place]
-            self._previous[c], self._next[c] = previous, place
-            self._previous[place] = c
+            previous = self._previous[target]
+            self._previous[c], self._next[c] = previous, target
+            self._previous[target] = c
             if previous >= 0:
                 self._next[previous] = c
                 low = self._label[previous]
             else:
-                low = self._label[place] - 2 * GAP
-            self._label[c] = (low + self._label[place]) // 2
+                low = self._label[target] - 2 * GAP
+            self._label[c] = (low + self._label[target]) // 2
             self.steps += 1
-            if self._label[c] in (low, self._label[place]):
+            if self._label[c] in (low, self._label[target]):
                 self._relabel()
 
-    def absorb(self, kept: int, gone: int, place: int) -> None:
-        """Make two clusters one, at the place of `place`, one of the two."""
-        self._root[gone] = kept
-        if place == gone:
-            self._take_place(kept, gone)
-        self._unlink(gone)
-        del self._label[gone]
-        keeper, goer = self.clusters[kept], self.clusters.pop(gone)
-        for b in goer.before:
+    def absorb(self, survivor: int, absorbed: int, position: int) -> None:
+        """Merge cluster `absorbed` into `survivor`, at the position of `position`, which is one of
+        the two."""
+        self._root[absorbed] = survivor
+        if position == absorbed:
+            self._replace(survivor, absorbed)
+        self._unlink(absorbed)
+        del self._label[absorbed]
+        target, source = self.clusters[survivor], self.clusters.pop(absorbed)
+        for b in source.before:
             self.steps += 1
-            del self.clusters[b].after[gone]
-            if b != kept:
-                self.clusters[b].after[kept] = None
-                keeper.before[b] = None
-        for a in goer.after:
+            del self.clusters[b].after[absorbed]
+            if b != survivor:
+                self.clusters[b].after[survivor] = None
+                target.before[b] = None
+        for a in source.after:
             self.steps += 1
-            del self.clusters[a].before[gone]
-            if a != kept:
-                self.clusters[a].before[kept] = None
-                keeper.after[a] = None
+            del self.clusters[a].before[absorbed]
+            if a != survivor:
+                self.clusters[a].before[survivor] = None
+                target.after[a] = None
 
     def in_order(self) -> list[Cluster]:
-        """Return the clusters, each after what it needs."""
+        """Return the clusters in topological order."""
         return sorted(self.clusters.values(), key=lambda c: self._label[c.id])
 
-    def _take_place(self, a: int, b: int) -> None:
-        """Move `a` to where `b` stands, with the same label: `b` is about to go."""
+    def _replace(self, a: int, b: int) -> None:
+        """Move `a` to the position of `b`, with the same label. The caller removes `b` next."""
         self._unlink(a)
         previous = self._previous[b]
         self._previous[a], self._next[a] = previous, b
