@@ -110,23 +110,25 @@ def _lower(gm: torch.fx.GraphModule) -> LoopProgram:
     return lower(gm, LoweringOptions(), TARGETS)
 
 
-def assert_as_eager(graph: torch.fx.GraphModule, made: torch.fx.GraphModule | LoopProgram) -> None:
-    """Compare what PyTorch makes of a graph with what becomes of it: a program, or another graph,
-    which is lowered first."""
-    program = _lower(made) if isinstance(made, torch.fx.GraphModule) else made
-    given = feed(program)
-    mine, theirs = given.copy(), given.copy()
-    for key, array in theirs.constants.items():
+def assert_as_eager(
+    graph: torch.fx.GraphModule, lowered: torch.fx.GraphModule | LoopProgram
+) -> None:
+    """Compare eager PyTorch's results of a graph with those of `lowered`: a program, or another
+    graph, which is lowered first."""
+    program = _lower(lowered) if isinstance(lowered, torch.fx.GraphModule) else lowered
+    inputs = feed(program)
+    actual, expected = inputs.copy(), inputs.copy()
+    for key, array in expected.constants.items():
         graph.register_buffer(key, to_torch(array))
-    wanted = torch.fx.Interpreter(graph).run(*map(to_torch, theirs.inputs))
-    got = run_loop(program, mine.inputs, mine.constants, AllOps())
-    assert_same(got, [to_numpy(value) for value in pytree.tree_leaves(wanted)], "output")
-    assert_same(mine.inputs, theirs.inputs, "argument")
+    results = torch.fx.Interpreter(graph).run(*map(to_torch, expected.inputs))
+    got = run_loop(program, actual.inputs, actual.constants, AllOps())
+    assert_same(got, [to_numpy(value) for value in pytree.tree_leaves(results)], "output")
+    assert_same(actual.inputs, expected.inputs, "argument")
 
 
 class PacksDeepProducts:
-    """Has oneDNN compute products of 16 rows of a weight and more, with what follows them, and
-    shallower ones by rows."""
+    """Packs weights with 16 rows or more for oneDNN, with the function after the product, and
+    stores shallower ones row-major."""
 
     def packed(self, product: Product, after: Activation, biased: bool) -> Packed:
         return Packed("onednn", whole=True) if product.depth >= 16 else Packed("aten")
@@ -136,16 +138,16 @@ class PacksDeepProducts:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register what this package offers to its `.gy` files."""
+    """Register what this package's `.gy` files use."""
     # pytest rewrites the assertions of a plugin only if nothing has imported it before.
     from gyrator_testing.filetest.plugin import register
 
     passes = {**joint_pipeline(LoweringOptions()).table, **fx_pipeline().table}
-    # These have options that text can't give.
+    # The options of these cannot be expressed in text.
     bound = (
         LinearCalls(frozenset({"cpu"}), lambda product: product.rows >= 8),
         RestrideOutputs({0: (1, 4)}),
-        PackWeights(frozenset({"cpu"}), PacksDeepProducts()),
+        PackWeights(frozenset({"cpu"}), PacksDeepProducts(), bfloat16=frozenset({"cpu"})),
     )
     register(
         config,
@@ -156,7 +158,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Checker:
-    """Compares one function with eager, by way of Loop IR."""
+    """Compares a function, lowered to Loop IR and interpreted, with eager."""
 
     targets = TARGETS
     externs = AllOps()
@@ -168,7 +170,7 @@ class Checker:
         self.options = options or LoweringOptions()
 
     def trace(self, fn: Callable[..., Any], args: tuple[Any, ...], dynamic: bool = False) -> Any:
-        functional = torch.func.functionalize(lambda *given: pytree.tree_leaves(fn(*given)))
+        functional = torch.func.functionalize(lambda *inputs: pytree.tree_leaves(fn(*inputs)))
         return make_fx(
             functional,
             decomposition_table=self.decompositions,
@@ -184,8 +186,8 @@ class Checker:
     ) -> LoopProgram:
         gm = self.trace(fn, args, dynamic)
         ExpandForeach().run(gm)
-        self.held = {k: v for k, v in vars(gm).items() if isinstance(v, torch.Tensor)}
-        self.held |= dict(gm.named_buffers())
+        self.constants = {k: v for k, v in vars(gm).items() if isinstance(v, torch.Tensor)}
+        self.constants |= dict(gm.named_buffers())
         return verify(lower(gm, options or self.options, self.targets))
 
     def __call__(
@@ -201,13 +203,13 @@ class Checker:
         """Compare results, strides and mutated arguments.
 
         With `other`, sizes are symbolic: the program is traced on `args` and run on both. `externs`
-        are the only calls that the program may hold.
+        are the only calls that the program may contain.
         """
         program = self.lower(fn, tuple(map(_cloned, args)), dynamic=other is not None)
         called = {op.target for op in program.operations if isinstance(op, Extern)}
         assert called <= set(externs), f"calls of ATen: {called}"
-        for given in [args] if other is None else [args, other]:
-            self._run(program, fn, given, strides, rtol, atol)
+        for inputs in [args] if other is None else [args, other]:
+            self._run(program, fn, inputs, strides, rtol, atol)
         return program
 
     def gradients(
@@ -225,8 +227,8 @@ class Checker:
             program = verify(lower(gm, self.options, self.targets))
             programs.append(program)
 
-            def run(*given: Any) -> Any:
-                arrays = [to_numpy(g) for g in given]
+            def run(*inputs: Any) -> Any:
+                arrays = [to_numpy(g) for g in inputs]
                 return [to_torch(g) for g in run_loop(program, arrays, externs=AllOps())]
 
             return make_boxed_func(run)
@@ -236,11 +238,11 @@ class Checker:
         )
         results = []
         for call in (compiled, fn):
-            given = [_cloned(a).requires_grad_() if _differentiable(a) else a for a in args]
-            y = pytree.tree_leaves(call(*given))
+            arguments = [_cloned(a).requires_grad_() if _differentiable(a) else a for a in args]
+            y = pytree.tree_leaves(call(*arguments))
             floats = [v for v in y if v.requires_grad]
             torch.manual_seed(1)
-            wrt = [g for g in given if _differentiable(g)]
+            wrt = [g for g in arguments if _differentiable(g)]
             grads = torch.autograd.grad(
                 floats, wrt, [torch.randn_like(v) for v in floats], allow_unused=True
             )
@@ -253,14 +255,14 @@ class Checker:
         return programs
 
     def _run(self, program, fn, args, strides, rtol, atol) -> None:
-        mine = [_cloned(a) for a in args]
-        theirs = [_cloned(a) for a in args]
-        expected = pytree.tree_leaves(fn(*theirs))
-        arrays = [to_numpy(a) for a in mine if isinstance(a, (torch.Tensor, int))]
-        held = {key: to_numpy(value) for key, value in self.held.items()}
-        given = run_loop(program, arrays, held, AllOps())
-        assert len(given) == len(expected)
-        for got, want in zip(given, expected, strict=True):
+        actual_args = [_cloned(a) for a in args]
+        expected_args = [_cloned(a) for a in args]
+        expected = pytree.tree_leaves(fn(*expected_args))
+        arrays = [to_numpy(a) for a in actual_args if isinstance(a, (torch.Tensor, int))]
+        constants = {key: to_numpy(value) for key, value in self.constants.items()}
+        results = run_loop(program, arrays, constants, AllOps())
+        assert len(results) == len(expected)
+        for got, want in zip(results, expected, strict=True):
             if isinstance(want, torch.Tensor):
                 got = to_torch(got)
                 if strides and want.numel():
@@ -269,7 +271,7 @@ class Checker:
                 torch.testing.assert_close(got, want, rtol=rtol, atol=atol, equal_nan=True)
             else:
                 assert got == want
-        for a, e in zip(mine, theirs, strict=True):
+        for a, e in zip(actual_args, expected_args, strict=True):
             if isinstance(a, torch.Tensor):
                 torch.testing.assert_close(a, e, rtol=rtol, atol=atol, equal_nan=True)
 
@@ -279,7 +281,7 @@ def _differentiable(value: Any) -> bool:
 
 
 def _cloned(value: Any) -> Any:
-    """Copy a tensor with its strides, also where elements overlap."""
+    """Copy a tensor with its strides, even if its elements overlap."""
     if not isinstance(value, torch.Tensor):
         return value
     base = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)

@@ -1,4 +1,4 @@
-"""Gradients of functions as joint graphs, before and after passes over them."""
+"""Joint graphs of functions and their gradients, before and after passes over them."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -27,7 +27,7 @@ def prepare(gm: GraphModule, recomputing: bool = True, edits: PassEdits | None =
 
 
 class Joint:
-    """The gradient of a function: its joint graph before and after, and its parts."""
+    """The joint graph of a function before and after the passes, and its partitions."""
 
     def __init__(
         self,
@@ -38,12 +38,12 @@ class Joint:
     ) -> None:
         self.parts: dict[str, GraphModule] = {}
 
-        def partition(joint: GraphModule, given: Any, **facts: Any) -> Any:
+        def partition(joint: GraphModule, inputs: Any, **facts: Any) -> Any:
             prepare(joint, recomputing=False)
             self.before = deepcopy(joint)
             self.changed = prepare(joint, edits=edits)
             self.after = deepcopy(joint)
-            return partitioners.min_cut_rematerialization_partition(joint, given, **facts)
+            return partitioners.min_cut_rematerialization_partition(joint, inputs, **facts)
 
         def keep(name: str) -> Callable[..., Any]:
             def compiler(gm: GraphModule, _: Any) -> Any:
@@ -58,23 +58,25 @@ class Joint:
             keep_inference_input_mutations=True,
         )  # fmt: skip
         self.results = pytree.tree_leaves(call(*inputs))
-        wanted = [r for r in self.results if r.requires_grad]
-        self.tangents = [torch.randn_like(r) for r in wanted]
+        differentiable = [r for r in self.results if r.requires_grad]
+        self.tangents = [torch.randn_like(r) for r in differentiable]
         leaves = [x for x in inputs if x.requires_grad]
-        self.gradients = torch.autograd.grad(wanted, leaves, self.tangents, allow_unused=True)
+        self.gradients = torch.autograd.grad(
+            differentiable, leaves, self.tangents, allow_unused=True
+        )
 
     def saved(self) -> list[int]:
-        """Sizes in bytes of the tensors that pass from the forward to the backward pass."""
-        places = self.parts["backward"].graph.find_nodes(op="placeholder")
-        held = (n.meta["val"] for n in places if not n.name.startswith("tangents"))
-        tensors = [t for t in held if isinstance(t, torch.Tensor)]
+        """Sizes in bytes of the tensors that the forward pass saves for the backward pass."""
+        placeholders = self.parts["backward"].graph.find_nodes(op="placeholder")
+        fakes = (n.meta["val"] for n in placeholders if not n.name.startswith("tangents"))
+        tensors = [t for t in fakes if isinstance(t, torch.Tensor)]
         return sorted(elements(t) * t.itemsize for t in tensors)
 
 
 def elements(fake: torch.Tensor) -> int:
-    """Count elements, for the sizes that were traced."""
-    found = fake.numel()
-    return found if isinstance(found, int) else int(found.node.hint)
+    """Count elements, for the traced sizes."""
+    count = fake.numel()
+    return count if isinstance(count, int) else int(count.node.hint)
 
 
 def drawn(*shape: int, dtype: torch.dtype = F32) -> torch.Tensor:
@@ -82,15 +84,15 @@ def drawn(*shape: int, dtype: torch.dtype = F32) -> torch.Tensor:
 
 
 def compared(joint: Joint, inputs: tuple[torch.Tensor, ...]) -> None:
-    """Run the joint graph before and after on what was given and on fresh input."""
+    """Run the joint graph before and after the passes, on the inputs and on fresh ones."""
     dtype = inputs[0].dtype
     tolerance = {F32: 2e-5, F64: 1e-12, BF16: 2e-2}[dtype]
     for again in (False, True):
-        given = [x.detach().clone() for x in inputs]
+        fresh = [x.detach().clone() for x in inputs]
         if again:
-            given[0] = torch.randn_like(given[0])
+            fresh[0] = torch.randn_like(fresh[0])
         want, got = (
-            one([x.clone() for x in given], list(joint.tangents))
+            one([x.clone() for x in fresh], list(joint.tangents))
             for one in (joint.before, joint.after)
         )
         for part in zip(got, want, strict=True):
@@ -102,6 +104,6 @@ def compared(joint: Joint, inputs: tuple[torch.Tensor, ...]) -> None:
 
 
 def classes(rows: int, count: int, ignored: int = -100) -> torch.Tensor:
-    found = torch.randint(0, count, (rows,))
-    found[::5] = ignored
-    return found
+    labels = torch.randint(0, count, (rows,))
+    labels[::5] = ignored
+    return labels

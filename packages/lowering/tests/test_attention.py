@@ -63,9 +63,9 @@ def test_attention(name: str, template: bool, check_loops, request) -> None:
         request.getfixturevalue("offering")
     fn, shapes = CASES[name]
     programs = check_loops.gradients(fn, *tensors(*shapes))
-    found = [op for p in programs for op in p.operations if isinstance(op, Template)]
-    assert bool(found) == template
-    assert all(op.fallback.reason == "library" for op in found)
+    results = [op for p in programs for op in p.operations if isinstance(op, Template)]
+    assert bool(results) == template
+    assert all(op.fallback.reason == "library" for op in results)
 
 
 @pytest.mark.parametrize("template", [False, True], ids=["loops", "template"])
@@ -78,48 +78,50 @@ def test_masks(kind: str, template: bool, check_loops, request) -> None:
         "added": torch.randn(2, 3, 5, 7),
         "broadcast": torch.randn(2, 1, 1, 7),
     }
-    given = tensors((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 4))
-    program = check_loops(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *given, masks[kind])
+    tensors_ = tensors((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 4))
+    program = check_loops(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *tensors_, masks[kind])
     assert any(isinstance(op, Template) for op in program.operations) == template
     if kind == "boolean":
-        check_loops.gradients(lambda q, k, v, m: attend(q, k, v, attn_mask=m), *given, masks[kind])
+        check_loops.gradients(
+            lambda q, k, v, m: attend(q, k, v, attn_mask=m), *tensors_, masks[kind]
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_types(dtype: torch.dtype, check_loops) -> None:
-    given = tensors((1, 2, 6, 8), (1, 2, 9, 8), (1, 2, 9, 8), dtype=dtype)
+    inputs = tensors((1, 2, 6, 8), (1, 2, 9, 8), (1, 2, 9, 8), dtype=dtype)
     close = {"rtol": 2e-2, "atol": 2e-2} if dtype.itemsize == 2 else {}
-    check_loops.gradients(attend, *given, **close)
+    check_loops.gradients(attend, *inputs, **close)
 
 
 def test_dynamic_sizes(check_loops, offering) -> None:
     def fn(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        places = torch.arange(1.0, 5.0)
-        q, k = (t.unsqueeze(-1) * places for t in (q, k))
+        positions = torch.arange(1.0, 5.0)
+        q, k = (t.unsqueeze(-1) * positions for t in (q, k))
         return attend(q, k, k.cos(), is_causal=True)
 
-    given, other = tensors((2, 3, 5), (2, 3, 7)), tensors((3, 4, 9), (3, 4, 2))
-    program = check_loops(fn, *given, other=tuple(other))
+    inputs, other = tensors((2, 3, 5), (2, 3, 7)), tensors((3, 4, 9), (3, 4, 2))
+    program = check_loops(fn, *inputs, other=tuple(other))
     assert any(isinstance(op, Template) for op in program.operations)
 
 
-def test_what_only_the_library_knows(check_loops, offering) -> None:
+def test_options_of_the_library_alone(check_loops, offering) -> None:
     op = "aten._scaled_dot_product_flash_attention_for_cpu.default"
-    given = tensors(*[(1, 2, 4, 8)] * 3)
-    program = check_loops.lower(partial(attend, dropout_p=0.5), tuple(given))
+    inputs = tensors(*[(1, 2, 4, 8)] * 3)
+    program = check_loops.lower(partial(attend, dropout_p=0.5), tuple(inputs))
     calls = [o for o in program.operations if isinstance(o, Extern)]
     assert not any(isinstance(o, Template) for o in program.operations)
     assert all("no rule for these arguments" in c.reason for c in calls if c.target == op)
 
 
-def test_libraries_are_called_unless_kernels_are_wanted(check, offering) -> None:
+def test_libraries_are_called_by_default(check, offering) -> None:
     program = check.lower(attend, tuple(tensors(*[(1, 2, 4, 8)] * 3)))
     (call,) = [o for o in program.operations if isinstance(o, Extern)]
     assert call.reason == "library"
 
 
 def reference(q, k, v, mask, causal, scale):
-    """Attention of few heads of keys, and the logarithms of the sums."""
+    """Attention with grouped key heads, and the logarithms of the sums."""
     ratio = q.shape[1] // k.shape[1]
     k, v = (t.repeat_interleave(ratio, 1) for t in (k, v))
     scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -139,8 +141,8 @@ def flash(q, k, v, mask, causal):
     return FLASH(q, k, v, 0.0, causal)
 
 
-def flash_backward(g, q, k, v, mask, causal, kept):
-    out, sums, first, second, rows, columns, seed, offset, _ = kept
+def flash_backward(g, q, k, v, mask, causal, saved):
+    out, sums, first, second, rows, columns, seed, offset, _ = saved
     return torch.ops.aten._scaled_dot_product_flash_attention_backward(
         g, q, k, v, out, sums, first, second, rows, columns, 0.0, causal, seed, offset
     )
@@ -150,10 +152,22 @@ def efficient(q, k, v, mask, causal):
     return EFFICIENT(q, k, v, mask, True, 0.0, causal, scale=0.7)
 
 
-def efficient_backward(g, q, k, v, mask, causal, kept):
-    wanted = [True, True, True, mask is not None]
+def efficient_backward(g, q, k, v, mask, causal, saved):
+    needs_gradient = [True, True, True, mask is not None]
     return torch.ops.aten._scaled_dot_product_efficient_attention_backward(
-        g, q, k, v, mask, kept[0], kept[1], kept[2], kept[3], 0.0, wanted, causal, scale=0.7
+        g,
+        q,
+        k,
+        v,
+        mask,
+        saved[0],
+        saved[1],
+        saved[2],
+        saved[3],
+        0.0,
+        needs_gradient,
+        causal,
+        scale=0.7,
     )
 
 
@@ -161,8 +175,8 @@ def cudnn(q, k, v, mask, causal):
     return CUDNN(q, k, v, mask, True, 0.0, causal)
 
 
-def cudnn_backward(g, q, k, v, mask, causal, kept):
-    out, sums, first, second, rows, columns, seed, offset, _ = kept
+def cudnn_backward(g, q, k, v, mask, causal, saved):
+    out, sums, first, second, rows, columns, seed, offset, _ = saved
     return torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
         g, q, k, v, out, sums, seed, offset, mask, first, second, rows, columns, 0.0, causal
     )
@@ -180,49 +194,49 @@ GPU = {
 @pytest.mark.parametrize("gradients", [False, True], ids=["loops", "template"])
 @pytest.mark.parametrize("name", GPU)
 def test_ops_of_gpus(name: str, gradients: bool, check) -> None:
-    """Each op in the form that it has on a GPU, traced there and interpreted here."""
+    """Each op with the arguments that it has on a GPU, traced for the CPU and interpreted."""
     forward, backward, masked, causal, scale, groups = GPU[name]
     groups = 2 if groups == 2 else 4
     shapes = [(2, 4, 6, 8), (2, groups, 6, 8), (2, groups, 6, 8)]
     shapes += [] if masked is None else [masked]
-    given = tensors(*shapes)
+    inputs = tensors(*shapes)
     grad = torch.randn(2, 4, 6, 8)
 
     def step(g, q, k, v, *rest):
         mask = rest[0] if rest else None
-        kept = forward(q, k, v, mask, causal)
-        grads = backward(g, q, k, v, mask, causal, kept)
-        return kept[0], kept[1], *(t for t in grads if t is not None)
+        saved = forward(q, k, v, mask, causal)
+        grads = backward(g, q, k, v, mask, causal, saved)
+        return saved[0], saved[1], *(t for t in grads if t is not None)
 
     with FakeTensorMode() as mode:
-        fakes = [torch.empty(t.shape, device="cuda") for t in (grad, *given)]
+        fakes = [torch.empty(t.shape, device="cuda") for t in (grad, *inputs)]
     with mode:
         gm = make_fx(step)(*fakes)
     kinds = frozenset(TemplateKind) if gradients else frozenset({TemplateKind.ATTENTION})
     program = verify(lower(gm, NONE, {"cuda": offers(check.targets["cpu"], "cuda", kinds)}))
     assert not [o.target for o in program.operations if isinstance(o, Extern)]
-    found = [o for o in program.operations if isinstance(o, Template)]
+    results = [o for o in program.operations if isinstance(o, Template)]
     # A mask's gradient is a sum of scores' gradients, which the template never stores.
-    assert len(found) == (2 if gradients and masked is None else 1)
-    called = [o.fallback.target.partition(".")[2] for o in found]
+    assert len(results) == (2 if gradients and masked is None else 1)
+    called = [o.fallback.target.partition(".")[2] for o in results]
     assert all(c.startswith("_scaled_dot_product") for c in called)
-    found = run_loop(program, [t.numpy() for t in (grad, *given)])
-    out, sums, *grads = map(torch.from_numpy, found)
+    results = run_loop(program, [t.numpy() for t in (grad, *inputs)])
+    out, sums, *grads = map(torch.from_numpy, results)
 
-    leaves = [t.clone().requires_grad_() for t in given]
+    leaves = [t.clone().requires_grad_() for t in inputs]
     mask = leaves[3] if masked else None
     want, total = reference(*leaves[:3], mask, causal, scale)
     torch.testing.assert_close(out, want.detach(), rtol=1e-5, atol=1e-5)
     sums = sums.reshape(2, 4, -1)
     torch.testing.assert_close(sums[:, :, :6], total.detach(), rtol=1e-5, atol=1e-5)
     assert (sums[:, :, 6:] == torch.inf).all()
-    wanted = torch.autograd.grad(want, leaves, grad)
-    assert len(grads) == len(wanted)
-    for a, b in zip(grads, wanted, strict=True):
+    expected = torch.autograd.grad(want, leaves, grad)
+    assert len(grads) == len(expected)
+    for a, b in zip(grads, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_causal_rows_that_are_counted_from_the_last_are_left_to_the_library(check) -> None:
+def test_bottom_right_causal_masks_stay_library_calls(check) -> None:
     with FakeTensorMode() as mode:
         q, k = (torch.empty(1, 2, n, 8, device="cuda") for n in (4, 6))
     with mode:

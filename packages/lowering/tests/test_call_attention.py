@@ -1,4 +1,5 @@
-"""Attention that is spelt out, as a call: what is recognised, and that results stay."""
+"""Attention written as separate ops becomes a call: which patterns match, and that results are the
+same."""
 
 from collections.abc import Callable
 from typing import Any
@@ -54,7 +55,7 @@ def _split_heads(x: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 HEADS = (2, 4, 70, 16)
-FOUND: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+PATTERNS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "plain": (_plain, (drawn(*HEADS), drawn(*HEADS), drawn(*HEADS))),
     "halves": (_plain, tuple(drawn(*HEADS, dtype=torch.float16) for _ in range(3))),
     "scaled": (_scaled, (drawn(*HEADS), drawn(2, 4, 80, 16), drawn(2, 4, 80, 16))),
@@ -64,9 +65,9 @@ FOUND: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", FOUND)
-def test_what_is_spelt_out_becomes_a_call(check: Any, name: str) -> None:
-    run, inputs = FOUND[name]
+@pytest.mark.parametrize("name", PATTERNS)
+def test_separate_ops_become_a_call(check: Any, name: str) -> None:
+    run, inputs = PATTERNS[name]
     gm = traced(check, run, inputs)
     assert pass_for("flash_attention").run(gm)
     gm.graph.lint()
@@ -85,7 +86,7 @@ def _masked(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
     return (q @ k.transpose(-1, -2) + m).softmax(-1) @ v
 
 
-def _kept(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def _with_probabilities(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     weights = (q @ k.transpose(-1, -2)).softmax(-1)
     return weights @ v, weights
 
@@ -107,7 +108,7 @@ SAME = (drawn(*HEADS), drawn(*HEADS), drawn(*HEADS))
 WIDE = tuple(x.float() for x in SAME)
 OTHERS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "masked": (_masked, (*SAME, drawn(70, 70))),
-    "probabilities wanted": (_kept, SAME),
+    "probabilities returned": (_with_probabilities, SAME),
     "by queries": (_by_queries, SAME),
     "regrouped": (_regrouped, SAME),
     "scaled by a tensor": (_by_tensor, (*SAME, drawn(4, 1, 1))),
@@ -128,13 +129,13 @@ def test_other_products_stay(check: Any, name: str) -> None:
 
 
 def test_a_device_without_the_call(check: Any) -> None:
-    run, inputs = FOUND["plain"]
+    run, inputs = PATTERNS["plain"]
     assert not pass_for("mkl").run(traced(check, run, inputs))
 
 
 def test_gradients_keep_the_probabilities(check: Any) -> None:
-    run, inputs = FOUND["plain"]
+    run, inputs = PATTERNS["plain"]
 
-    trained = torch.func.grad(lambda *given: run(*given).sum(), argnums=(0, 1, 2))
+    trained = torch.func.grad(lambda *tensors: run(*tensors).sum(), argnums=(0, 1, 2))
     gm = traced(check, trained, inputs)
     assert not pass_for("flash_attention").run(gm)

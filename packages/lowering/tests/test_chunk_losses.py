@@ -1,4 +1,5 @@
-"""Losses on the rows of a wide product, and their gradients, by chunks: same results, less kept."""
+"""Losses on the rows of a wide product, and their gradients, in chunks: same results, less
+memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +29,7 @@ def masked(x: torch.Tensor, w: torch.Tensor, target: torch.Tensor) -> torch.Tens
 
 
 def batches(x: torch.Tensor, w: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """As models of language have them: two dimensions of rows, whose logits are widened."""
+    """As in language models: two dimensions of rows, and widened logits."""
     logits = F.linear(x.view(3, -1, WIDTH), w).float()
     return F.cross_entropy(30 * torch.tanh(logits / 30).view(-1, WORDS), target)
 
@@ -72,7 +73,7 @@ def cases(dtype: torch.dtype) -> dict[str, Case]:
 
 @pytest.mark.parametrize("dtype", [F32, BF16])
 @pytest.mark.parametrize("name", cases(F32))
-def test_no_matrix_of_logits_is_kept(name: str, dtype: torch.dtype) -> None:
+def test_logits_are_not_saved(name: str, dtype: torch.dtype) -> None:
     run, inputs = cases(dtype)[name]
     joint = Joint(run, inputs, edits=CHUNKED)
     assert "chunk-losses" in joint.changed
@@ -99,7 +100,7 @@ WHOLE: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_what_does_not_go_by_rows_stays_whole(name: str) -> None:
+def test_losses_across_rows_are_not_chunked(name: str) -> None:
     inputs = drawn(ROWS, WIDTH), drawn(WORDS, WIDTH), classes(ROWS, WORDS)
     assert "chunk-losses" not in Joint(WHOLE[name], inputs, edits=CHUNKED).changed
 
@@ -116,7 +117,7 @@ class Clipped(torch.autograd.Function):
         return grad.clamp(-0.01, 0.01)
 
 
-def test_a_gradient_that_is_clipped_stays_whole() -> None:
+def test_clipped_gradients_are_not_chunked() -> None:
     def run(x: torch.Tensor, w: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(Clipped.apply(F.linear(x, w)), target)
 
@@ -125,8 +126,9 @@ def test_a_gradient_that_is_clipped_stays_whole() -> None:
 
 
 @pytest.mark.parametrize(("rows", "width"), [(ROWS, WIDTH), (64, 64)])
-def test_small_logits_stay_whole(rows: int, width: int) -> None:
-    """So do those of fewer rows than the gradient of the weights has columns, or few more."""
+def test_small_logits_are_not_chunked(rows: int, width: int) -> None:
+    """Nor are logits with fewer rows than the weight's gradient has columns, or with only a few
+    more."""
     run = cases(F32)["mean"][0]
     inputs = drawn(rows, width), drawn(WORDS, width), classes(rows, WORDS)
     edits = None if width == WIDTH else CHUNKED

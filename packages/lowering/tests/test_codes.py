@@ -68,44 +68,46 @@ def refusal(check, gm, table=None) -> Diagnostic:
     return error.value.diagnostic
 
 
-def test_a_python_function_is_no_op(check, writer) -> None:
+def test_python_functions_are_refused(check, writer) -> None:
     """A graph that AOTAutograd has not traced down to aten ops."""
     x = writer.given("x", writer.tensor(3))
-    found = refusal(check, writer.module(writer.call(math.fsum, x, val=writer.tensor())))
-    assert found.code == "GY-LOWER-001"
-    assert "fsum" in found.message and "is not an op of the dispatcher" in found.message
-    assert found.provenance[0].startswith("%fsum")
-    assert found.help == "PyTorch runs the op; what surrounds it is compiled"
+    diagnostic = refusal(check, writer.module(writer.call(math.fsum, x, val=writer.tensor())))
+    assert diagnostic.code == "GY-LOWER-001"
+    assert "fsum" in diagnostic.message and "is not an op of the dispatcher" in diagnostic.message
+    assert diagnostic.provenance[0].startswith("%fsum")
+    assert diagnostic.help == "PyTorch runs the op; the rest of the graph is compiled"
 
 
-def test_a_module_call_is_no_op(check, writer) -> None:
-    """A graph straight from `symbolic_trace` calls modules."""
+def test_module_calls_are_refused(check, writer) -> None:
+    """A graph of `symbolic_trace` calls modules."""
     writer.held.act = torch.nn.ReLU()
     x = writer.given("x", writer.tensor(3))
-    found = refusal(check, writer.module(writer.graph.call_module("act", (x,))))
-    assert found.code == "GY-LOWER-001"
-    assert "'call_module'" in found.message
-    assert "AOTAutograd" in found.help
+    diagnostic = refusal(check, writer.module(writer.graph.call_module("act", (x,))))
+    assert diagnostic.code == "GY-LOWER-001"
+    assert "'call_module'" in diagnostic.message
+    assert "AOTAutograd" in diagnostic.help
 
 
 def test_a_higher_order_op_without_a_rule_is_refused(check, writer) -> None:
-    """An associative scan that is not written out has no rule."""
+    """An associative scan that is not unrolled has no rule."""
     x = writer.given("x", writer.tensor(3))
     op = torch.ops.higher_order.associative_scan
-    found = refusal(check, writer.module(writer.call(op, None, (x,), (), val=(writer.tensor(3),))))
-    assert found.code == "GY-LOWER-001"
-    assert found.message == "associative_scan is not an op of the dispatcher"
+    diagnostic = refusal(
+        check, writer.module(writer.call(op, None, (x,), (), val=(writer.tensor(3),)))
+    )
+    assert diagnostic.code == "GY-LOWER-001"
+    assert diagnostic.message == "associative_scan is not an op of the dispatcher"
 
 
-def test_operands_of_two_types_meet(check, writer) -> None:
-    """A rule's mistake is named where the rule is run alone, and costs only a call in a graph."""
+def test_operands_of_two_dtypes(check, writer) -> None:
+    """A bug of a rule is an error if the rule runs alone, and only causes a call in a graph."""
     ops = Tracer()
     with pytest.raises(TraceError) as error:
         ops.add(ops.const(1.0, DType.F64), ops.const(1.0, DType.F32))
-    found = error.value.diagnostic
-    assert found.code == "GY-LOWER-003"
-    assert found.message == "operands of different types meet without a cast: f32, f64"
-    assert "correct the lowering rule" in found.help
+    diagnostic = error.value.diagnostic
+    assert diagnostic.code == "GY-LOWER-003"
+    assert diagnostic.message == "operands of different types without a cast: f32, f64"
+    assert "correct the lowering rule" in diagnostic.help
 
     table = TableBuilder()
 
@@ -121,69 +123,69 @@ def test_operands_of_two_types_meet(check, writer) -> None:
     assert "GY-LOWER-003: an op was applied to Python numbers alone" in call.reason
 
 
-def test_a_generator_cannot_be_handed_to_a_call(check, writer) -> None:
-    """Calls take tensors, numbers, texts and types."""
+def test_calls_do_not_take_generators(check, writer) -> None:
+    """Calls take tensors, numbers, strings and dtypes."""
     x = writer.given("x", writer.tensor(3))
     generator = writer.given("generator", torch.Generator())
     node = writer.call(aten.bernoulli.default, x, val=writer.tensor(3))
     node.kwargs = {"generator": generator}
-    found = refusal(check, writer.module(node), TableBuilder().build())
-    assert found.code == "GY-LOWER-004"
-    assert "aten.bernoulli.default takes Generator as an argument" in found.message
-    assert "report the op" in found.help
+    diagnostic = refusal(check, writer.module(node), TableBuilder().build())
+    assert diagnostic.code == "GY-LOWER-004"
+    assert "aten.bernoulli.default takes Generator as an argument" in diagnostic.message
+    assert "report the op" in diagnostic.help
 
 
-def test_a_type_is_no_result(check, writer) -> None:
+def test_ops_that_return_a_dtype_are_refused(check, writer) -> None:
     """`aten.result_type` returns a dtype."""
     x = writer.given("x", writer.tensor(3))
     node = writer.call(aten.result_type.Tensor, x, x, val=torch.float32)
-    found = refusal(check, writer.module(node))
-    assert found.code == "GY-LOWER-005"
-    assert "aten.result_type.Tensor returns a dtype" in found.message
-    assert found.help == "PyTorch runs the op; what surrounds it is compiled"
+    diagnostic = refusal(check, writer.module(node))
+    assert diagnostic.code == "GY-LOWER-005"
+    assert "aten.result_type.Tensor returns a dtype" in diagnostic.message
+    assert diagnostic.help == "PyTorch runs the op; the rest of the graph is compiled"
 
 
 def test_a_graph_that_returns_a_generator_is_refused(check, writer) -> None:
-    """An opaque input can be passed through a program, not out of it."""
+    """An opaque input cannot be returned by a program."""
     generator = writer.given("generator", torch.Generator())
-    found = refusal(check, writer.module(generator))
-    assert found.code == "GY-LOWER-007"
-    assert found.message == "the graph returns a Generator"
-    assert found.help == "PyTorch runs the op; what surrounds it is compiled"
+    diagnostic = refusal(check, writer.module(generator))
+    assert diagnostic.code == "GY-LOWER-007"
+    assert diagnostic.message == "the graph returns a Generator"
+    assert diagnostic.help == "PyTorch runs the op; the rest of the graph is compiled"
 
 
-def test_a_float_of_run_time_is_no_input(check, writer) -> None:
-    """Sizes can be inputs, floats and booleans come in tensors."""
+def test_symbolic_floats_are_not_inputs(check, writer) -> None:
+    """Sizes can be inputs; floats and booleans must be tensors."""
     symbol = writer.mode.shape_env.create_unbacked_symfloat()
-    found = refusal(check, writer.module(writer.given("f", symbol)))
-    assert found.code == "GY-LOWER-008"
-    assert found.message == "the input f is a run-time SymFloat"
-    assert found.help == "let the graph take a tensor that holds it"
+    diagnostic = refusal(check, writer.module(writer.given("f", symbol)))
+    assert diagnostic.code == "GY-LOWER-008"
+    assert diagnostic.message == "the input f is a run-time SymFloat"
+    assert diagnostic.help == "pass it to the graph as a 0-d tensor"
 
 
-def test_a_function_that_kernels_lack_of_a_run_time_float(check) -> None:
-    """`asin` of a number that was read from a tensor."""
+def test_functions_of_symbolic_floats_that_kernels_lack(check) -> None:
+    """`asin` of a number read from a tensor."""
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         gm = check.trace(lambda x: x + torch._sym_asin(x[0].item()), (torch.rand(3),), dynamic=True)
-    found = refusal(check, gm)
-    assert found.code == "GY-LOWER-008"
-    assert "OpaqueUnaryFn_asin" in found.message
-    assert "cannot be computed in a kernel" in found.message
-    assert "compute on the tensor" in found.help
+    diagnostic = refusal(check, gm)
+    assert diagnostic.code == "GY-LOWER-008"
+    assert "OpaqueUnaryFn_asin" in diagnostic.message
+    assert "cannot be computed in a kernel" in diagnostic.message
+    assert "compute on the tensor" in diagnostic.help
 
 
-def test_an_assertion_that_is_false_is_refused(check, writer) -> None:
-    """The graph's own message is the one that helps."""
+def test_false_assertions_are_refused(check, writer) -> None:
+    """The error quotes the graph's own message."""
     x = writer.given("x", writer.tensor(3))
     writer.call(aten._assert_scalar.default, False, "batch must be even", val=None)
-    found = refusal(check, writer.module(x))
-    assert found.code == "GY-LOWER-010"
-    assert found.message == "the graph asserts: batch must be even"
-    assert "known to be false" in found.help
+    diagnostic = refusal(check, writer.module(x))
+    assert diagnostic.code == "GY-LOWER-010"
+    assert diagnostic.message == "the graph asserts: batch must be even"
+    assert "known to be false" in diagnostic.help
 
 
 def test_a_region_returns_tensors_only(check, writer) -> None:
-    """Both arms of the `cond` return a number."""
+    """Both branches of the `cond` return a number."""
     arm = Writer()
     arm.given("x", arm.tensor(3))
     writer.held.arm = arm.module(5)
@@ -191,10 +193,10 @@ def test_a_region_returns_tensors_only(check, writer) -> None:
     test = writer.given("test", writer.tensor(dtype=torch.bool))
     arms = [writer.graph.get_attr("arm") for _ in range(2)]
     node = writer.call(torch.ops.higher_order.cond, test, *arms, (x,), val=(5,))
-    found = refusal(check, writer.module(node))
-    assert found.code == "GY-LOWER-011"
-    assert found.message == "cond returns something that is not a tensor"
-    assert found.help == "PyTorch runs the op; what surrounds it is compiled"
+    diagnostic = refusal(check, writer.module(node))
+    assert diagnostic.code == "GY-LOWER-011"
+    assert diagnostic.message == "cond returns something that is not a tensor"
+    assert diagnostic.help == "PyTorch runs the op; the rest of the graph is compiled"
 
 
 @pytest.mark.parametrize(
@@ -209,8 +211,8 @@ def test_a_region_returns_tensors_only(check, writer) -> None:
         ({"device_checks": False}, lambda x: x[x.long()], "checks of indices"),
     ],
 )
-def test_what_kernels_lack_stays_a_call(lack, function, reason) -> None:
-    """The rest of the graph is lowered, and the call says why it is one."""
+def test_missing_capabilities_cause_calls(lack, function, reason) -> None:
+    """The rest of the graph is lowered, and the call has a reason."""
     capabilities = evolve(TARGETS["cpu"].capabilities, **lack)
     targets = {"cpu": evolve(TARGETS["cpu"], capabilities=capabilities)}
     graph = make_fx(lambda x: function(x) + 1, tracing_mode="fake")(torch.ones(4))
@@ -221,8 +223,8 @@ def test_what_kernels_lack_stays_a_call(lack, function, reason) -> None:
     assert not any(isinstance(o, Extern) for o in whole)
 
 
-def test_run_time_floats_are_single_where_kernels_lack_double() -> None:
-    """A float that is made of sizes needs no call there, which could not be handed it."""
+def test_symbolic_floats_are_f32_without_f64() -> None:
+    """A float computed from sizes needs no call, which could not take it."""
     lacking = TARGETS["cpu"].capabilities.dtypes - {DType.F64}
     capabilities = evolve(TARGETS["cpu"].capabilities, dtypes=lacking)
     poor = {"cpu": evolve(TARGETS["cpu"], capabilities=capabilities)}
@@ -231,11 +233,11 @@ def test_run_time_floats_are_single_where_kernels_lack_double() -> None:
         return x * (2.0 / x.shape[0]) + (x.shape[0] / 3 - 1)
 
     graph = make_fx(function, tracing_mode="symbolic")(torch.ones(5, dtype=torch.bfloat16))
-    for targets, wanted in ((TARGETS, {DType.F64}), (poor, set())):
+    for targets, expected in ((TARGETS, {DType.F64}), (poor, set())):
         operations = lower(graph, LoweringOptions(), targets).operations
         assert not any(isinstance(o, Extern) for o in operations)
         types = {s.dtype for o in operations for s in o.body if isinstance(s, Let)}
-        assert types & {DType.F64} == wanted
+        assert types & {DType.F64} == expected
 
 
 @pytest.mark.parametrize(
@@ -253,9 +255,9 @@ def test_run_time_floats_are_single_where_kernels_lack_double() -> None:
         (lambda x, at: x.long().scatter_add(0, at, x.long()), ""),
     ],
 )
-def test_the_order_of_stores_does_not_show_where_it_must_not(check, function, called) -> None:
-    places = torch.tensor([0, 2, 0, 1])
-    graph = make_fx(lambda x, at: function(x, at) + 1, tracing_mode="fake")(torch.ones(4), places)
+def test_deterministic_mode_has_no_order_of_stores(check, function, called) -> None:
+    indices = torch.tensor([0, 2, 0, 1])
+    graph = make_fx(lambda x, at: function(x, at) + 1, tracing_mode="fake")(torch.ones(4), indices)
     for deterministic in (False, True):
         options = LoweringOptions(deterministic=deterministic)
         operations = lower(graph, options, check.targets).operations
@@ -264,9 +266,9 @@ def test_the_order_of_stores_does_not_show_where_it_must_not(check, function, ca
         assert all(f"aten.{called}." in target for target in calls)
 
 
-def test_a_size_that_nothing_has_read_is_refused(check, writer) -> None:
+def test_undefined_sizes_are_refused(check, writer) -> None:
     size = writer.mode.shape_env.create_unbacked_symint()
     x = writer.given("x", writer.tensor(4))
     call = writer.call(aten.nonzero.default, x, val=writer.tensor(size * 2, 1, dtype=torch.int64))
-    found = refusal(check, writer.module(call))
-    assert found.code == "GY-LOWER-009"
+    diagnostic = refusal(check, writer.module(call))
+    assert diagnostic.code == "GY-LOWER-009"

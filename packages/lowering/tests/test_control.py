@@ -18,8 +18,8 @@ def compiled(check, fn, programs):
         program = verify(lower(gm, LoweringOptions(), check.targets))
         programs.append(program)
 
-        def run(*given):
-            arrays = [g.detach().numpy() if isinstance(g, torch.Tensor) else g for g in given]
+        def run(*inputs):
+            arrays = [g.detach().numpy() if isinstance(g, torch.Tensor) else g for g in inputs]
             results = run_loop(program, arrays, externs=check.externs)
             return [v if isinstance(v, int) else torch.from_numpy(v) for v in results]
 
@@ -44,9 +44,9 @@ def test_while_loop(check) -> None:
     def fn(n, x):
         return torch.while_loop(lambda n, x: n > 0, lambda n, x: (n - 1, x * 2 + 1), (n, x))
 
-    given = torch.tensor(3), torch.randn(4)
+    inputs = torch.tensor(3), torch.randn(4)
     programs = []
-    for got, want in zip(compiled(check, fn, programs)(*given), fn(*given), strict=True):
+    for got, want in zip(compiled(check, fn, programs)(*inputs), fn(*inputs), strict=True):
         torch.testing.assert_close(got, want)
     assert any(isinstance(op, WhileOp) for op in programs[0].operations)
 
@@ -71,35 +71,35 @@ def test_scalars_read_back(check) -> None:
         def fn(x, n):
             return x * n.item() + x[0].item()
 
-        given = torch.randn(4), torch.tensor(3)
-        torch.testing.assert_close(compiled(check, fn, programs)(*given), fn(*given))
+        inputs = torch.randn(4), torch.tensor(3)
+        torch.testing.assert_close(compiled(check, fn, programs)(*inputs), fn(*inputs))
         assert any(isinstance(op, ScalarRead) for op in programs[0].operations)
 
 
-def test_run_time_floats_where_rules_take_numbers(check) -> None:
+def test_symbolic_floats_as_number_arguments(check) -> None:
     functional = torch.nn.functional
 
     def fn(x, t):
         s = t.item()
         bent = functional.elu(x, s), functional.softplus(x, s), functional.leaky_relu(x, s)
-        made = torch.linspace(-s, s, 7), torch.linspace(1, s, 1), torch.full((2,), 1 - s)
-        return *bent, functional.hardshrink(x, s), *made, x * int(9 * s)
+        tensors = torch.linspace(-s, s, 7), torch.linspace(1, s, 1), torch.full((2,), 1 - s)
+        return *bent, functional.hardshrink(x, s), *tensors, x * int(9 * s)
 
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         programs = []
         run = compiled(check, fn, programs)
         for number in (0.7, 1.25):
-            given = torch.randn(4, 5), torch.tensor(number)
-            for got, want in zip(run(*given), fn(*given), strict=True):
+            inputs = torch.randn(4, 5), torch.tensor(number)
+            for got, want in zip(run(*inputs), fn(*inputs), strict=True):
                 torch.testing.assert_close(got, want)
         assert len(programs) == 1
 
 
-def test_sizes_that_depend_on_values(check) -> None:
+def test_data_dependent_sizes(check) -> None:
     def fn(x):
         chosen = torch.masked_select(x, x > 0)
-        places = x.nonzero()
-        return chosen.softmax(0) * 2, places[:, 0].sum() * places.shape[0], x[x < 0] @ x[x < 0]
+        indices = x.nonzero()
+        return chosen.softmax(0) * 2, indices[:, 0].sum() * indices.shape[0], x[x < 0] @ x[x < 0]
 
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         programs = []
@@ -110,7 +110,7 @@ def test_sizes_that_depend_on_values(check) -> None:
     assert len(programs) == 1
 
 
-def test_slices_whose_bounds_values_decide(check) -> None:
+def test_data_dependent_slices(check) -> None:
     def fn(x, n):
         k = n.item()
         return x[:k].sum(0), x[k:] + 1, x.narrow(0, k, 1) * 2
@@ -119,8 +119,8 @@ def test_slices_whose_bounds_values_decide(check) -> None:
         programs = []
         run = compiled(check, fn, programs)
         for k in (2, 0, 4):
-            given = torch.randn(5, 3), torch.tensor(k)
-            for got, want in zip(run(*given), fn(*given), strict=True):
+            inputs = torch.randn(5, 3), torch.tensor(k)
+            for got, want in zip(run(*inputs), fn(*inputs), strict=True):
                 torch.testing.assert_close(got, want)
     assert any(getattr(o, "target", "") == "aten.sym_size.int" for o in programs[0].operations)
 

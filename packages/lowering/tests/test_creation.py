@@ -1,4 +1,4 @@
-"""Copies between devices, and memory of another kind."""
+"""Copies between devices, and page-locked memory."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ TARGETS = {
         lambda x, y, wait: torch.ops.prims.device_put(x, "meta", wait),
     ],
 )
-def test_a_copy_to_another_device_keeps_whether_it_waits(move, non_blocking):
+def test_copies_keep_non_blocking(move, non_blocking):
     args = torch.ones(3), torch.ones(3, device="meta")
     gm = make_fx(lambda x, y: move(x, y, non_blocking), tracing_mode="fake")(*args)
     program = lower(gm, LoweringOptions(), TARGETS)
@@ -36,7 +36,7 @@ def test_a_copy_to_another_device_keeps_whether_it_waits(move, non_blocking):
 
 @pytest.mark.parametrize("fn", [torch.ones, torch.empty, torch.arange])
 @pytest.mark.parametrize("pinned", [False, True])
-def test_page_locked_memory_is_atens(fn, pinned):
+def test_page_locked_memory_is_allocated_by_aten(fn, pinned):
     gm = make_fx(lambda x: fn(3, pin_memory=False) + x, tracing_mode="fake")(torch.ones(3))
     for node in gm.graph.nodes:
         if "pin_memory" in node.kwargs:
@@ -55,7 +55,7 @@ def _lowered(function, *args):
     return lower(gm, LoweringOptions(strict=True), TARGETS)
 
 
-def test_what_several_ops_read_is_copied_once_until_it_is_written():
+def test_device_copies_are_reused_until_a_write():
     x, t = torch.ones(3, device="meta"), torch.ones(())
 
     def reads(x, t):

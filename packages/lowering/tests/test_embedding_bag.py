@@ -56,7 +56,7 @@ def test_bags_of_any_length_have_generated_gradients(check) -> None:
             )  # fmt: skip
 
 
-def test_bags_of_symbolic_sizes_and_of_nothing(check) -> None:
+def test_symbolic_and_empty_bags(check) -> None:
     def f(i, t):
         return F.embedding_bag(i, t, mode="max"), F.embedding_bag(i, t, mode="mean")
 
@@ -71,14 +71,14 @@ def test_bags_of_symbolic_sizes_and_of_nothing(check) -> None:
     )
 
 
-def test_nan_counts_where_it_comes_first(check) -> None:
+def test_nan_counts_in_the_first_row(check) -> None:
     table = torch.randn(4, 3)
     table[2] = torch.nan
     ids = torch.tensor([[2, 0, 1], [0, 2, 1], [2, 2, 2]])
     check(lambda i, t: F.embedding_bag(i, t, mode="max"), ids, table)
 
 
-def test_a_row_outside_raises(check) -> None:
+def test_out_of_range_rows_raise(check) -> None:
     args = torch.tensor([[7]]), torch.ones(3, 2)
     program = check.lower(lambda i, t: F.embedding_bag(i, t), args)
     with pytest.raises(RuntimeError):

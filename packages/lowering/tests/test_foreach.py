@@ -1,4 +1,4 @@
-"""Ops on lists of tensors: each becomes the ops on their elements, with eager's results."""
+"""Ops on lists of tensors are expanded to ops on their elements, with eager's results."""
 
 from typing import Any
 
@@ -30,16 +30,18 @@ def full(schema: Any) -> str:
 
 
 def lists(dtypes: Any) -> list[torch.Tensor]:
-    """Tensors of several types and shapes, one of them transposed, all between 0.25 and 0.75."""
-    made = []
+    """Tensors of several dtypes and shapes, one of them transposed, with values between 0.25 and
+    0.75."""
+    tensors = []
     for n, shape in enumerate(SHAPES):
         x = torch.rand(shape[::-1], dtype=torch.float64).mul(0.5).add(0.25)
-        made.append((x.mT if x.dim() > 1 else x).to(dtypes[n % len(dtypes)]))
-    return made
+        tensors.append((x.mT if x.dim() > 1 else x).to(dtypes[n % len(dtypes)]))
+    return tensors
 
 
 def arguments(schema: Any) -> list[Any]:
-    """What the op may take; an empty tensor has no maximum, and matrices are multiplied."""
+    """Arguments that the op supports; an empty tensor has no maximum, and matrices are
+    multiplied."""
     tensors = lists(TYPES)
     if schema.name == "aten::_foreach_max":
         tensors = [x for x in tensors if x.numel()]
@@ -59,12 +61,14 @@ def arguments(schema: Any) -> list[Any]:
 @pytest.mark.parametrize("schema", [s for s in LISTS if full(s) not in LEFT], ids=full)
 def test_every_op_on_lists(check, schema: Any) -> None:
     op = getattr(getattr(torch.ops.aten, schema.name[6:]), schema.overload_name or "default")
-    given = arguments(schema)
-    tensors = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
+    all_arguments = arguments(schema)
+    tensors = [x for x in tree_leaves(all_arguments) if isinstance(x, torch.Tensor)]
 
     def run(*inputs: torch.Tensor) -> Any:
         left = iter(inputs)
-        return op(*tree_map(lambda x: next(left) if isinstance(x, torch.Tensor) else x, given))
+        return op(
+            *tree_map(lambda x: next(left) if isinstance(x, torch.Tensor) else x, all_arguments)
+        )
 
     externs = ("aten.mm.default",) if schema.name.endswith("_mm") else ()
     # Of a power of a number, torch's fake tensors have other strides than its tensors.
@@ -72,7 +76,7 @@ def test_every_op_on_lists(check, schema: Any) -> None:
     check(run, *tensors, externs=externs, strides=strides)
 
 
-def test_all_but_a_few_are_taken_apart() -> None:
+def test_most_ops_are_expanded() -> None:
     ops = {full(s): getattr(torch.ops.aten, s.name[6:]) for s in LISTS}
     left = {
         name

@@ -1,4 +1,4 @@
-"""Ops that write their arguments, and ops that act, as AOTAutograd wraps them."""
+"""Ops that write their arguments, and ops with side effects, as AOTAutograd wraps them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -43,22 +43,22 @@ def library() -> Iterator[None]:
 
 
 def compare(check: Any, fn: Callable[..., Any], *args: torch.Tensor) -> LoopProgram:
-    """Run `fn` by way of AOTAutograd and Loop IR; compare results and arguments."""
+    """Run `fn` through AOTAutograd and Loop IR; compare results and arguments."""
     programs: list[LoopProgram] = []
 
     def compiler(gm: Any, _: Any) -> Callable[..., Any]:
         programs.append(verify(lower(gm, LoweringOptions(), check.targets)))
 
-        def run(*given: Any) -> Any:
-            arrays = [None if g is None else g.numpy() for g in given]
+        def run(*inputs: Any) -> Any:
+            arrays = [None if g is None else g.numpy() for g in inputs]
             return [torch.from_numpy(r) for r in run_loop(programs[0], arrays, {}, check.externs)]
 
         return make_boxed_func(run)
 
-    mine = [a.clone() for a in args]
-    got = aot_function(fn, compiler, keep_inference_input_mutations=True)(*mine)
+    actual = [a.clone() for a in args]
+    got = aot_function(fn, compiler, keep_inference_input_mutations=True)(*actual)
     torch.testing.assert_close(got, fn(*args))
-    torch.testing.assert_close(mine, list(args))
+    torch.testing.assert_close(actual, list(args))
     return programs[0]
 
 
@@ -68,23 +68,23 @@ def written(program: LoopProgram) -> list[str]:
     return [name for o in calls for name in o.mutates]
 
 
-def test_what_nobody_reads_again_is_written_in_place(check) -> None:
-    def fn(x: torch.Tensor, given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def test_dead_values_are_overwritten(check) -> None:
+    def fn(x: torch.Tensor, buffer: torch.Tensor) -> tuple[torch.Tensor, ...]:
         out = torch.empty_like(x)
-        y = torch.ops.gy_test.write(x, out, [given])
-        return y, out + given
+        y = torch.ops.gy_test.write(x, out, [buffer])
+        return y, out + buffer
 
     program = compare(check, fn, torch.randn(4), torch.randn(4))
     assert len(set(written(program))) == 2
     assert sum(isinstance(o, Pointwise) for o in program.operations) == 2  # fill, add
 
 
-def test_what_is_read_again_is_copied(check) -> None:
-    def fn(x: torch.Tensor, given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def test_live_values_are_copied(check) -> None:
+    def fn(x: torch.Tensor, buffer: torch.Tensor) -> tuple[torch.Tensor, ...]:
         out = x + 1
-        old, view = out.exp(), given[1:]
+        old, view = out.exp(), buffer[1:]
         torch.ops.gy_test.write(x, out, [])
-        return old + out, view * 2, given
+        return old + out, view * 2, buffer
 
     program = compare(check, fn, torch.randn(4), torch.randn(4))
     assert written(program)
@@ -98,9 +98,9 @@ def test_what_is_read_again_is_copied(check) -> None:
 
 
 def test_views_of_one_tensor_are_written(check) -> None:
-    def fn(x: torch.Tensor, given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def fn(x: torch.Tensor, buffer: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rows = torch.zeros(3, 4)
-        torch.ops.gy_test.write(x, rows[1], [rows[:, 2], given[1:3], given.view(2, 2).t()])
+        torch.ops.gy_test.write(x, rows[1], [rows[:, 2], buffer[1:3], buffer.view(2, 2).t()])
         expanded = torch.zeros(1).expand(4).clone()
         torch.ops.gy_test.write(x, expanded, [])
         return rows, expanded
@@ -108,7 +108,7 @@ def test_views_of_one_tensor_are_written(check) -> None:
     compare(check, fn, torch.randn(4), torch.randn(4))
 
 
-def test_calls_that_act_keep_their_order_and_stay(check) -> None:
+def test_side_effects_keep_their_order(check) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         torch.ops.gy_test.act(x + 5)
         y = torch.ops.gy_test.act(x.sin())

@@ -1,4 +1,4 @@
-"""Graphs as text: what is printed is read back as a graph that means the same, or is refused."""
+"""Graphs as text: printed text is read back as an equivalent graph, or refused."""
 
 import re
 
@@ -55,8 +55,8 @@ def test_text_is_the_graph(name, dynamic, check):
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_types_may_be_left_to_pytorch(data):
-    """Random layouts and ops: what a text does not say is what PyTorch computes."""
+def test_types_are_optional(data):
+    """Random layouts and ops: PyTorch computes the types that a text leaves out."""
     sizes = [data.draw(st.sampled_from([0, 1, 2, 5])) for _ in range(2)]
     dtype = data.draw(st.sampled_from(["f32", "bf16", "i64", "bool", "f64"]))
     dense = [1, max(sizes[0], 1)] if data.draw(st.booleans()) else [max(sizes[1], 1) * 2, 2]
@@ -116,18 +116,24 @@ def test_parts_of_the_form():
         ("size s0", "size r0", "GY-PARSE-003", 3, "neither a size"),
         ("f32[s0, 8]", "f3[s0, 8]", "GY-PARSE-001", 4, "an element type"),
         ("on cpu\n  graph", "on moon\n  graph", "GY-PARSE-003", 4, "moon"),
-        ("f32[s0, 8] on cpu", "<python Thing>", "GY-LOWER-041", 4, "what this Thing is"),
+        (
+            "f32[s0, 8] on cpu",
+            "<python Thing>",
+            "GY-LOWER-041",
+            4,
+            "this Thing cannot be expressed",
+        ),
         ("key inner", "key outer", "GY-PARSE-001", 5, "the name of a graph below"),
-        ("aten.add.Tensor", "aten.add.Nonsense", "GY-LOWER-040", 6, "no function"),
-        ("aten.add.Tensor", "os.system", "GY-LOWER-040", 6, "no function 'os.system'"),
-        ("aten.add.Tensor", "torch.load", "GY-LOWER-040", 6, "no function 'torch.load'"),
+        ("aten.add.Tensor", "aten.add.Nonsense", "GY-LOWER-043", 6, "no function"),
+        ("aten.add.Tensor", "os.system", "GY-LOWER-043", 6, "no function 'os.system'"),
+        ("aten.add.Tensor", "torch.load", "GY-LOWER-043", 6, "no function 'torch.load'"),
         ("(x, n)", "(x, m)", "GY-PARSE-001", 6, "the name of a node above, got 'm'"),
         ("(x, n)", "(x, (s0))", "GY-PARSE-001", 6, "a node that computes this size"),
-        ("(x, n)", "(x, <dtype f32>)", "GY-LOWER-041", 6, "what this f32 is"),
-        ("(x, n)", "(x, [n])", "GY-LOWER-042", 6, "PyTorch does not compute this"),
+        ("(x, n)", "(x, <dtype f32>)", "GY-LOWER-041", 6, "this f32 cannot be expressed"),
+        ("(x, n)", "(x, [n])", "GY-LOWER-042", 6, "PyTorch cannot compute this"),
         ('* n"', '* n" more', "GY-PARSE-001", 6, "the end of the line"),
         ("model.py:3 in forward", "model.py", "GY-PARSE-001", 6, "`file:line in function`"),
-        ("  a = ", "  x = ", "GY-PARSE-001", 6, "a name that no other node"),
+        ("  a = ", "  x = ", "GY-PARSE-001", 6, "a name that is neither taken"),
         ("  a = ", "  a ", "GY-PARSE-001", 6, "expected `name = function"),
         ("  return a\n", "", "GY-PARSE-001", 1, "expected one `return`"),
     ],
@@ -141,12 +147,12 @@ def test_errors_name_the_line(old, new, code, line, message):
     assert caught.value.diagnostic.where.startswith(f"line {line}: ")
 
 
-def test_what_text_cannot_say_is_printed_and_refused():
+def test_inexpressible_objects_are_printed_and_refused():
     gm = parse(GRAPH)
     add = gm.graph.output_node().prev
     add.target = len
     add.kwargs = {"alpha": object()}
     text = show(gm)
     assert "= builtins.len (x, n) {alpha=<python" in text
-    with pytest.raises(ParseError, match="GY-LOWER-040"):
+    with pytest.raises(ParseError, match="GY-LOWER-043"):
         parse(text)

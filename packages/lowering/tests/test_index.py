@@ -1,4 +1,4 @@
-"""Views, indexing, joining, scattering, creation, mutation, calls."""
+"""Views, indexing, concatenation, scattering, creation, mutation and calls."""
 
 import pytest
 import torch
@@ -21,13 +21,13 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_an_index_outside_raises_what_eager_raises(check, name: str) -> None:
+def test_out_of_range_indices_raise_as_in_eager(check, name: str) -> None:
     x, i = torch.randn(3, 4), torch.tensor([[7]])
     with pytest.raises((IndexError, RuntimeError)) as eager:
         BAD[name](x, i)
-    with pytest.raises(eager.type) as mine:
+    with pytest.raises(eager.type) as actual:
         check._run(check.lower(BAD[name], (x, i)), lambda *_: [], (x, i), True, None, None)
-    assert mine.type is eager.type
+    assert actual.type is eager.type
 
 
 def test_views_emit_nothing(check) -> None:
@@ -89,7 +89,7 @@ def test_embedding_gather_select(check) -> None:
         check(F.embedding, torch.tensor([10]), table)
 
 
-def test_cat_and_kin(check) -> None:
+def test_cat_and_related_ops(check) -> None:
     x, y, z = torch.randn(2, 3), torch.randn(2, 5), torch.randn(2, 3)
     check(lambda x, y: torch.cat([x, y], 1), x, y)
     check(lambda x, z: (torch.stack([x, z]), torch.stack([x, z], -1), torch.cat([x] * 6)), x, z)
@@ -282,7 +282,7 @@ def test_calls_by_schema(check) -> None:
     )
 
 
-def test_as_strided_outside_of_the_input_is_refused(check) -> None:
+def test_out_of_bounds_as_strided_is_refused(check) -> None:
     from gyrator_lowering import LoweringOptions, lower
 
     whole = torch.randn(4, 5)
@@ -295,7 +295,7 @@ def test_as_strided_outside_of_the_input_is_refused(check) -> None:
     assert error.value.diagnostic.code == "GY-LOWER-006"
 
 
-def test_a_rule_that_fails_leaves_a_call(check) -> None:
+def test_failing_rules_fall_back_to_calls(check) -> None:
     from gyrator_lowering import LoweringOptions, TableBuilder, lower
 
     table = TableBuilder()
@@ -338,12 +338,12 @@ def test_lowering_is_deterministic(check) -> None:
     assert first == second
 
 
-def test_counting_to_integers_cuts_bounds_first(check) -> None:
+def test_integer_arange_truncates_bounds(check) -> None:
     check(lambda: torch.arange(2.1, -2.9, -1.0, dtype=torch.int64))
     check(lambda: torch.arange(0.1, -7.9, -4.0, dtype=torch.int32))
 
 
-def test_repeating_and_rolling_nothing(check) -> None:
+def test_repeat_and_roll_of_empty_tensors(check) -> None:
     x = torch.zeros(0, 3)
     program = check(lambda x: (x.repeat(2, 2), x.repeat(1, 0, 3), x.roll(1), x.roll(1, 0)), x)
     assert not any(isinstance(op, Extern) for op in program.operations)
@@ -358,7 +358,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_says_whether_a_device_graph_can_hold_it(check, name: str) -> None:
+def test_calls_know_whether_device_graphs_can_capture_them(check, name: str) -> None:
     function, why = CALLS[name]
     program = check.lower(function, (torch.randn(3, 4), torch.tensor([2, 0, 1])), dynamic=True)
     assert {o.uncaptured for o in program.operations if isinstance(o, Extern)} == {why}

@@ -1,4 +1,4 @@
-"""Passes that suit calls to libraries: what they change, and that results stay as they are."""
+"""Passes that prepare library calls: what they change, and that results are the same."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,8 +44,14 @@ def drawn(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
     return torch.randint(-3, 4, shape).to(dtype)
 
 
+def sparse(*shape: int) -> torch.Tensor:
+    """Mostly zeros, whose chains of convolutions are integers that float16 represents exactly."""
+    return (torch.randint(-1, 2, shape) * (torch.rand(shape) < 0.2)).half()
+
+
 def compare(check: Any, run: Callable[..., Any], *inputs: torch.Tensor, change: Any) -> Any:
-    """Change the graph of `run`, and check that it gives the same, in the same form."""
+    """Run the passes over the graph of `run`, and check that results are the same, with the same
+    layouts."""
     want = run(*inputs)
     gm = check.trace(run, inputs)
     assert change(gm)
@@ -63,12 +69,14 @@ def padded(gm: Any) -> bool:
 
 
 def operands(gm: Any) -> list[tuple[Any, Any]]:
-    """The sizes and strides of what products read."""
-    found = []
+    """The sizes and strides of the operands of products."""
+    operand_layouts = []
     for node in gm.graph.nodes:
         if node.target in (aten.mm.default, aten.addmm.default):
-            found += [(a.meta["val"].shape, a.meta["val"].stride()) for a in node.args[-2:]]
-    return found
+            operand_layouts += [
+                (a.meta["val"].shape, a.meta["val"].stride()) for a in node.args[-2:]
+            ]
+    return operand_layouts
 
 
 PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
@@ -84,7 +92,7 @@ PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_rows_of_odd_matrices_are_filled(check: Any, name: str) -> None:
+def test_odd_matrices_are_padded(check: Any, name: str) -> None:
     run, inputs = PRODUCTS[name]
     gm = compare(check, run, *inputs, change=padded)
     for shape, strides in operands(gm):
@@ -109,7 +117,7 @@ def test_other_products_stay(check: Any, x: torch.Tensor, y: torch.Tensor) -> No
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "kept"),
+    ("x", "y", "left"),
     [
         (drawn(64, 72), drawn(97, 72).t(), True),
         (drawn(64, 72), drawn(72, 97), False),  # the factor's rows are not whole vectors
@@ -118,16 +126,16 @@ def test_other_products_stay(check: Any, x: torch.Tensor, y: torch.Tensor) -> No
         (drawn(4096, 8192), drawn(97, 8192).t(), False),  # long: copies matter less
     ],
 )
-def test_short_products_of_which_only_the_result_is_odd_are_for_kernels(
-    check: Any, x: torch.Tensor, y: torch.Tensor, kept: bool
+def test_short_products_with_odd_results_are_left_to_kernels(
+    check: Any, x: torch.Tensor, y: torch.Tensor, left: bool
 ) -> None:
     able = targets(product_bytes=16)
     capabilities = evolve(able["cpu"].capabilities, matrix_units=frozenset({DType.BF16}))
     able = {"cpu": evolve(able["cpu"], capabilities=capabilities)}
     gm = check.trace(lambda a, b: a @ b, (x, y))
-    assert bool(PadProducts.of(able, least=1).left_to_kernels(gm)) is kept
+    assert bool(PadProducts.of(able, least=1).left_to_kernels(gm)) is left
     assert not PadProducts.of(WANTED, least=1).left_to_kernels(gm)
-    assert PadProducts.of(able, least=1).run(gm) is not kept
+    assert PadProducts.of(able, least=1).run(gm) is not left
 
 
 def convolved(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -142,7 +150,7 @@ def gradients(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> tuple[torch.
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_biases_leave_convolutions(check: Any, channels_last: bool) -> None:
+def test_biases_are_split_from_convolutions(check: Any, channels_last: bool) -> None:
     x, w = drawn(2, 3, 5, 6, dtype=torch.float32), drawn(4, 3, 3, 3, dtype=torch.float32)
     g, b = drawn(2, 4, 5, 6, dtype=torch.float32), drawn(4, dtype=torch.float32)
     if channels_last:
@@ -167,7 +175,7 @@ ONES = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
 
 
 def network(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Two convolutions, what lies between them, a view, and gradients."""
+    """Two convolutions, the ops between them, a view, and gradients."""
     y = torch.convolution(x, w, None, *ONES)
     middle = y.relu() * 2
     z = torch.convolution(middle, v, None, *ONES)
@@ -180,9 +188,9 @@ def network(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Te
 
 
 def test_convolutions_keep_channels_together(check: Any) -> None:
-    wanted = targets(channels_last=True)
-    inputs = drawn(2, 3, 6, 5), drawn(4, 3, 3, 3) / 8, drawn(4, 4, 3, 3) / 8
-    gm = compare(check, network, *inputs, change=ChannelsLast.of(wanted).run)
+    gpu_targets = targets(channels_last=True)
+    inputs = sparse(2, 3, 6, 5), sparse(4, 3, 3, 3), sparse(4, 4, 3, 3)
+    gm = compare(check, network, *inputs, change=ChannelsLast.of(gpu_targets).run)
     last = torch.channels_last
     read = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
     operands = [a for n in gm.graph.nodes for a in n.args[: read.get(n.target, 0)]]
@@ -194,18 +202,18 @@ def test_convolutions_keep_channels_together(check: Any) -> None:
     assert not any(n.args[0].target is aten.mul.Tensor for n in copies)
 
 
-def test_layouts_stay_where_they_are_not_wanted(check: Any) -> None:
+def test_other_layouts_are_unchanged(check: Any) -> None:
     inputs = drawn(2, 3, 6, 5), drawn(4, 3, 3, 3)
 
     def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.convolution(x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
 
     assert not ChannelsLast.of(OTHERS).run(check.trace(run, inputs))
-    wanted = ChannelsLast.of(targets(channels_last=True))
+    channels_last = ChannelsLast.of(targets(channels_last=True))
     wide = tuple(t.float() for t in inputs)
-    assert not wanted.run(check.trace(run, wide))
-    turned = tuple(t.contiguous(memory_format=torch.channels_last) for t in inputs)
-    assert not wanted.run(check.trace(run, turned))
+    assert not channels_last.run(check.trace(run, wide))
+    converted = tuple(t.contiguous(memory_format=torch.channels_last) for t in inputs)
+    assert not channels_last.run(check.trace(run, converted))
 
 
 def libraries(*names: str) -> dict[str, Target]:
@@ -218,12 +226,12 @@ BOTH = libraries("mkl", "onednn")
 
 
 @pytest.mark.parametrize("quicker", [False, True])
-def test_layouts_are_asked_for_where_libraries_take_any(check: Any, quicker: bool) -> None:
-    asked: list[ImageConvolution] = []
+def test_cpu_layouts_are_measured(check: Any, quicker: bool) -> None:
+    queries: list[ImageConvolution] = []
 
     class Known:
-        def by_points(self, convolutions: Sequence[ImageConvolution]) -> bool:
-            asked.extend(convolutions)
+        def channels_last(self, convolutions: Sequence[ImageConvolution]) -> bool:
+            queries.extend(convolutions)
             return quicker
 
     change = ChannelsLast.of(BOTH, layouts=Known()).run
@@ -231,16 +239,16 @@ def test_layouts_are_asked_for_where_libraries_take_any(check: Any, quicker: boo
     if quicker:
         gm = compare(check, network, *inputs, change=change)
         copies = [n.args[0] for n in gm.graph.nodes if n.target is aten.clone.default]
-        given = [tuple(n.meta["val"].shape) for n in copies if n.op == "placeholder"]
-        assert given == [(2, 3, 6, 5)]  # and no weight
+        shapes = [tuple(n.meta["val"].shape) for n in copies if n.op == "placeholder"]
+        assert shapes == [(2, 3, 6, 5)]  # and no weight
     else:
         assert not change(check.trace(network, inputs))
-    assert [c.input for c in asked] == [(2, 3, 6, 5), (2, 4, 6, 5), (2, 4, 6, 5), (2, 3, 6, 5)]
-    assert [bool(c.gradients) for c in asked] == [False, False, True, True]
+    assert [c.input for c in queries] == [(2, 3, 6, 5), (2, 4, 6, 5), (2, 4, 6, 5), (2, 3, 6, 5)]
+    assert [bool(c.gradients) for c in queries] == [False, False, True, True]
     assert not ChannelsLast.of(BOTH).run(check.trace(network, inputs))
 
 
-def turned(rows: int, columns: int) -> torch.Tensor:
+def transposed(rows: int, columns: int) -> torch.Tensor:
     return drawn(columns, rows, dtype=torch.float32).t()
 
 
@@ -252,23 +260,23 @@ def plain(rows: int, columns: int) -> torch.Tensor:
     ("x", "y", "copied", "lying"),
     [
         (plain(5, 7), plain(7, 6), False, False),
-        (plain(5, 7), turned(7, 6), False, True),
-        (turned(5, 7), plain(7, 6), True, False),
-        (plain(5, 9)[:, 1:8], turned(7, 6), True, True),
+        (plain(5, 7), transposed(7, 6), False, True),
+        (transposed(5, 7), plain(7, 6), True, False),
+        (plain(5, 9)[:, 1:8], transposed(7, 6), True, True),
         (plain(0, 7), plain(7, 6), False, False),
     ],
 )
 def test_products_go_to_onednn(check: Any, x: Any, y: Any, copied: bool, lying: bool) -> None:
-    asked: list[Product] = []
+    queries: list[Product] = []
 
     def change(gm: Any) -> bool:
-        return LinearCalls.of(BOTH, lambda product: not asked.append(product)).run(gm)
+        return LinearCalls.of(BOTH, lambda product: not queries.append(product)).run(gm)
 
     def run(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor) -> Any:
         return x @ y, torch.addmm(bias, x, y)
 
     gm = compare(check, run, x, y, drawn(6, dtype=torch.float32), change=change)
-    assert asked == [Product("cpu", x.shape[0], 7, 6, copied, lying)] * 2
+    assert queries == [Product("cpu", x.shape[0], 7, 6, copied, lying)] * 2
     names = [str(n.target) for n in gm.graph.nodes]
     assert names.count("mkldnn._linear_pointwise.default") == 2 and "aten.mm.default" not in names
 
@@ -286,25 +294,25 @@ def test_products_go_to_onednn(check: Any, x: Any, y: Any, copied: bool, lying: 
         (lambda *x: torch.addmm(*x, alpha=2), (plain(1, 6)[0], plain(5, 7), plain(7, 6)), BOTH),
     ],
 )
-def test_products_that_atens_library_keeps(check: Any, run: Any, inputs: Any, able: Any) -> None:
+def test_products_that_stay_in_aten(check: Any, run: Any, inputs: Any, able: Any) -> None:
     gm = check.trace(lambda *x: (run(*x),), inputs)
     assert not LinearCalls.of(able, lambda product: True).run(gm)
 
 
-def test_products_of_sizes_that_change() -> None:
-    asked: list[Product] = []
+def test_products_of_symbolic_sizes() -> None:
+    queries: list[Product] = []
     for side in (128, 1100):
         x = torch.empty(side, side)
         gm = make_fx(torch.mm, tracing_mode="symbolic")(x, x)
         environment = next(iter(gm.graph.nodes)).meta["val"].shape[0].node.shape_env
         before = len(environment.guards)
-        LinearCalls.of(BOTH, lambda product: not asked.append(product)).run(gm)
+        LinearCalls.of(BOTH, lambda product: not queries.append(product)).run(gm)
         assert len(environment.guards) == before
-    assert asked == [Product("cpu", 1100, 1100, 1100)]
+    assert queries == [Product("cpu", 1100, 1100, 1100)]
 
 
-def spread(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Products with biases that kernels read: twice, behind views, in sums."""
+def with_biases(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Products with biases that kernels read: twice, through views, in sums."""
     first = torch.addmm(bias, x, y)
     second = torch.addmm(bias[0], first.relu(), y.t() @ y)
     linear = torch.ops.mkldnn._linear_pointwise(first.relu(), y.t() @ y, bias, "none", [], "")
@@ -315,7 +323,7 @@ def spread(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor) -> tuple[torch.
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_kernels_add_the_biases_of_products(check: Any, dtype: torch.dtype) -> None:
     x, y, bias = drawn(6, 7, dtype=dtype), drawn(7, 5, dtype=dtype), drawn(5, dtype=dtype)
-    run = spread
+    run = with_biases
     if dtype is torch.float64:  # oneDNN has none
 
         def run(x: Any, y: Any, bias: Any) -> Any:
@@ -351,7 +359,7 @@ def test_other_biases_stay(check: Any, run: Any, dtype: torch.dtype, able: Any) 
 
 
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
-def test_biases_leave_products_that_mkl_packed(check: Any) -> None:
+def test_biases_are_split_from_packed_mkl_products(check: Any) -> None:
     x, w, bias = plain(6, 7), plain(5, 7), drawn(5, dtype=torch.float32)
 
     def run(x: Any, w: Any, bias: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Nodes name the user's line and the module that they come from."""
+"""Nodes have the user's source line and the module that they come from."""
 
 import os
 
@@ -20,7 +20,7 @@ def test_the_line_is_the_users(frames):
     assert innermost("\n".join(frames)) == ("model.py:12 in forward", "return self.act(x)")
 
 
-def test_a_line_of_pytorch_is_better_than_none():
+def test_lines_of_pytorch_are_the_fallback():
     assert innermost(TORCH) == (f"{INSIDE}:1700 in relu", "return torch.relu(input)")
     assert innermost(TORCH.partition("\n")[0]) == (f"{INSIDE}:1700 in relu", "")
     assert innermost("") == innermost("no frame") == ("", "")

@@ -41,10 +41,10 @@ def test_cse_merges_equal_pure_calls(check) -> None:
         (torch.randn(3),),
     )
     assert changed(fx_pipeline(), gm) == ["cse"]
-    kept = targets_of(gm)
-    assert kept.count("aten.sin.default") == 1
-    assert kept.count("aten.mul.Tensor") == 2
-    assert kept.count("aten.rand.default") == 2
+    remaining = targets_of(gm)
+    assert remaining.count("aten.sin.default") == 1
+    assert remaining.count("aten.mul.Tensor") == 2
+    assert remaining.count("aten.rand.default") == 2
 
 
 def test_cse_does_not_cross_a_write(check) -> None:
@@ -81,7 +81,7 @@ def test_a_pass_can_be_left_out(check) -> None:
 
 
 @pytest.mark.parametrize("pipeline", [joint_pipeline(LoweringOptions()), fx_pipeline()])
-def test_a_pass_is_called_as_its_class_and_its_file_are(pipeline) -> None:
+def test_names_of_passes_match_class_and_file(pipeline) -> None:
     for name, one in pipeline.table.items():
         assert re.sub("(?<!^)([A-Z])", r"-\1", type(one).__name__).lower() == name
         package, _, module = type(one).__module__.rpartition(".")
@@ -183,14 +183,14 @@ def test_higher_order_ops_are_inlined(check) -> None:
     torch.compile(fn, backend=aot_autograd(fw_compiler=compiler))(x)
     (gm,) = graphs
     assert "inline-higher-order" in changed(fx_pipeline(), gm)
-    found = [n.target for n in gm.graph.nodes if n.op == "call_function"]
-    assert not any(isinstance(t, torch._ops.HigherOrderOperator) for t in found)
+    results = [n.target for n in gm.graph.nodes if n.op == "call_function"]
+    assert not any(isinstance(t, torch._ops.HigherOrderOperator) for t in results)
     for got, expected in zip(gm(x), want, strict=True):
         torch.testing.assert_close(got, expected)
     lower(gm, LoweringOptions(), check.targets)
 
 
-def test_cse_keeps_what_a_caller_may_tell_apart(check) -> None:
+def test_cse_keeps_distinct_results(check) -> None:
     fn = lambda x: (x + 1, x + 1, (x + 1).t(), (x + 2).view(-1), (x + 2)[0])  # noqa: E731
     gm = check.trace(fn, (torch.randn(2, 3),))
     fx_pipeline().run(gm)
@@ -198,18 +198,18 @@ def test_cse_keeps_what_a_caller_may_tell_apart(check) -> None:
     assert len({r.untyped_storage().data_ptr() for r in results}) == len(results)
 
 
-def test_cse_merges_what_symbols_and_tuples_give(check) -> None:
+def test_cse_merges_symbols_and_items(check) -> None:
     fn = lambda x: x.reshape(x.shape[0] * 2, -1).sin() + x.reshape(x.shape[0] * 2, -1).sin()  # noqa: E731
     x = torch.randn(6, 4)
     with FakeTensorMode(shape_env=ShapeEnv()) as mode:
         gm = make_fx(fn, tracing_mode="symbolic")(mode.from_tensor(x))
     assert Cse().run(gm)
-    kept = targets_of(gm)
-    assert kept.count("aten.sin.default") == 1 and len(kept) == len(set(kept))
+    remaining = targets_of(gm)
+    assert remaining.count("aten.sin.default") == 1 and len(remaining) == len(set(remaining))
     torch.testing.assert_close(gm(x), fn(x))
 
 
-def test_what_a_joint_graph_returns_stands_for_no_other_call(check) -> None:
+def test_cse_keeps_results_of_joint_graphs(check) -> None:
     def fn(x):
         largest, again = x.max(0)[0], x.max(0)[0]
         return x.sin(), x.sin() * x.sin(), largest * 2 + again, x.min(0)[0], x.min(0)[0] + 1
@@ -217,8 +217,8 @@ def test_what_a_joint_graph_returns_stands_for_no_other_call(check) -> None:
     gm = check.trace(fn, (torch.randn(3, 4),))
     assert "cse" not in changed(joint_pipeline(LoweringOptions()), gm)
     assert "cse" in changed(joint_pipeline(LoweringOptions(), recomputing=True), gm)
-    kept = targets_of(gm)
-    counts = [kept.count(f"aten.{op}") for op in ("max.dim", "sin.default", "min.dim")]
+    remaining = targets_of(gm)
+    counts = [remaining.count(f"aten.{op}") for op in ("max.dim", "sin.default", "min.dim")]
     assert counts == [1, 2, 2]
     x = torch.randn(3, 4)
     for got, expected in zip(gm(x), fn(x), strict=True):
@@ -243,7 +243,7 @@ MOVE = {
 
 
 @pytest.mark.parametrize("name", [*STAY, *MOVE])
-def test_indices_are_made_on_the_device_that_reads_them(name: str) -> None:
+def test_indices_are_created_on_the_indexed_device(name: str) -> None:
     with FakeTensorMode():
         x, i = torch.empty(4, 4, device="meta"), torch.empty(3, dtype=torch.int64)
         gm = make_fx((STAY | MOVE)[name], decomposition_table=default_decompositions())(x, i)

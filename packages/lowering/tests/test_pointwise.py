@@ -349,8 +349,8 @@ def test_the_next_narrow_float(check) -> None:
 
 
 @pytest.mark.parametrize("saturates", [False, True])
-def test_what_is_too_large_for_eight_bits_is_as_in_eager(check, monkeypatch, saturates) -> None:
-    """torch 2.11 makes NaN of it, later versions the largest number."""
+def test_overflow_of_8_bit_floats_is_as_in_eager(check, monkeypatch, saturates) -> None:
+    """torch 2.11 converts it to NaN, later versions to the largest number."""
     monkeypatch.setattr(trace, "SATURATES", saturates)
     x = torch.tensor([448.0, -464.0, 464.5, 1e9, -torch.inf, torch.nan])
     program = check.lower(lambda x: x.to(torch.float8_e4m3fn).to(torch.float32), (x,))
@@ -362,7 +362,7 @@ def test_what_is_too_large_for_eight_bits_is_as_in_eager(check, monkeypatch, sat
 
 @pytest.mark.parametrize("dtype", INTS, ids=str)
 @pytest.mark.parametrize("op", ["floor_divide", "remainder", "fmod"])
-def test_devices_that_do_not_report_zeros_divide_in_kernels(check, op: str, dtype) -> None:
+def test_devices_without_division_errors_divide_in_kernels(check, op: str, dtype) -> None:
     (target,) = check.targets.values()
     able = evolve(target.capabilities, unchecked_division=True)
     check.targets = {target.device: evolve(target, capabilities=able)}
@@ -373,7 +373,26 @@ def test_devices_that_do_not_report_zeros_divide_in_kernels(check, op: str, dtyp
     check(lambda x, y: getattr(torch, op)(x, y[0]), x, y)
 
 
-def test_flags_are_divided_by_aten(check) -> None:
+@pytest.mark.parametrize("divisor", [255, 0.25, 3.0, -1e-30, 0.0, 1e39])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32])
+def test_division_by_constants_uses_reciprocals_as_aten_does(check, dtype, divisor) -> None:
+    (target,) = check.targets.values()
+    able = evolve(target.capabilities, reciprocals=True)
+    check.targets = {target.device: evolve(target, capabilities=able)}
+    x = torch.randn(50).mul(99).to(dtype)
+    program = check.lower(lambda x: x / divisor, (x,))
+    (got,) = run_loop(program, [x.numpy()])
+    kind = (x / divisor).dtype
+    want = x.to(kind) * torch.tensor(divisor, dtype=kind).reciprocal()
+    if divisor and (abs(divisor) < 1e38 or kind is torch.float64):
+        torch.testing.assert_close(torch.from_numpy(got), want, rtol=0, atol=0)
+    else:
+        torch.testing.assert_close(
+            torch.from_numpy(got), x / divisor, rtol=0, atol=0, equal_nan=True
+        )
+
+
+def test_booleans_are_divided_by_aten(check) -> None:
     (target,) = check.targets.values()
     able = evolve(target.capabilities, unchecked_division=True)
     check.targets = {target.device: evolve(target, capabilities=able)}

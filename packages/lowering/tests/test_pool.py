@@ -1,4 +1,4 @@
-"""Pooling, borders and resizing against eager, with gradients."""
+"""Pooling, padding and resizing against eager, with gradients."""
 
 import pytest
 import torch
@@ -94,7 +94,7 @@ def test_nan_wins_in_max_pool(check) -> None:
 
 
 @pytest.mark.parametrize("dilation", [1, 2])
-def test_the_first_place_inside_is_that_of_a_window_of_the_lowest(check, dilation: int) -> None:
+def test_windows_of_lowest_values_report_the_first_index(check, dilation: int) -> None:
     x = torch.full((1, 2, 8, 9), float("-inf"))
     x[:, 1, ::3, 4:] = torch.randn(3, 5)
     check.gradients(lambda x: F.max_pool2d(x, 3, 2, 1, dilation, return_indices=True), x)
@@ -116,16 +116,16 @@ def test_symbolic_planes(check) -> None:
 @pytest.mark.parametrize("name", ["max", "max_plain", "max_ceil", "reflect"])
 def test_gradients_are_scattered_where_the_target_prefers_it(check, name: str) -> None:
     (target,) = check.targets.values()
-    for wanted in (True, False):
-        prefers = evolve(target, heuristics=evolve(target.heuristics, scatter_choices=wanted))
+    for kind in (True, False):
+        prefers = evolve(target, heuristics=evolve(target.heuristics, scatter_choices=kind))
         check.targets = {target.device: prefers}
         for x in (torch.randn(2, 3, 8, 9), torch.randn(2, 3, 8, 9).to(memory_format=CHANNELS_LAST)):
             *_, backward = check.gradients(FUNCTIONS[name], x)
-            assert any(isinstance(op, Scatter) for op in backward.operations) is wanted
+            assert any(isinstance(op, Scatter) for op in backward.operations) is kind
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_mirrored_borders_of_any_width(check, rank: int) -> None:
+def test_reflection_padding_of_any_width(check, rank: int) -> None:
     size = (4, 3, 5)[:rank]
     widest = tuple(n - 1 for n in reversed(size) for _ in ("before", "after"))
     for pad in (widest, (1, 0) * rank, (0, 2) * rank, (0, 0) * rank):
@@ -133,14 +133,14 @@ def test_mirrored_borders_of_any_width(check, rank: int) -> None:
 
 
 @pytest.mark.parametrize("pad", [(-2, 1), (1, -2), (-1, -1)])
-def test_mirrored_borders_of_less(check, pad: tuple[int, int]) -> None:
+def test_cropping_reflection_padding(check, pad: tuple[int, int]) -> None:
     def gradient(grad, x):
         return torch.ops.aten.reflection_pad1d_backward.default(grad, x, pad)
 
     check(gradient, torch.randn(2, 6 + sum(pad)), torch.randn(2, 6))
 
 
-def test_mirrored_borders_of_symbolic_planes(check) -> None:
+def test_reflection_padding_of_symbolic_planes(check) -> None:
     def gradient(grad, x):
         return torch.ops.aten.reflection_pad2d_backward.default(grad, x, (2, 1, 0, 3))
 
@@ -152,9 +152,9 @@ def test_mirrored_borders_of_symbolic_planes(check) -> None:
 @pytest.mark.parametrize("rank", [2, 3])
 def test_max_unpool(check, rank: int) -> None:
     pool, unpool = getattr(F, f"max_pool{rank}d"), getattr(F, f"max_unpool{rank}d")
-    values, places = pool(torch.randn(2, 3, *[4] * rank), 2, return_indices=True)
-    program = check(lambda x, i: unpool(x, i, 2), values, places)
-    outside = torch.full_like(places, 4**rank)
+    values, indices = pool(torch.randn(2, 3, *[4] * rank), 2, return_indices=True)
+    program = check(lambda x, i: unpool(x, i, 2), values, indices)
+    outside = torch.full_like(indices, 4**rank)
     with pytest.raises(RuntimeError, match="out of bounds"):
         check._run(program, lambda *_: [], (values, outside), True, None, None)
 

@@ -135,7 +135,7 @@ def test_time_first(check_loops) -> None:
 
 
 def narrow(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    """Return numbers of a narrow type."""
+    """Return numbers of a narrow dtype."""
     return torch.randn(shape).to(dtype)
 
 
@@ -161,8 +161,8 @@ GROUPED = {
 def test_grouped_products(check_loops, name: str, ends) -> None:
     """Some groups are empty."""
     x, y = (narrow(*shape) for shape in GROUPED[name])
-    given = x, y, torch.tensor(ends, dtype=torch.int32)
-    check_loops(torch._grouped_mm, *given, rtol=2**-6, atol=2**-5)
+    inputs = x, y, torch.tensor(ends, dtype=torch.int32)
+    check_loops(torch._grouped_mm, *inputs, rtol=2**-6, atol=2**-5)
 
 
 def test_products_of_two_stacks(check_loops) -> None:
@@ -172,7 +172,7 @@ def test_products_of_two_stacks(check_loops) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_of_any_length(check_loops, causal: bool) -> None:
-    """That of vectors too, which the usual scale depends on."""
+    """Including symbolic head sizes, on which the default scale depends."""
 
     def fn(q, k, v):
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -210,16 +210,16 @@ THIN = {
 
 
 @pytest.mark.parametrize("name", THIN)
-def test_products_of_a_vector_are_for_kernels_where_they_lie_well(check, name: str) -> None:
-    run, left, right, wanted = THIN[name]
+def test_contiguous_matrix_vector_products_are_left_to_kernels(check, name: str) -> None:
+    run, left, right, expected = THIN[name]
     (target,) = check.targets.values()
     able = evolve(target, heuristics=evolve(target.heuristics, thin_products=True))
     gm = check.trace(run, (torch.randn(left), torch.randn(right)))
-    assert bool(thin_products(gm, {target.device: able})) is wanted
+    assert bool(thin_products(gm, {target.device: able})) is expected
     assert not thin_products(gm, check.targets)
 
 
-def test_products_of_sizes_that_change_are_the_librarys(check) -> None:
+def test_products_of_symbolic_sizes_stay_library_calls(check) -> None:
     (target,) = check.targets.values()
     able = {target.device: evolve(target, heuristics=evolve(target.heuristics, thin_products=True))}
     gm = check.trace(lambda x, w: x @ w.t(), (torch.randn(3, 64), torch.randn(5, 64)), dynamic=True)

@@ -1,4 +1,4 @@
-"""Quantisation, bit for bit as in eager."""
+"""Quantization, with eager's exact bits."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
 
 def values(*shape: int) -> torch.Tensor:
-    """Return numbers of which many lie half-way between two quantised ones."""
+    """Return numbers of which many are halfway between two quantized ones."""
     return torch.cat([torch.randn(shape) * 3, torch.randint(-300, 300, shape) * 0.025])
 
 
@@ -118,7 +118,7 @@ def test_scales_of_tokens(check) -> None:
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.float64], ids=str)
-def test_fake_quantisation_and_its_gradient(check, dtype: torch.dtype) -> None:
+def test_fake_quantization_and_its_gradient(check, dtype: torch.dtype) -> None:
     x = values(3, 5).to(dtype)
     x[0, 0], x[0, 1], x[0, 2] = torch.inf, -torch.inf, torch.nan
     scale, zero = torch.tensor([0.07]), torch.tensor([-3], dtype=torch.int32)

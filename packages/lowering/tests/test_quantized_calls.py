@@ -1,4 +1,4 @@
-"""`quantized-calls`: products and convolutions of bytes give what those of floats would."""
+"""`quantized-calls`: integer products and convolutions give the results of the float ones."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,21 +33,21 @@ pytestmark = pytest.mark.skipif(
 
 @frozen
 class Always:
-    """Says that integers gain, and remembers what it was asked."""
+    """Always chooses integers, and records the queries."""
 
     gains: bool = True
-    asked: list[Any] = field(factory=list)
+    queries: list[Any] = field(factory=list)
 
     def integers(self, call: Product | Convolution) -> bool:
-        self.asked.append(call)
+        self.queries.append(call)
         return self.gains
 
     def allows(self, device: str, after: Activation) -> bool:
         return True
 
 
-def taken(gm: Any, choice: Any, known: Sequence[int], zeros: Sequence[int]) -> bool:
-    """Run the pass; the inputs at `known` are, and those at `zeros` are zero."""
+def transformed(gm: Any, choice: Any, known: Sequence[int], zeros: Sequence[int]) -> bool:
+    """Run the pass; the inputs at `known` are constants, and those at `zeros` are zero."""
     for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
         node.meta[FROZEN], node.meta[ZEROS] = place in known, place in zeros
     changed = QuantizedCalls.of(TARGETS, choice).run(gm)
@@ -64,14 +64,14 @@ def names(gm: Any) -> list[str]:
 
 
 def weights(*shape: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return a quantised weight, its scales and its zero points."""
+    """Return a quantized weight, its scales and its zero points."""
     w = torch.randint(-128, 128, shape, dtype=torch.int8)
     return w, torch.rand(shape[0]) * 0.02 + 1e-3, torch.zeros(shape[0], dtype=torch.int64)
 
 
-def near(found: Any, expected: Any, steps: int = 1) -> None:
-    """Assert that results agree, integers but for the last place."""
-    for a, b in zip(found, expected, strict=True):
+def near(actual: Any, expected: Any, steps: int = 1) -> None:
+    """Assert that results agree; integers may differ in the last digit."""
+    for a, b in zip(actual, expected, strict=True):
         assert a.dtype == b.dtype and a.stride() == b.stride()
         if a.dtype.is_floating_point:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
@@ -81,7 +81,8 @@ def near(found: Any, expected: Any, steps: int = 1) -> None:
 
 
 def linear(dtype: torch.dtype, zero: int, after: Callable[..., Any], out: Any) -> Any:
-    """Return a quantised layer: with a bias, a function, and `out`, a zero point and a type."""
+    """Return a quantized layer with a bias, a function, and `out`: the result's zero point and
+    dtype."""
     low, high = BOUNDS[dtype]
 
     def run(x, w, scale, zeros, bias):
@@ -119,10 +120,10 @@ def test_layers(check: Any, name: str) -> None:
     inputs = x, *weights(40, 96), torch.randn(40) if biased else None
     run = linear(dtype, zero, after, out)
     gm, choice = check.trace(run, inputs), Always()
-    assert taken(gm, choice, (1, 2, 3), (3,))
+    assert transformed(gm, choice, (1, 2, 3), (3,))
     near(gm(*inputs), run(*inputs))
     assert names(gm) == ["onednn.qlinear_pointwise.default"]
-    assert choice.asked == [Product("cpu", 10, 96, 40, dtype=dtype)]
+    assert choice.queries == [Product("cpu", 10, 96, 40, dtype=dtype)]
     whole = out is not None and "other" not in name
     text = gm.print_readable(print_output=False)
     assert (".quantize_per_tensor" in text) is (out is not None and not whole)
@@ -143,11 +144,11 @@ WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("by_points", [False, True])
+@pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("zero", [0, 131, 255])
 @pytest.mark.parametrize("name", WINDOWS)
-def test_convolutions(check: Any, name: str, zero: int, by_points: bool) -> None:
-    """Borders are zeros, which a zero point is not."""
+def test_convolutions(check: Any, name: str, zero: int, channels_last: bool) -> None:
+    """Padding is with zeros, unlike zero points."""
     shape, of, stride, padding, dilation, groups = WINDOWS[name]
     whole, biased = zero != 131, zero != 255
 
@@ -159,19 +160,19 @@ def test_convolutions(check: Any, name: str, zero: int, by_points: bool) -> None
         return (Q.quantize_per_tensor(y, 0.31, 0, 0, 255, torch.uint8) if whole else y * 2,)
 
     x = torch.randint(0, 256, shape, dtype=torch.uint8)
-    if by_points and x.dim() == 4:
+    if channels_last and x.dim() == 4:
         x = x.to(memory_format=torch.channels_last)
     w, scale, _ = weights(*of)
     inputs = x, w, scale, torch.randn(of[0])
     gm, choice = check.trace(run, inputs), Always()
-    assert taken(gm, choice, (1, 2), ())
+    assert transformed(gm, choice, (1, 2), ())
     near(gm(*inputs), run(*inputs))
     assert names(gm) == ["onednn.qconv_pointwise.default"]
-    assert isinstance(choice.asked[0], Convolution) and choice.asked[0].images == shape
+    assert isinstance(choice.queries[0], Convolution) and choice.queries[0].images == shape
 
 
-def test_scales_of_whole_weights_and_chosen_ones(check: Any) -> None:
-    """One scale for a weight; for images one that is chosen when they are there."""
+def test_per_tensor_and_dynamic_scales(check: Any) -> None:
+    """A single scale for the weight; for images a scale that is computed at run time."""
 
     def run(x, w, bias):
         scale, zero = Q.choose_qparams.tensor(x, 0, 255, 1e-5, torch.uint8)
@@ -182,13 +183,13 @@ def test_scales_of_whole_weights_and_chosen_ones(check: Any) -> None:
 
     inputs = torch.randn(6, 64), weights(24, 64)[0], torch.randn(24)
     gm = check.trace(run, inputs)
-    assert taken(gm, Always(), (1,), ())
+    assert transformed(gm, Always(), (1,), ())
     assert names(gm) == ["onednn.qlinear_pointwise.tensor"]
     near(gm(*inputs), run(*inputs))
     near(gm(3 + inputs[0], *inputs[1:]), run(3 + inputs[0], *inputs[1:]))
 
 
-def test_images_with_a_chosen_scale(check: Any) -> None:
+def test_images_with_a_dynamic_scale(check: Any) -> None:
     def run(x, w):
         scale, zero = Q.choose_qparams.tensor(x, 0, 255, 1e-5, torch.uint8)
         x = Q.quantize_per_tensor.tensor(x, scale, zero, 0, 255, torch.uint8)
@@ -198,13 +199,14 @@ def test_images_with_a_chosen_scale(check: Any) -> None:
 
     inputs = torch.randn(1, 8, 6, 6), weights(24, 8, 3, 3)[0]
     gm = check.trace(run, inputs)
-    assert taken(gm, Always(), (1,), ())
+    assert transformed(gm, Always(), (1,), ())
     for x in (inputs[0], inputs[0].abs(), 4 - inputs[0].abs()):
         near(gm(x, inputs[1]), run(x, inputs[1]))
 
 
-def test_what_is_not_taken(check: Any) -> None:
-    """Weights that are not known or not centred, results that other nodes read in floats too."""
+def test_unsupported_calls_stay(check: Any) -> None:
+    """Weights that are not known or not symmetric, and results that other nodes read in floats
+    too."""
     inputs = torch.randint(0, 256, (5, 96), dtype=torch.uint8), *weights(40, 96), torch.randn(40)
     run = linear(torch.uint8, 3, torch.relu, U8)
     for choice, known, zeros in (
@@ -213,19 +215,19 @@ def test_what_is_not_taken(check: Any) -> None:
         (Always(gains=False), (1, 2, 3), (3,)),
         (None, (1, 2, 3), (3,)),
     ):
-        assert not taken(check.trace(run, inputs), choice, known, zeros)
+        assert not transformed(check.trace(run, inputs), choice, known, zeros)
 
     def apart(x, w, scale, zeros, bias):
         (y,) = linear(torch.uint8, 3, torch.relu, None)(x, w, scale, zeros, bias)
         return y, Q.quantize_per_tensor(y, 0.7, *U8)
 
     gm = check.trace(apart, inputs)
-    assert taken(gm, Always(), (1, 2, 3), (3,))
+    assert transformed(gm, Always(), (1, 2, 3), (3,))
     near(gm(*inputs), apart(*inputs))
     outside = linear(torch.uint8, 300, torch.relu, U8)
-    assert not taken(check.trace(outside, inputs), Always(), (1, 2, 3), (3,))
+    assert not transformed(check.trace(outside, inputs), Always(), (1, 2, 3), (3,))
     empty = inputs[0][:0], *inputs[1:]
-    assert not taken(check.trace(run, empty), Always(), (1, 2, 3), (3,))
+    assert not transformed(check.trace(run, empty), Always(), (1, 2, 3), (3,))
     along = check.trace(
         lambda x, w, s, z: (
             Q.dequantize_per_tensor(x, 0.1, 0, 0, 255, torch.uint8)
@@ -233,19 +235,19 @@ def test_what_is_not_taken(check: Any) -> None:
         ),
         (inputs[0], inputs[1], torch.rand(96), torch.zeros(96, dtype=torch.int64)),
     )
-    assert not taken(along, Always(), (1, 2, 3), (3,))
+    assert not transformed(along, Always(), (1, 2, 3), (3,))
 
 
 def test_constants_depend_on_zero_points(check: Any) -> None:
-    """A frozen graph says which of its inputs have to be zero."""
+    """A frozen graph lists the inputs that must be zero."""
     inputs = torch.randint(0, 256, (5, 96), dtype=torch.uint8), *weights(40, 96), torch.randn(40)
     gm = check.trace(linear(torch.uint8, 3, torch.relu, U8), inputs)
-    assert taken(gm, Always(), (1, 2, 3), (3,))
-    found = freeze(gm)
-    assert found is not None
-    folding, rest = found
-    assert folding.zeros == (3,) and folding.given == (1, 3)
+    assert transformed(gm, Always(), (1, 2, 3), (3,))
+    frozen = freeze(gm)
+    assert frozen is not None
+    folding, rest = frozen
+    assert folding.zeros == (3,) and folding.sources == (1, 3)
     assert folding == type(folding).from_json(folding.as_json())
-    constants = folding.constants([inputs[k] for k in folding.given])
-    results = rest(*(inputs[k] for k in folding.kept), *constants)
+    constants = folding.constants([inputs[k] for k in folding.sources])
+    results = rest(*(inputs[k] for k in folding.remaining), *constants)
     near(results, gm(*inputs), 0)

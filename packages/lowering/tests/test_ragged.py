@@ -1,4 +1,4 @@
-"""Ops whose sizes values decide."""
+"""Ops with data-dependent sizes."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_repetition(check) -> None:
     check(lambda t: torch.repeat_interleave(t, output_size=6), times)
 
 
-def test_repetition_of_a_negative_or_another_number_raises(check) -> None:
+def test_invalid_repetition_raises(check) -> None:
     for wrong in ([2, -1, 5, 0], [2, 1, 1, 1], [2, 3, 1, 1]):
         times = torch.tensor([2, 0, 3, 1])
         program = check.lower(lambda t: torch.repeat_interleave(t, output_size=6), (times,))
@@ -58,7 +58,7 @@ def test_repetition_of_a_negative_or_another_number_raises(check) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool], ids=str)
-def test_places_of_elements(check, dtype: torch.dtype) -> None:
+def test_nonzero(check, dtype: torch.dtype) -> None:
     def f(x):
         return torch.nonzero(x), torch.where(x)[-1]
 
@@ -69,7 +69,7 @@ def test_places_of_elements(check, dtype: torch.dtype) -> None:
     check(f, first[0], other=(second[0],))
 
 
-def test_elements_under_a_mask(check) -> None:
+def test_boolean_masks(check) -> None:
     first = torch.randn(4, 6, 3), torch.rand(4, 6) > 0.4
     second = torch.randn(2, 5, 7), torch.rand(2, 5) > 0.4
     check(lambda x, m: x[m] * 2, *first, other=second)
@@ -80,7 +80,7 @@ def test_elements_under_a_mask(check) -> None:
     ))  # fmt: skip
 
 
-def test_sizes_of_nothing_are_atens(check) -> None:
+def test_empty_inputs_are_left_to_aten(check) -> None:
     x = torch.zeros(0, 3)
     program = check.lower(lambda x: (x.nonzero(), x[x > 0]), (x,), dynamic=True)
     check._run(program, lambda x: (x.nonzero(), x[x > 0]), (x,), True, None, None)
@@ -104,7 +104,7 @@ def test_rows_of_any_length(check) -> None:
 
 
 @pytest.mark.parametrize(("size", "calls"), [(1 << 20, 0), (1 << 24, 1)])
-def test_devices_count_many_elements_by_aten(size: int, calls: int) -> None:
+def test_large_device_inputs_are_left_to_aten(size: int, calls: int) -> None:
     gm = parse(f"""fx.graph 1 @main
   in x: f32[{size}] on cuda:0
   k = aten.nonzero.default (x)

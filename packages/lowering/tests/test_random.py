@@ -72,7 +72,7 @@ def test_replaced_ops(check, name: str, dynamic: bool) -> None:
     assert abs(float(eager.std()) - got[0].std()) < 0.1
 
 
-def test_two_calls_draw_different_numbers(check) -> None:
+def test_two_calls_generate_different_numbers(check) -> None:
     gm = make_fx(lambda x: (torch.rand_like(x), torch.rand_like(x)), tracing_mode="fake")(
         torch.rand(8)
     )

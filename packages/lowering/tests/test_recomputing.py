@@ -1,4 +1,5 @@
-"""Passes that let a partitioner compute again what it would save: same results, less saved."""
+"""Passes that let a partitioner recompute values instead of saving them: same results, less
+saved."""
 
 import operator
 from collections.abc import Callable
@@ -7,14 +8,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from attrs import evolve
 from joint_graphs import BF16, F32, F64, Joint, classes, compared, drawn, prepare
 from torch._functorch import partitioners
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 
 from gyrator_ir.loop.nodes import Extern
+from gyrator_ir.passes import PassEdits
 from gyrator_lowering import LoweringOptions, lower
-from gyrator_lowering.fx_passes import SplitCrossEntropy
+from gyrator_lowering.fx_passes import SplitCrossEntropy, SplitThresholds
 
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 
@@ -82,8 +85,8 @@ def entropies(dtype: torch.dtype) -> dict[str, Case]:
 
 
 def split_by(change: str, run: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> Joint:
-    """Check that one pass, after which equal calls may be merged, changes the gradient of a
-    function, and not its results."""
+    """Check that a single pass, after which equal calls may be merged, changes the joint graph of a
+    function but not its results."""
     joint = Joint(run, inputs)
     assert [name for name in joint.changed if name != "cse"] == [change]
     compared(joint, inputs)
@@ -111,14 +114,14 @@ def test_log_probabilities_are_not_saved(name: str, dtype: torch.dtype) -> None:
 def test_log_probabilities_are_not_saved_where_statistics_are_not_fused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As in torch 2.11, whose partitioner does not know their op."""
+    """As in torch 2.11, whose partitioner does not support the op."""
     unknown = {torch.ops.prims.prepare_softmax_online}
 
     def fewer() -> Any:
-        found = op_list()
-        found.fusible_ops -= unknown
-        found.recomputable_ops -= unknown
-        return found
+        op_types = op_list()
+        op_types.fusible_ops -= unknown
+        op_types.recomputable_ops -= unknown
+        return op_types
 
     op_list = partitioners.get_default_op_list
     monkeypatch.setattr(partitioners, "get_default_op_list", fewer)
@@ -133,7 +136,7 @@ def test_log_probabilities_are_not_saved_where_statistics_are_not_fused(
 
 
 @pytest.mark.parametrize("case", [norms(F32)["group"], norms(F32)["batch"], entropies(F32)["sum"]])
-def test_sizes_may_change(case: Case) -> None:
+def test_symbolic_sizes(case: Case) -> None:
     run, inputs = case
     again = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
     joint = Joint(run, inputs, dynamic=True)
@@ -168,7 +171,7 @@ WHOLE: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_what_gains_nothing_stays_whole(name: str) -> None:
+def test_unprofitable_ops_are_kept(name: str) -> None:
     run, inputs = WHOLE[name]
     assert Joint(run, inputs).changed == []
 
@@ -181,6 +184,44 @@ def test_the_parts_have_rules(check: Any, name: str) -> None:
         assert not [op for op in program.operations if isinstance(op, Extern)]
 
 
+@pytest.mark.parametrize("dim", [-1, 1])
+def test_softmax_is_not_saved_where_products_read_narrower_floats(dim: int) -> None:
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = (q @ k.transpose(-1, -2) * 0.3).float().softmax(dim)
+        return scores.to(v.dtype) @ v
+
+    inputs = drawn(4, 16, 8, dtype=BF16), drawn(4, 32, 8, dtype=BF16), drawn(4, 32, 8, dtype=BF16)
+    joint = split_by("split-softmax", run, inputs)
+    scores = 4 * 16 * 32
+    assert [n for n in joint.saved() if n >= 2 * scores] == [2 * scores] * 2
+
+
+def test_softmax_that_a_product_reads_stays_whole() -> None:
+    joint = Joint(lambda x, v: x.softmax(-1) @ v, (drawn(4, 16, 8), drawn(4, 8, 8)))
+    assert joint.changed == []
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("run", [F.relu, F.relu6, lambda x: F.leaky_relu(x, 0.3)])
+def test_conditions_are_saved_instead_of_activations(run: Any, dtype: torch.dtype) -> None:
+    edits = PassEdits().configured("split-thresholds", devices=frozenset({"cpu"}))
+    x = drawn(64, 9, dtype=dtype)
+    with torch.no_grad():
+        x[0, :3] = torch.tensor([0.0, 6.0, -0.0])
+    inputs = x, drawn(9, dtype=dtype)
+    joint = Joint(lambda x, b: run(x + b * 0).mean(1), inputs, edits=edits)
+    assert "split-thresholds" in joint.changed
+    compared(joint, inputs)
+    assert max(joint.saved()) == x.numel()
+
+
+def test_saving_conditions_depends_on_the_device(check: Any) -> None:
+    (target,) = check.targets.values()
+    assert SplitThresholds.of(check.targets).devices == frozenset()
+    saving = evolve(target, heuristics=evolve(target.heuristics, saved_conditions=True))
+    assert SplitThresholds.of({target.device: saving}).devices == {target.device}
+
+
 @pytest.mark.parametrize("shape", [(4, 9), (3, 1), (2, 0, 5)])
 def test_statistics_of_softmax(check: Any, shape: tuple[int, ...]) -> None:
     op = torch.ops.prims.prepare_softmax_online.default
@@ -188,15 +229,15 @@ def test_statistics_of_softmax(check: Any, shape: tuple[int, ...]) -> None:
     check(lambda x: op(x, 0), torch.randn(4, 9, dtype=F64))
 
 
-def test_recomputing_is_asked_for() -> None:
+def test_recomputing_is_optional() -> None:
     joint = Joint(*norms(F32)["layer"])
     assert joint.changed == ["split-norms"]
     assert prepare(joint.before, recomputing=False) == []
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])
-def test_rms_norm_as_devices_have_it(dtype: torch.dtype) -> None:
-    """On the CPU the op is taken apart before any graph holds it."""
+def test_rms_norm_as_on_devices(dtype: torch.dtype) -> None:
+    """On the CPU the op is decomposed before any graph contains it."""
     graph = Graph()
     with FakeTensorMode() as mode:
         fakes = [mode.from_tensor(torch.empty(3, 7, dtype=dtype)) for _ in range(2)]
@@ -212,9 +253,9 @@ def test_rms_norm_as_devices_have_it(dtype: torch.dtype) -> None:
     ), strict=True):  # fmt: skip
         node.meta["val"] = fake
     gm = GraphModule(torch.nn.Module(), graph)
-    given = [torch.randn(f.shape, dtype=dtype) for f in fakes]
-    want = gm(*given)
+    inputs = [torch.randn(f.shape, dtype=dtype) for f in fakes]
+    want = gm(*inputs)
     assert prepare(gm) == ["split-norms"]
     assert last.args[1] is not first
     tolerance = 1e-5 if dtype is F32 else 2e-2
-    torch.testing.assert_close(gm(*given), want, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(gm(*inputs), want, rtol=tolerance, atol=tolerance)

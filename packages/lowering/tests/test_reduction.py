@@ -1,4 +1,4 @@
-"""Folds, softmax, norms, scans and sorts against eager."""
+"""Reductions, softmax, norms, scans and sorts against eager."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ FOLDS = {
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("name", FOLDS)
-def test_fold(check, name: str, dtype: torch.dtype) -> None:
+def test_reductions(check, name: str, dtype: torch.dtype) -> None:
     fn = FOLDS[name]
     x = make(dtype, 4, 5, 6)
     try:
@@ -52,7 +52,7 @@ def test_fold(check, name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_folds_as_bool(check, dtype: torch.dtype) -> None:
+def test_reductions_to_bool(check, dtype: torch.dtype) -> None:
     x = make(dtype, 4, 5) / 4 if dtype.is_floating_point else make(dtype, 4, 5)
     check(lambda x: (x.sum(1, dtype=torch.bool), x.prod(1, dtype=torch.bool)), x)
 
@@ -96,7 +96,7 @@ def test_one_dim(check, name: str, dtype: torch.dtype) -> None:
         check(lambda x, d=dim: fn(x, d), x, externs=externs, **tolerance)
 
 
-def test_whole(check) -> None:
+def test_full_reductions(check) -> None:
     x = torch.randn(4, 5)
     check(
         lambda x: (
@@ -204,12 +204,12 @@ def test_symbolic(check) -> None:
     )
 
 
-def test_means_beside_a_variance_are_as_exact_as_eagers(check) -> None:
+def test_means_with_variance_are_as_accurate_as_eagers(check) -> None:
     x = torch.randn(5, 999).clamp(-3, 3) * 100
     x[:, -1] = -x[:, :-1].double().sum(1).float()
     (error,) = (torch.var_mean(x, 1)[1].double() - x.double().mean(1)).abs().max().reshape(1)
     program = check.lower(lambda x: torch.var_mean(x, 1), (x,))
     _, mean = run_loop(program, [x.numpy()])
-    mine = (torch.from_numpy(mean).double() - x.double().mean(1)).abs().max()
-    assert mine <= 2 * error + 1e-12
+    actual = (torch.from_numpy(mean).double() - x.double().mean(1)).abs().max()
+    assert actual <= 2 * error + 1e-12
     check(lambda x: torch.var_mean(x, 1), torch.randn(3, 0))

@@ -1,4 +1,4 @@
-"""Places of values among sorted ones."""
+"""Binary search for the positions of values in sorted sequences."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_search(check, dtype: torch.dtype, right: bool) -> None:
     check(f, values[0, 0], ordered)
 
 
-def test_search_among_values_of_another_type(check) -> None:
+def test_search_with_another_dtype(check) -> None:
     ordered = torch.linspace(-3, 3, 9)
     for values in (torch.randn(4, 5).bfloat16(), torch.randint(-4, 5, (7,)), torch.tensor(0.75)):
         check(torch.bucketize, values, ordered)
@@ -58,7 +58,7 @@ def test_search_of_a_number(check) -> None:
 
 
 @pytest.mark.parametrize("right", [False, True])
-def test_search_among_what_is_not_sorted(check, right: bool) -> None:
+def test_search_in_unsorted_sequences(check, right: bool) -> None:
     for count in (3, 8, 17, 100):
         ordered, values = torch.randn(2, count), torch.randn(2, 40)
         ordered[1, count // 2 :] = torch.nan
@@ -67,14 +67,14 @@ def test_search_among_what_is_not_sorted(check, right: bool) -> None:
         check(lambda o, v: torch.bucketize(v, o[0], right=right), ordered, values)
 
 
-def test_search_among_any_number_is_atens(check) -> None:
+def test_search_in_symbolic_sizes_is_left_to_aten(check) -> None:
     first, second = (torch.randn(4), torch.arange(5.0)), (torch.randn(6), torch.arange(9.0))
     check(torch.bucketize, *first, other=second, externs=("aten.bucketize.Tensor",))
 
 
 @pytest.mark.parametrize("invert", [False, True])
 @pytest.mark.parametrize(("dtype", "other"), [(torch.float32, None), (torch.int32, torch.float32)])
-def test_what_is_among_many_with_nan(dtype: torch.dtype, other: torch.dtype, invert: bool) -> None:
+def test_isin_of_many_values_with_nan(dtype: torch.dtype, other: torch.dtype, invert: bool) -> None:
     def f(x, tests):
         return torch.isin(x, tests, invert=invert)
 
@@ -85,5 +85,5 @@ def test_what_is_among_many_with_nan(dtype: torch.dtype, other: torch.dtype, inv
         if not other:
             x[0, :3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
         tests[: count // 2] = torch.nan
-        for given in (tests, torch.cat([tests, tests.new_tensor([torch.inf])])):
-            assert torch.equal(decomposed(x, given)(x, given), f(x, given))
+        for inputs in (tests, torch.cat([tests, tests.new_tensor([torch.inf])])):
+            assert torch.equal(decomposed(x, inputs)(x, inputs), f(x, inputs))

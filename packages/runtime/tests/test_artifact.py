@@ -13,7 +13,6 @@ from gyrator_runtime.artifact import (
     Artifact,
     ArtifactError,
     Library,
-    libraries_of,
     load_artifact,
     save_artifact,
 )
@@ -52,7 +51,7 @@ PROGRAM = """host.program 1 @main
 def stored(tmp_path, toolchain):
     cache = Cache(tmp_path / "c")
     builder = Builder(toolchain, cache, "plain")
-    libraries = libraries_of(builder.submit([UNIT]).built())
+    libraries = builder.submit([UNIT]).libraries()
     builder.close()
     plan = lower(parse(PROGRAM)).text()
     save_artifact(cache, KEY, Artifact("text", plan, libraries, '{"of": "me"}'))

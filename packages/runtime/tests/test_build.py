@@ -64,7 +64,7 @@ def build_kernels(units, toolchain, cache, isa):
     """Return the addresses of kernels, built by a builder of their own."""
     builder = Builder(toolchain, cache, isa)
     try:
-        return builder.submit(units).result()
+        return builder.submit(units).addresses()
     finally:
         builder.close()
 
@@ -94,24 +94,24 @@ def no_compiler():
 
 def test_builds_in_parallel_and_finds_symbols(tmp_path, toolchain):
     units = [fill(n) for n in range(5)]
-    found = build_kernels(units, toolchain, Cache(tmp_path / "c"), cpu_isa())
-    assert sorted(found) == [f"gy_fill{n}" for n in range(5)]
+    result = build_kernels(units, toolchain, Cache(tmp_path / "c"), cpu_isa())
+    assert sorted(result) == [f"gy_fill{n}" for n in range(5)]
     for n in range(5):
         out = torch.zeros(10)
-        assert call(found[f"gy_fill{n}"], out, 9) == 0
+        assert call(result[f"gy_fill{n}"], out, 9) == 0
         assert out.tolist() == [float(n)] * 9 + [0.0]
 
 
 def test_a_hit_runs_no_compiler(tmp_path, toolchain):
     cache = Cache(tmp_path / "c")
     first = Builder(toolchain, cache, "plain")
-    first.submit([fill(1)]).result()
+    first.submit([fill(1)]).addresses()
     broken = Toolchain(("/nonexistent/g++",), toolchain.version, toolchain.family)
     handle = Builder(broken, cache, "plain").submit([fill(1)])
     assert handle.done()
-    assert list(handle.result()) == ["gy_fill1"]
+    assert list(handle.addresses()) == ["gy_fill1"]
     renamed = HostUnit("another name", fill(1).text, fill(1).symbols)
-    assert list(Builder(broken, cache, "plain").submit([renamed]).result()) == ["gy_fill1"]
+    assert list(Builder(broken, cache, "plain").submit([renamed]).addresses()) == ["gy_fill1"]
     first.close()
 
 
@@ -165,14 +165,14 @@ def test_compiler_error_names_unit_and_last_lines(tmp_path, toolchain):
     bad = HostUnit("bad", "this is no C++", ("gy_bad",))
     builder = Builder(toolchain, Cache(tmp_path / "c"), "plain")
     with pytest.raises(BuildError) as caught:
-        builder.submit([fill(1), bad]).result()
+        builder.submit([fill(1), bad]).addresses()
     diagnostic = caught.value.diagnostic
     assert diagnostic.code == "GY-BUILD-002"
     assert "bad" in diagnostic.message
     assert any("error" in line for line in diagnostic.provenance)
     assert diagnostic.help
     assert list((tmp_path / "c" / "tmp").iterdir()) == []
-    assert list(builder.submit([fill(1)]).result()) == ["gy_fill1"]
+    assert list(builder.submit([fill(1)]).addresses()) == ["gy_fill1"]
     builder.close()
 
 
@@ -200,7 +200,7 @@ def test_killed_compiler(tmp_path):
 def test_hanging_compiler(tmp_path):
     builder = Builder(fake(tmp_path, "sleep 600"), Cache(tmp_path / "c"), "plain", timeout=0.3)
     with pytest.raises(BuildError) as caught:
-        builder.submit([fill(1)]).result()
+        builder.submit([fill(1)]).addresses()
     assert caught.value.diagnostic.code == "GY-BUILD-003"
     builder.close()
 
@@ -212,9 +212,9 @@ def test_compiler_on_a_full_disk_falls_back(tmp_path, toolchain):
         f'exec {toolchain.command[0]} "$@"'
     )
     with pytest.warns(GyratorWarning, match="GY-CACHE-002"):
-        found = build_kernels([fill(4)], fake(tmp_path, script), Cache(tmp_path / "c"), "plain")
+        result = build_kernels([fill(4)], fake(tmp_path, script), Cache(tmp_path / "c"), "plain")
     out = torch.zeros(1)
-    call(found["gy_fill4"], out, 1)
+    call(result["gy_fill4"], out, 1)
     assert out.item() == 4.0
 
 
@@ -235,9 +235,9 @@ def test_a_library_that_is_not_whole_is_not_mapped(tmp_path, toolchain):
     # The loader would map what there is, and die of the rest.
     data = whole_library(tmp_path, toolchain).read_bytes()
     part = tmp_path / "part.so"
-    for length in (0, 10, 64, 200, 4096, len(data) // 2, len(data) - 1):
+    for length in (0, 10, 64, 200, len(data) // 4, len(data) // 2, len(data) - 1):
         part.write_bytes(data[:length])
-        with pytest.raises(BuildError, match="not a whole library"):
+        with pytest.raises(BuildError, match="incomplete library"):
             load_library(part, ["gy_fill1"])
     part.write_bytes(data)
     assert load_library(part, ["gy_fill1"])["gy_fill1"]
@@ -272,7 +272,7 @@ def test_a_library_with_threads_goes_too(tmp_path, toolchain):
     unit = HostUnit("threads", THREADS, ("gy_threads",))
     for _ in range(20):
         builder = Builder(toolchain, Cache(tmp_path / "c"), cpu_isa())
-        address = builder.submit([unit]).result()["gy_threads"]
+        address = builder.submit([unit]).addresses()["gy_threads"]
         out = torch.zeros(64)
         call(address, out, 64)
         builder.close()
@@ -287,7 +287,7 @@ def test_a_running_call_keeps_its_library(tmp_path, toolchain, runner):
         "  usleep(300000);\n  ((float *)b[0])[0] = 7.0f;\n  return 0;\n}\n"
     )
     builder = Builder(toolchain, Cache(tmp_path / "c"), "plain")
-    address = builder.submit([HostUnit("slow", text, ("gy_slow",))]).result()["gy_slow"]
+    address = builder.submit([HostUnit("slow", text, ("gy_slow",))]).addresses()["gy_slow"]
     builder.close()
     plan = runner.plan(PlanProgram(1, 1, (Launch(address, (Buffer(0),), release_gil=True),)))
     out = torch.zeros(1)
@@ -336,10 +336,10 @@ def test_a_folder_in_which_nothing_may_run(tmp_path, toolchain, monkeypatch, mem
     library._warn_once.cache_clear()
     before = open_files()
     with pytest.warns(GyratorWarning, match="GY-CACHE-010") as caught:
-        found = [load_library(path, ["gy_fill1"]), load_library(other, ["gy_fill2"])]
+        result = [load_library(path, ["gy_fill1"]), load_library(other, ["gy_fill2"])]
     assert len(caught) == 1
     out = torch.zeros(2)
-    for number, addresses in enumerate(found, 1):
+    for number, addresses in enumerate(result, 1):
         call(addresses[f"gy_fill{number}"], out, number)
         assert out[0] == number
     assert open_files() == before
@@ -356,7 +356,7 @@ def once(folder: Path, first: str, toolchain: Toolchain) -> Toolchain:
     )
 
 
-CUT = '{0} "$@"; for last; do :; done; f=kernels.so; head -c 5000 $f > x; mv x $f; exit 0'
+CUT = '{0} "$@"; for last; do :; done; f=kernels.so; head -c 1000 $f > x; mv x $f; exit 0'
 
 
 @pytest.mark.parametrize(
@@ -371,9 +371,9 @@ CUT = '{0} "$@"; for last; do :; done; f=kernels.so; head -c 5000 $f > x; mv x $
 )
 def test_a_compiler_that_misbehaves_once(tmp_path, toolchain, first):
     odd = once(tmp_path, first.format(toolchain.command[0]), toolchain)
-    found = build_kernels([fill(1)], odd, Cache(tmp_path / "c"), "plain")
+    result = build_kernels([fill(1)], odd, Cache(tmp_path / "c"), "plain")
     out = torch.zeros(1)
-    call(found["gy_fill1"], out, 1)
+    call(result["gy_fill1"], out, 1)
     assert out.item() == 1.0
     assert list((tmp_path / "c" / "tmp").iterdir()) == []
 
@@ -396,10 +396,10 @@ def test_a_stored_library_that_does_not_load_is_built_again(tmp_path, toolchain)
     builder = Builder(toolchain, cache, "plain")
     cache.put(builder.key(fill(1)), {LIBRARY: b"not a library", "kernels.cpp": b""})
     with pytest.warns(GyratorWarning, match="GY-CACHE-001"):
-        assert list(builder.submit([fill(1)]).result()) == ["gy_fill1"]
+        assert list(builder.submit([fill(1)]).addresses()) == ["gy_fill1"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert list(builder.submit([fill(1)]).result()) == ["gy_fill1"]
+        assert list(builder.submit([fill(1)]).addresses()) == ["gy_fill1"]
     builder.close()
 
 
@@ -411,7 +411,7 @@ def test_a_compiler_that_hangs_is_given_up(tmp_path):
     for number in (1, 1, 2, 3):
         builder = Builder(toolchain, Cache(tmp_path / "c"), "plain", timeout=0.5)
         with pytest.raises(BuildError) as caught:
-            builder.submit([fill(number)]).result()
+            builder.submit([fill(number)]).addresses()
         assert caught.value.diagnostic.code == "GY-BUILD-003"
         builder.close()
     assert log.read_text() == "ran\n" * 2  # once for each of the first two units
@@ -430,7 +430,7 @@ assert not sys.flags.utf8_mode and sys.getfilesystemencoding() == "ascii"
 text = {"// Größe λ 数"!a} + chr(10) + {fill(1).text!r}
 cache = Cache(Path({str(tmp_path / "c")!r}))
 unit = HostUnit("u", text, ("gy_fill1",))
-Builder(find_toolchain(os.environ), cache, "plain").submit([unit]).result()
+Builder(find_toolchain(os.environ), cache, "plain").submit([unit]).addresses()
 """
     plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **plain})
@@ -451,15 +451,15 @@ def test_a_compiler_for_another_machine(tmp_path):
         find_cross_toolchain(name, other)
     assert "GYRATOR_CXX_ACME" in str(caught.value)
     usual = find_toolchain(other)
-    given = {**other, "GYRATOR_CXX_ACME": f"{usual.command[0]} -m64"}
-    found = find_cross_toolchain(name, given)
-    assert found.foreign and found.machine == name and found.command[1:] == ("-m64",)
-    assert found.identity != usual.identity
+    inputs = {**other, "GYRATOR_CXX_ACME": f"{usual.command[0]} -m64"}
+    result = find_cross_toolchain(name, inputs)
+    assert result.foreign and result.machine == name and result.command[1:] == ("-m64",)
+    assert result.identity != usual.identity
     own = find_cross_toolchain(platform.machine(), other)
     assert own == usual and not own.foreign
     # it is built, not loaded: what it holds is not for this process
     unit = HostUnit("u", 'extern "C" long gy_x() { return 1; }', ("gy_missing",))
-    (built,) = Builder(found, Cache(tmp_path), "plain").submit([unit]).built()
+    (built,) = Builder(result, Cache(tmp_path), "plain").submit([unit]).built()
     assert built.library.stat().st_size
 
 
@@ -473,9 +473,9 @@ def test_no_compiler(tmp_path, monkeypatch):
 
 
 def test_cxx_and_its_arguments(tmp_path, toolchain):
-    found = find_toolchain({"PATH": os.environ["PATH"], "CXX": f"{toolchain.command[0]} -m64"})
-    assert found.command == (toolchain.command[0], "-m64")
-    assert found.identity != toolchain.identity
+    result = find_toolchain({"PATH": os.environ["PATH"], "CXX": f"{toolchain.command[0]} -m64"})
+    assert result.command == (toolchain.command[0], "-m64")
+    assert result.identity != toolchain.identity
     broken = compiler_script(tmp_path, "exit 1")
     with pytest.raises(ToolchainError):
         find_toolchain({"CXX": broken, "PATH": os.environ["PATH"]})
@@ -509,10 +509,10 @@ def test_the_packaged_compiler_comes_last(tmp_path, monkeypatch):
     with pytest.raises(ToolchainError, match=r"tried nothing\)"):
         find_toolchain({"PATH": str(tmp_path / "none"), "CXX": "nothing"})
     assert not log.exists()
-    found = find_toolchain({"PATH": str(tmp_path / "none")}, Cache(tmp_path / "c"))
-    assert (found.command[0], found.family, found.packaged) == (str(zig), "clang", True)
-    assert found.command[1] == "c++"
-    assert not found.threads
+    result = find_toolchain({"PATH": str(tmp_path / "none")}, Cache(tmp_path / "c"))
+    assert (result.command[0], result.family, result.packaged) == (str(zig), "clang", True)
+    assert result.command[1] == "c++"
+    assert not result.threads
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the target's name is Linux's")
@@ -532,7 +532,7 @@ def test_the_packaged_compiler_leaves_nothing_behind(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("cxx", ['g++ "-O2', "'"])
 def test_cxx_that_is_no_command_line(cxx):
-    with pytest.raises(ToolchainError, match="CXX is no command line"):
+    with pytest.raises(ToolchainError, match="CXX is not a command line"):
         find_toolchain({"CXX": cxx, "PATH": os.environ["PATH"]})
 
 
@@ -579,9 +579,9 @@ def test_version_is_asked_once(tmp_path):
     script = compiler_script(tmp_path, f"echo asked >> {log}\necho 'clang version 1.2.3'")
     env = {"CXX": script, "PATH": os.environ["PATH"]}
     for _ in range(3):
-        found = find_toolchain(env, Cache(tmp_path / "c"))
-        assert (found.family, found.version) == ("clang", "clang version 1.2.3")
-        assert not found.threads
+        result = find_toolchain(env, Cache(tmp_path / "c"))
+        assert (result.family, result.version) == ("clang", "clang version 1.2.3")
+        assert not result.threads
     assert log.read_text() == "asked\n"
 
 
@@ -592,7 +592,7 @@ def test_submit_does_not_wait(tmp_path, toolchain):
     handle = builder.submit([fill(1)])
     assert not handle.done()
     gate.touch()
-    assert list(handle.result()) == ["gy_fill1"]
+    assert list(handle.addresses()) == ["gy_fill1"]
     assert handle.done()
     builder.close()
 
@@ -602,12 +602,12 @@ def test_what_is_built_in_time_can_be_had_without_the_rest(tmp_path, toolchain):
     script = f'while [ ! -e {gate} ]; do sleep 0.02; done; exec {toolchain.command[0]} "$@"'
     builder = Builder(fake(tmp_path, script), Cache(tmp_path / "c"), "plain", jobs=1)
     gate.touch()
-    builder.submit([fill(1)]).result()
+    builder.submit([fill(1)]).addresses()
     gate.unlink()
 
     handle = builder.submit([fill(n) for n in (1, 2, 3)])
     assert list(handle.within(0.1)) == ["gy_fill1"]
-    assert list(handle.only({"gy_fill1"}).result()) == ["gy_fill1"]
+    assert list(handle.only({"gy_fill1"}).addresses()) == ["gy_fill1"]
     gate.touch()
     assert sorted(handle.within(60)) == ["gy_fill1", "gy_fill2"]  # the third was given up
     builder.close()
@@ -630,7 +630,7 @@ cache = Cache(Path({str(tmp_path / "c")!r}))
 builder = Builder(Toolchain(({script!r},), "1", "gcc"), cache, "plain")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
-    builder.submit([HostUnit("u", "int x;", ("gy_x",))]).result()
+    builder.submit([HostUnit("u", "int x;", ("gy_x",))]).addresses()
 except KeyboardInterrupt:
     sys.exit(33)
 """
@@ -651,9 +651,9 @@ except KeyboardInterrupt:
 def _build_in_process(root, script, barrier, queue):
     barrier.wait(60)
     toolchain = Toolchain((script,), "counting", "gcc")
-    found = build_kernels([fill(6)], toolchain, Cache(root), "plain")
+    result = build_kernels([fill(6)], toolchain, Cache(root), "plain")
     out = torch.zeros(1)
-    call(found["gy_fill6"], out, 1)
+    call(result["gy_fill6"], out, 1)
     queue.put(out.item())
 
 
@@ -677,9 +677,9 @@ def test_two_processes_compile_a_unit_once(tmp_path, toolchain):
 def test_fork(tmp_path, toolchain, shared_cache):
     cache = Cache(tmp_path / "c")
     builder = Builder(toolchain, cache, "plain")
-    found = builder.submit([fill(1)]).result()
+    result = builder.submit([fill(1)]).addresses()
     runner = load_runner(shared_cache, toolchain)
-    launch = Launch(found["gy_fill1"], (Buffer(0),), (4,))
+    launch = Launch(result["gy_fill1"], (Buffer(0),), (4,))
     plan = runner.plan(PlanProgram(1, 1, (launch,)))
     gate = tmp_path / "gate"
     script = f'while [ ! -e {gate} ]; do sleep 0.02; done; exec {toolchain.command[0]} "$@"'
@@ -693,15 +693,15 @@ def test_fork(tmp_path, toolchain, shared_cache):
         try:
             out = torch.zeros(4)
             plan(out)  # loaded code and plans still work
-            fresh = builder.submit([fill(3)]).result()  # so does building
+            fresh = builder.submit([fill(3)]).addresses()  # so does building
             gate.touch()
-            waited = pending.result()  # and what the parent has not finished
+            waited = pending.addresses()  # and what the parent has not finished
             good = out.sum() == 4 and list(fresh) == ["gy_fill3"] and list(waited) == ["gy_fill2"]
             status = 0 if good else 2
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert list(pending.result()) == ["gy_fill2"]
+    assert list(pending.addresses()) == ["gy_fill2"]
     builder.close()
     slow.close()
 
@@ -749,17 +749,17 @@ def test_fork_after_threads_have_run(tmp_path, toolchain, runner):
 
 def test_many_threads_use_one_builder(tmp_path, toolchain):
     builder = Builder(toolchain, Cache(tmp_path / "c"), "plain")
-    found = []
+    result = []
     threads = [
-        threading.Thread(target=lambda: found.append(builder.submit([fill(8)]).result()))
+        threading.Thread(target=lambda: result.append(builder.submit([fill(8)]).addresses()))
         for _ in range(4)
     ]
     for t in threads:
         t.start()
     for t in threads:
         t.join()
-    assert len(found) == 4
-    assert all(list(f) == ["gy_fill8"] for f in found)
+    assert len(result) == 4
+    assert all(list(f) == ["gy_fill8"] for f in result)
     builder.close()
 
 
@@ -802,5 +802,5 @@ def test_a_runner_cut_short_is_not_stored(tmp_path, toolchain):
 
 def test_runner_from_the_cache_needs_neither(shared_cache, toolchain):
     load_runner(shared_cache, toolchain)
-    gone = Toolchain(("/nonexistent/g++",), toolchain.version, toolchain.family)
-    assert load_runner(shared_cache, gone).name == "native"
+    missing = Toolchain(("/nonexistent/g++",), toolchain.version, toolchain.family)
+    assert load_runner(shared_cache, missing).name == "native"

@@ -380,9 +380,9 @@ def test_prune_sweeps_what_dead_writers_left(tmp_path):
     child.start()
     child.join(60)
     assert len(list((tmp_path / "c" / "tmp").iterdir())) == 1
-    with cache.scratch() as mine:
+    with cache.scratch() as own_folder:
         cache.prune()
-        assert list((tmp_path / "c" / "tmp").iterdir()) == [mine]
+        assert list((tmp_path / "c" / "tmp").iterdir()) == [own_folder]
 
 
 def _die_while_writing(root, delay):
@@ -471,16 +471,16 @@ def test_kill_9_of_a_builder_blocks_nobody(tmp_path):
 
 def test_a_holder_that_never_ends_is_waited_for_only_so_long(tmp_path):
     root = tmp_path / "c"
-    held, done = threading.Event(), threading.Event()
+    lock_held, done = threading.Event(), threading.Event()
 
     def slow(folder):
-        held.set()
+        lock_held.set()
         done.wait(60)
         (folder / "a").write_bytes(b"slow")
 
     holder = threading.Thread(target=lambda: Cache(root).get_or_build(KEY, slow))
     holder.start()
-    held.wait(60)
+    lock_held.wait(60)
     entry = Cache(root, lock_timeout=0.2).get_or_build(
         KEY, lambda folder: (folder / "a").write_bytes(b"quick") and None
     )
@@ -492,16 +492,16 @@ def test_a_holder_that_never_ends_is_waited_for_only_so_long(tmp_path):
 
 def test_fork_while_a_thread_builds(tmp_path):
     cache = Cache(tmp_path / "c")
-    held = threading.Event()
+    lock_held = threading.Event()
 
     def slow(folder):
-        held.set()
+        lock_held.set()
         time.sleep(0.5)
         (folder / "a").write_bytes(b"parent")
 
     holder = threading.Thread(target=lambda: cache.get_or_build(KEY, slow))
     holder.start()
-    held.wait(60)
+    lock_held.wait(60)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()

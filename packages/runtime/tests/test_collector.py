@@ -36,6 +36,20 @@ def test_new_cycles_are_collected_and_old_ones_wait() -> None:
     assert old() is None
 
 
+def test_a_block_brings_no_full_collection_nearer() -> None:
+    retained = []
+    with only_new_objects():
+        while gc.get_count()[2] <= gc.get_threshold()[2]:  # a full collection is due
+            retained.append(Node())
+    assert gc.get_count()[2] == 0
+
+
+def test_what_died_last_in_a_block_is_collected_at_its_end() -> None:
+    with only_new_objects():
+        dead = weakref.ref(Node())
+    assert dead() is None
+
+
 def test_everything_is_looked_at_again_afterwards_even_if_it_fails() -> None:
     def fail() -> None:
         with only_new_objects():

@@ -35,11 +35,11 @@ def test_levels_of_other_machines(monkeypatch, machine, levels, best):
 
 
 def test_isa_agrees_with_torch_and_obeys_the_override():
-    found = cpu_isa()
-    assert found in ISA_LEVELS
+    result = cpu_isa()
+    assert result in ISA_LEVELS
     capability = torch.backends.cpu.get_cpu_capability()
     torchs = {"AVX512": "avx512", "AVX2": "avx2"}.get(capability, "plain")
-    assert ISA_LEVELS.index(found) >= ISA_LEVELS.index(torchs)
+    assert ISA_LEVELS.index(result) >= ISA_LEVELS.index(torchs)
     assert cpu_isa("plain") == "plain"
     assert CpuDevice("plain").properties().arch == "plain"
     with pytest.raises(DeviceError) as caught:
@@ -66,8 +66,10 @@ def test_isa_of_flags(monkeypatch, flags, isa):
 
 def test_without_proc_cpuinfo_torch_decides(monkeypatch):
     monkeypatch.setattr(module, "cpu_flags", frozenset)
-    for said, isa in (("AVX512", "avx512"), ("AVX2", "avx2"), ("DEFAULT", "plain")):
-        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda said=said: said)
+    for capability, isa in (("AVX512", "avx512"), ("AVX2", "avx2"), ("DEFAULT", "plain")):
+        monkeypatch.setattr(
+            torch.backends.cpu, "get_cpu_capability", lambda capability=capability: capability
+        )
         assert cpu_isa() == isa
 
 
@@ -87,8 +89,8 @@ def test_cpu_facts():
 
 def test_cpu_allocator(monkeypatch):
     for _ in range(2):
-        made = CpuDevice().allocator()((2, 3), (1, 2), torch.float64)
-        assert (made.shape, made.stride(), made.dtype) == ((2, 3), (1, 2), torch.float64)
+        result = CpuDevice().allocator()((2, 3), (1, 2), torch.float64)
+        assert (result.shape, result.stride(), result.dtype) == ((2, 3), (1, 2), torch.float64)
         monkeypatch.setattr(module, "_guards", lambda: None)
 
 
@@ -158,9 +160,9 @@ class Torch:
 @pytest.fixture
 def torch_module(monkeypatch):
     """Stand in for torch's module of a device that captures."""
-    found = Torch()
-    monkeypatch.setattr(torch, "get_device_module", lambda kind: found)
-    return found
+    result = Torch()
+    monkeypatch.setattr(torch, "get_device_module", lambda kind: result)
+    return result
 
 
 @pytest.fixture
@@ -192,8 +194,8 @@ def test_each_device_is_captured_on_a_stream_of_its_own(torch_module, device):
 
 def test_devices_of_one_type_share_a_capturing_stream(torch_module, device):
     streams = []
-    for made in (device, AcceleratorDevice(device._facts)):
-        made.capture(lambda: streams.append(torch_module.current))
+    for result in (device, AcceleratorDevice(device._facts)):
+        result.capture(lambda: streams.append(torch_module.current))
         torch_module.current = Queue(0, "caller's")
     assert [s.name for s in streams] == ["capture's"] * 4 and len(set(map(id, streams))) == 1
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gyrator_runtime.device import CpuDevice
-from gyrator_runtime.graphs import MOST_ATTEMPTS, MOST_RECORDINGS, GraphMemory, GraphReplay
+from gyrator_runtime.graphs import MAX_ATTEMPTS, MAX_RECORDINGS, GraphMemory, GraphReplay
 from gyrator_runtime.warn import GyratorWarning
 
 
@@ -32,14 +32,14 @@ class Recorder(CpuDevice):
         assert not warm
         self.captures += 1
         run()
-        kept = self.results.pop()
-        given = inspect.getclosurevars(run).nonlocals["given"]
+        retained = self.results.pop()
+        arguments = inspect.getclosurevars(run).nonlocals["arguments"]
 
         def replay():
             self.replays += 1
-            given[:] = [unheld(value) for value in given]
+            arguments[:] = [unheld(value) for value in arguments]
             run()
-            for old, new in zip(kept, self.results.pop(), strict=True):
+            for old, new in zip(retained, self.results.pop(), strict=True):
                 if old is not new:
                     old.copy_(new)
 
@@ -58,11 +58,11 @@ def build(function, mutated=(), memory=None):
     device = Recorder(results)
 
     def run(*args):
-        given = list(args)
-        found = replay(given)
-        assert not given
+        inputs = list(args)
+        result = replay(inputs)
+        assert not inputs
         results.clear()
-        return found
+        return result
 
     replay = GraphReplay(plan, device, frozenset(mutated), 0, memory or GraphMemory())
     run.replay = replay
@@ -72,16 +72,16 @@ def build(function, mutated=(), memory=None):
 def test_results_of_two_calls_are_apart():
     run, device = build(lambda x, w: (x * w, x + w))
     x, w = torch.randn(5), torch.randn(5)
-    held = []
+    pairs = []
     for _ in range(12):
         x.normal_()
         got = run(x, w)
         want = x * w, x + w
         assert all(map(torch.equal, got, want))
-        held.append((got, want))
-    for got, want in held:
+        pairs.append((got, want))
+    for got, want in pairs:
         assert all(map(torch.equal, got, want))
-    assert device.captures == MOST_RECORDINGS
+    assert device.captures == MAX_RECORDINGS
 
 
 def test_results_that_nobody_holds_are_written_again():
@@ -159,8 +159,8 @@ def test_what_cannot_be_captured_runs_as_it_is(kind, monkeypatch):
     with expected:
         for _ in range(4):
             x.normal_()
-            found = run(x, *more)
-            assert torch.equal(found[kind == "view"], x + 1)
+            result = run(x, *more)
+            assert torch.equal(result[kind == "view"], x + 1)
     assert device.captures == (kind != "number") and device.replays == 0
 
 
@@ -171,7 +171,7 @@ def test_recording_is_bounded():
         xs[k] = torch.randn(2)
         run(*xs)
         run(*xs)
-    assert device.captures <= MOST_ATTEMPTS
+    assert device.captures <= MAX_ATTEMPTS
 
 
 def test_a_graph_waits_for_results_of_later_ones_in_its_pool():
@@ -182,13 +182,13 @@ def test_a_graph_waits_for_results_of_later_ones_in_its_pool():
     for run in (first, first, second, second):
         run(x)
     assert (one.captures, two.captures) == (1, 1)
-    held = second(x)
+    results = second(x)
     for _ in range(3):
         assert torch.equal(first(x)[0], x * 2)  # the one recorded now is later than what is held
     assert (one.captures, two.captures) == (2, 1)
     again = [first(x) for _ in range(2)]
-    assert torch.equal(held[0], again[0][0]) and one.captures == 3
-    del held, again
+    assert torch.equal(results[0], again[0][0]) and one.captures == 3
+    del results, again
     replays = one.replays
     first(x)
     assert (one.captures, one.replays) == (3, replays + 1)
@@ -200,12 +200,12 @@ def test_results_outlive_their_graph():
     x = torch.randn(5)
     for run in (first, first, second, second):
         run(x)
-    held = second(x)
+    results = second(x)
     second.replay._forget()
     for _ in range(2):
         first(x)
     assert one.captures == 2
-    del held
+    del results
     replays = one.replays
     first(x)
     assert (one.captures, one.replays) == (2, replays + 1)
@@ -215,14 +215,14 @@ def test_results_of_other_graphs_are_used_where_they_are():
     memory = GraphMemory()
     (first, one), (second, two) = (build(lambda x: (x * 2,), memory=memory) for _ in range(2))
     x = torch.randn(5)
-    held = []
+    pairs = []
     for _ in range(8):
         x.normal_()
         (y,) = second(*first(x))
-        held = [*held[-1:], (y, x * 4)]
-        assert all(torch.equal(a, b) for a, b in held)
+        pairs = [*pairs[-1:], (y, x * 4)]
+        assert all(torch.equal(a, b) for a, b in pairs)
     assert second.replay._moving == set()
-    assert one.captures <= MOST_RECORDINGS and two.captures <= MOST_RECORDINGS
+    assert one.captures <= MAX_RECORDINGS and two.captures <= MAX_RECORDINGS
     assert two.replays
 
 
@@ -253,9 +253,9 @@ def test_a_pool_without_graphs_is_left(monkeypatch):
     x = torch.randn(3)
     for run in (first, second):
         run(x)
-    held = first(x)
+    results = first(x)
     first.replay._forget()
     assert torch.equal(second(x)[0], x * 2)
     assert torch.equal(first(x)[0], x * 2)
     a, b, c = (h["pool"] for h in handles)
-    assert a is not b and b is c and torch.equal(held[0], x * 2)
+    assert a is not b and b is c and torch.equal(results[0], x * 2)

@@ -26,14 +26,14 @@ def test_every_dtype_has_its_torch_twin():
     ("size", "stride"), [((), ()), ((0,), (1,)), ((2, 3), (1, 2)), ((4, 1), (7, 9))]
 )
 def test_allocators(dtype, size, stride):
-    made = empty(size, stride, dtype, "cpu")
-    assert (tuple(made.shape), made.stride(), made.dtype) == (size, stride, dtype)
+    result = empty(size, stride, dtype, "cpu")
+    assert (tuple(result.shape), result.stride(), result.dtype) == (size, stride, dtype)
 
 
 def test_allocators_elsewhere():
-    made = empty((2, 3), (3, 1), torch.float32, "meta")
-    assert made.device.type == "meta"
-    assert made.stride() == (3, 1)
+    result = empty((2, 3), (3, 1), torch.float32, "meta")
+    assert result.device.type == "meta"
+    assert result.stride() == (3, 1)
 
 
 def test_pool_and_what_lies_in_it():
@@ -111,7 +111,7 @@ def arguments(name):
     op, variant = name.split(".")[1:]
     a, b = torch.rand(2, 3, 4) + 1, torch.rand(2, 4, 5)
     bias = torch.rand(2, 3, 5)
-    made = {
+    result = {
         "mm": (a[0], b[0]),
         "bmm": (a, b),
         "addmm": (bias[0], a[0], b[0]),
@@ -136,7 +136,7 @@ def arguments(name):
     }
     if op in {"asin", "acos", "atanh", "erfinv"}:
         return (a - 1,)
-    return made.get(op, (a,))
+    return result.get(op, (a,))
 
 
 def plain(name):

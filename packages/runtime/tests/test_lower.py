@@ -88,11 +88,11 @@ def test_sizes_of_a_program(runner, kernels):
     return (s0), (s1), (s2), (min(s0, u0)), (s3), (s4), (s5)
 """
     for rows, u in ((6, 4), (3, 8), (5, 3), (6, 8)):
-        found = run(runner, kernels, text, torch.zeros(rows, 5), torch.tensor(u))
+        result = run(runner, kernels, text, torch.zeros(rows, 5), torch.tensor(u))
         chosen = rows // 2 if rows % 2 == 0 else -rows
         guarded = 8 // (u - 3) if u == 4 or (u > 7 and rows < 4) else 0
         want = (rows, 5, max(rows, u, 4), min(rows, u), chosen, guarded, rows**2 - u % 3)
-        assert found == want
+        assert result == want
     with pytest.raises(RuntimeError, match="too many"):
         run(runner, kernels, text, torch.zeros(1, 1), torch.tensor(9))
 
@@ -166,10 +166,10 @@ def test_partitions_may_be_replayed(runner, kernels):
       extern aten.sin.default (y) -> (b) out aten.sin.out names (out)
       return b
 """
-    made, replayed = [], []
+    result, replayed = [], []
 
     def device_graph(name, plan):
-        made.append(name)
+        result.append(name)
 
         def replay(args):
             replayed.append(len(args))
@@ -182,7 +182,7 @@ def test_partitions_may_be_replayed(runner, kernels):
         a, b = run(runner, kernels, text, x, device_graph=graph)
         assert torch.equal(a, x.sin())
         assert torch.equal(b, x.sin().sin())
-    assert (made, replayed) == (["part"], [1, 1])
+    assert (result, replayed) == (["part"], [1, 1])
 
 
 def test_contexts(runner, kernels):
@@ -248,5 +248,5 @@ def test_names_that_are_not_what_they_should_be():
     assert host.typed("float16") is torch.float16
     assert host.typed("strided") is torch.strided
     assert host.typed("channels_last") is torch.channels_last
-    with pytest.raises(TypeError, match=r"torch\.randn is no dtype"):
+    with pytest.raises(TypeError, match=r"torch\.randn is not a dtype"):
         host.typed("randn")

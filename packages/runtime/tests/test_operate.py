@@ -36,11 +36,11 @@ def product(target: str, dtype: str, shapes, numbers, transposed: bool) -> str:
         lines += [f"    v{name} = view {name} as {form} offset 1", f"    free {name}"]
     out = (*shapes[-2][:-1], shapes[-1][-1])
     lines.append(f"    b = allocate {dtype}{list(out)} strides {list(row_major(out))} on cpu")
-    given = ", ".join("v" + n for n in names)
+    inputs = ", ".join("v" + n for n in names)
     more = ", ".join(f"{k}={v}" for k, v in numbers.items())
     more = f" with {{{more}}}" if more else ""
     plain = target.replace(".out", ".default")
-    lines.append(f"    extern {plain} ({given}){more} -> (b) out {target} names (out)")
+    lines.append(f"    extern {plain} ({inputs}){more} -> (b) out {target} names (out)")
     return "\n".join([*lines, "    return b", ""])
 
 
@@ -63,8 +63,8 @@ def test_products_of_views(runner, target, dtype, transposed):
         views[-1] = flat[-1][1:].reshape((*last[:-2], last[-1], last[-2])).transpose(-1, -2)
     want = getattr(torch, target.split(".")[1])(*views, **numbers)
     text = product(target, dtype, shapes, numbers, transposed)
-    (found,) = run(runner, text, *flat)
-    assert torch.equal(found, want)
+    (result,) = run(runner, text, *flat)
+    assert torch.equal(result, want)
     # The same bytes behind another element type: the views are made from addresses.
     (again,) = run(runner, text, *(x.view(torch.uint8) for x in flat))
     assert torch.equal(again, want)
@@ -169,9 +169,9 @@ def test_sizes_and_offsets_that_are_not_constant(runner):
 """
     for n, k in ((1, 2), (3, 4), (0, 3), (2, 1)):
         x, w = torch.randn(1 + (n + 2) * k), torch.randn(k, 5)
-        (found, view) = run(runner, text, x, w, n, k)
+        (result, view) = run(runner, text, x, w, n, k)
         want = x[1 + 2 * k :].reshape(n, k)
-        assert torch.equal(found, want @ w)
+        assert torch.equal(result, want @ w)
         assert torch.equal(view, want)
 
 

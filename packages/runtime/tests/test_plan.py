@@ -562,9 +562,9 @@ def test_tensors_from_outside_conform_or_are_replaced(runner):
     n = SizeArg(1)
     layout = Layout((n, 4), (4, 1), torch.float32)
 
-    def mended(given, sizes):
+    def mended(inputs, sizes):
         shape, strides = sizes[:2], sizes[2:]
-        return conform(given, shape, strides, torch.float32, torch.device("cpu"), ALL, "x", "f")
+        return conform(inputs, shape, strides, torch.float32, torch.device("cpu"), ALL, "x", "f")
 
     steps = (Conform(0, mended, layout, torch.device("cpu")), Return((Reg(0),)))
     plan = runner.plan(PlanProgram(2, 2, steps))
@@ -575,9 +575,9 @@ def test_tensors_from_outside_conform_or_are_replaced(runner):
     assert empty.stride() == (1, 9)
     lazy = torch.complex(x, x).conj().imag
     for odd in (torch.randn(4, 3).t(), x.double(), lazy, x._neg_view(), x[:, :1].expand(3, 4)):
-        (made,) = plan(odd, 3)
-        assert (made.stride(), made.dtype, made.is_neg()) == ((4, 1), torch.float32, False)
-        torch.testing.assert_close(made, odd.float().resolve_neg().contiguous())
+        (result,) = plan(odd, 3)
+        assert (result.stride(), result.dtype, result.is_neg()) == ((4, 1), torch.float32, False)
+        torch.testing.assert_close(result, odd.float().resolve_neg().contiguous())
     for bad in (torch.randn(4, 4), torch.randn(3), None, torch.randn(3, 4).to_sparse()[0]):
         with pytest.raises(LayoutError, match="GY-RUNTIME-091: f returned"):
             plan(bad, 3)
@@ -590,8 +590,8 @@ def test_tensors_get_storage_of_their_own(runner):
     assert [r is x for r, x in zip(plan(a, b, c, b[:0].clone()), (a, b, c), strict=True)] == [
         True
     ] * 3
-    for given in ((a, a[1:], c, c), (c[1:], b, c, c), (a, b, b.view(2, 2), a)):
-        first, second, third = plan(*given)
-        assert third is given[2]
+    for inputs in ((a, a[1:], c, c), (c[1:], b, c, c), (a, b, b.view(2, 2), a)):
+        first, second, third = plan(*inputs)
+        assert third is inputs[2]
         assert len({t.untyped_storage()._cdata for t in (first, second, third)}) == 3
-        torch.testing.assert_close((first, second), given[:2])
+        torch.testing.assert_close((first, second), inputs[:2])

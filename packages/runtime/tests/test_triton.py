@@ -110,11 +110,11 @@ def library(tmp_path_factory, toolchain) -> Path:
 @pytest.fixture
 def driver(library, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
-    found = open_driver(evolve(NVIDIA, library=str(library), torch_library=str(library)))
-    ctypes.memset(_address(found, "gy_log"), 0, 512)
+    result = open_driver(evolve(NVIDIA, library=str(library), torch_library=str(library)))
+    ctypes.memset(_address(result, "gy_log"), 0, 512)
     for flag in ("gy_fail", "gy_lost"):
-        ctypes.c_int.in_dll(found.library, flag).value = 0
-    yield found
+        ctypes.c_int.in_dll(result.library, flag).value = 0
+    yield result
     gc.collect()  # kernels are unloaded while nothing has to be waited for
 
 
@@ -165,19 +165,19 @@ def test_a_thread_new_to_the_device_enters_its_context(runner, driver, monkeypat
 
 
 def test_other_arguments_get_a_build_that_assumes_nothing(runner, driver, monkeypatch):
-    asked = []
+    requests = []
 
     def compile_again(job):
-        asked.append(job.arguments)
+        requests.append(job.arguments)
         return Facts(name="k0", threads=128, shared=0), b"B general"
 
     monkeypatch.setattr("gyrator_runtime.triton.launch.compile_alone", compile_again)
     plan = _plan(runner, DeviceKernel(driver, BINARY))
     x, y = torch.zeros(33), torch.zeros(33)
-    for given in ((x[1:17], y, 16), (x, y, 33)):
-        plan(*given)
+    for inputs in ((x[1:17], y, 16), (x, y, 33)):
+        plan(*inputs)
         assert _log(driver)[0] == 1100 + ord("B")
-    assert asked == [(("x", "*fp32", 1), ("y", "*fp32", 1), ("s0", "i32", 1))]
+    assert requests == [(("x", "*fp32", 1), ("y", "*fp32", 1), ("s0", "i32", 1))]
     plan(x, y, 32)
     assert _log(driver)[0] == 1100 + ord("A")
 
@@ -219,9 +219,9 @@ def test_a_grid_is_a_formula_of_the_sizes():
 
 @pytest.fixture(scope="module")
 def pool():
-    made = WorkerPool(1)
-    yield made
-    made.close()
+    result = WorkerPool(1)
+    yield result
+    result.close()
 
 
 def test_units_are_compiled_once_and_stored(tmp_path, shared_cache, driver, monkeypatch):
@@ -301,9 +301,9 @@ def test_a_worker_that_dies_is_replaced(tmp_path, pool):
 
 
 def _children(word: str) -> list[str]:
-    mine = str(os.getpid())
+    actual = str(os.getpid())
     listed = subprocess.run(
-        ("ps", "-o", "args=", "--ppid", mine), capture_output=True, text=True, check=False
+        ("ps", "-o", "args=", "--ppid", actual), capture_output=True, text=True, check=False
     )
     return [line for line in listed.stdout.splitlines() if word in line]
 

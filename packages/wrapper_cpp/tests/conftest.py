@@ -94,7 +94,7 @@ class Built:
 
     def tensor(self, array: np.ndarray) -> int:
         """Make a tensor of the double with a copy of an array."""
-        made = ctypes.c_void_p()
+        result = ctypes.c_void_p()
         sizes = (ctypes.c_int64 * array.ndim)(*array.shape)
         dense = np.ascontiguousarray(array)
         steps = [s // array.itemsize for s in dense.strides] if array.ndim else []
@@ -102,22 +102,22 @@ class Built:
         code = CODES[array.dtype.type]
         make = self.library.aoti_torch_empty_strided
         rank = ctypes.c_int64(array.ndim)
-        assert make(rank, sizes, strides, code, 0, 0, ctypes.byref(made)) == 0
-        ctypes.memmove(self._data(made.value), dense.ctypes.data, array.nbytes)
-        return made.value
+        assert make(rank, sizes, strides, code, 0, 0, ctypes.byref(result)) == 0
+        ctypes.memmove(self._data(result.value), dense.ctypes.data, array.nbytes)
+        return result.value
 
     def _data(self, handle: int) -> int:
-        found = ctypes.c_void_p()
+        actual = ctypes.c_void_p()
         assert (
-            self.library.aoti_torch_get_data_ptr(ctypes.c_void_p(handle), ctypes.byref(found)) == 0
+            self.library.aoti_torch_get_data_ptr(ctypes.c_void_p(handle), ctypes.byref(actual)) == 0
         )
-        return found.value
+        return actual.value
 
     def _int(self, function: str, handle: int, *args: ctypes.c_int64, kind=ctypes.c_int64) -> int:
-        found = kind()
+        actual = kind()
         call = getattr(self.library, function)
-        assert call(ctypes.c_void_p(handle), *args, ctypes.byref(found)) == 0
-        return found.value
+        assert call(ctypes.c_void_p(handle), *args, ctypes.byref(actual)) == 0
+        return actual.value
 
     def array(self, handle: int) -> np.ndarray:
         """Copy a tensor of the double out, and delete it."""
@@ -128,14 +128,14 @@ class Built:
         steps = [self._int("aoti_torch_get_stride", handle, d) * dtype.itemsize for d in axes]
         span = dtype.itemsize + sum((n - 1) * s for n, s in zip(sizes, steps, strict=True))
         raw = ctypes.string_at(self._data(handle), 0 if 0 in sizes else span)
-        made = np.ndarray(sizes, dtype, raw, strides=steps).copy()
+        result = np.ndarray(sizes, dtype, raw, strides=steps).copy()
         self.library.aoti_torch_delete_tensor_object(ctypes.c_void_p(handle))
-        return made
+        return result
 
     def __call__(self, inputs, constants=None, fail_at=-1):
         """Run the program on arrays and integers, as `run_host` does, the outputs flat."""
-        given = [self.tensor(constants[key]) for key in self.constants]
-        handles = (ctypes.c_void_p * max(1, len(given)))(*given)
+        arguments = [self.tensor(constants[key]) for key in self.constants]
+        handles = (ctypes.c_void_p * max(1, len(arguments)))(*arguments)
         table = (ctypes.c_void_p * max(1, len(self.kernels)))(
             *(ctypes.cast(getattr(self.library, k), ctypes.c_void_p).value for k in self.kernels)
         )
@@ -162,7 +162,7 @@ class Built:
         self.library.double_fail_at(ctypes.c_int64(fail_at))
         status = self.library.gy_main(ctypes.byref(context), values, out)
         self.library.double_fail_at(ctypes.c_int64(-1))
-        for handle in given:
+        for handle in arguments:
             self.library.aoti_torch_delete_tensor_object(ctypes.c_void_p(handle))
         if context.culprit:
             self.library.aoti_torch_delete_tensor_object(ctypes.c_void_p(context.culprit))
@@ -195,10 +195,10 @@ class Built:
 @pytest.fixture(scope="session")
 def compiler() -> str:
     """The C++ compiler; without one these tests can't say anything."""
-    found = shutil.which("g++") or shutil.which("c++")
-    if found is None:
+    actual = shutil.which("g++") or shutil.which("c++")
+    if actual is None:
         pytest.skip("no C++ compiler")
-    return found
+    return actual
 
 
 @pytest.fixture(scope="session")
@@ -207,11 +207,11 @@ def double_object(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Pa
     place = tmp_path_factory.mktemp("double")
     source = place / "double.cpp"
     source.write_text(interface() + (HERE / "double.cpp").read_text())
-    made = place / "double.o"
+    result = place / "double.o"
     subprocess.run(
-        [compiler, "-std=c++17", "-fPIC", "-c", str(source), "-o", str(made)], check=True
+        [compiler, "-std=c++17", "-fPIC", "-c", str(source), "-o", str(result)], check=True
     )
-    return made
+    return result
 
 
 @pytest.fixture(scope="session")

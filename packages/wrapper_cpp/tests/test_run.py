@@ -138,10 +138,10 @@ LAUNCHES = f"""host.program 1 @p
 """
 
 
-def same(found, wanted):
-    flat = [leaf for v in wanted for leaf in (v if isinstance(v, list) else [v])]
-    assert len(found) == len(flat)
-    for a, b in zip(found, flat, strict=True):
+def same(value, expected):
+    flat = [leaf for v in expected for leaf in (v if isinstance(v, list) else [v])]
+    assert len(value) == len(flat)
+    for a, b in zip(value, flat, strict=True):
         if isinstance(b, np.ndarray):
             assert a.dtype == b.dtype
             np.testing.assert_array_equal(a, b)
@@ -167,9 +167,9 @@ WEIGHT = {"weight": np.array([[0, 1], [1, 0]], F32)}
 def test_it_does_as_the_interpreter(everything, rows, flag):
     x = np.random.default_rng(rows).standard_normal((rows, 2)).astype(F32)
     inputs = [rows, x, np.asarray(flag)]
-    wanted = run_host(parse(EVERYTHING), inputs, WEIGHT, EXTERNS)
+    expected = run_host(parse(EVERYTHING), inputs, WEIGHT, EXTERNS)
 
-    same(everything(inputs, WEIGHT), wanted)
+    same(everything(inputs, WEIGHT), expected)
     assert everything.alive == 0
 
 
@@ -190,13 +190,13 @@ def test_it_does_as_the_interpreter(everything, rows, flag):
 def test_checks_fail_as_in_the_interpreter(everything, host_error, x, n, status, text):
     kind = RuntimeError if status == 1 else AssertionError
     inputs = [n, x, np.asarray(True)]
-    with pytest.raises(kind) as wanted:
+    with pytest.raises(kind) as expected:
         run_host(parse(EVERYTHING), inputs, WEIGHT, EXTERNS)
-    with pytest.raises(host_error) as found:
+    with pytest.raises(host_error) as caught:
         everything(inputs, WEIGHT)
-    assert (found.value.status, str(found.value)) == (status, text)
-    said = {4: "x holds NaN or infinity: x", 7: "x is not laid out as (3, 2), (3, 1)"}
-    assert str(wanted.value) == said.get(status, text)
+    assert (caught.value.status, str(caught.value)) == (status, text)
+    message = {4: "x holds NaN or infinity: x", 7: "x is not laid out as (3, 2), (3, 1)"}
+    assert str(expected.value) == message.get(status, text)
     assert everything.alive == 0
 
 
@@ -245,9 +245,9 @@ def test_a_kernel_that_fails_says_which_check(launches, host_error):
 
 
 def test_wrong_arguments_are_errors(everything, host_error):
-    with pytest.raises(host_error, match="x is no tensor"):
+    with pytest.raises(host_error, match="x is not a tensor"):
         everything([3, 3, np.asarray(True)], WEIGHT)
-    with pytest.raises(host_error, match="n is no integer"):
+    with pytest.raises(host_error, match="n is not an integer"):
         everything([np.zeros(1, F32), np.zeros((3, 2), F32), np.asarray(True)], WEIGHT)
     assert everything.alive == 0
 
@@ -347,7 +347,7 @@ def test_hooks_take_what_the_abi_cannot(build, host_error):
     with pytest.raises(host_error, match="no test::scaled"):
         built([np.full(1, 7, F32)])
     built.hooks.clear()
-    with pytest.raises(host_error, match="no hook was given to call test::scaled"):
+    with pytest.raises(host_error, match="there is no hook to call test::scaled"):
         built([x])
     assert built.alive == 0
 
@@ -369,8 +369,8 @@ def test_lent_inputs_stay_their_owners(launches, host_error):
 def test_a_lent_input_may_be_a_result(everything):
     x = np.ones((2, 2), F32)
     handle = everything.tensor(x)
-    found = everything([2, ctypes.c_void_p(handle), np.asarray(True)], WEIGHT)
-    np.testing.assert_array_equal(found[1], x)
+    actual = everything([2, ctypes.c_void_p(handle), np.asarray(True)], WEIGHT)
+    np.testing.assert_array_equal(actual[1], x)
     np.testing.assert_array_equal(everything.array(handle), x)
     assert everything.alive == 0
 

@@ -248,7 +248,7 @@ CASES: list[tuple[h.Instruction, list[str]]] = [
     ),
     *[
         (
-            made("sub", (ref("x"), S0), ("b",)),
+            kind("sub", (ref("x"), S0), ("b",)),
             [
                 "{",
                 "  gy::Values<2> a;",
@@ -260,7 +260,7 @@ CASES: list[tuple[h.Instruction, list[str]]] = [
                 "}",
             ],
         )
-        for made in (h.CallProgram, h.CallPartition)
+        for kind in (h.CallProgram, h.CallPartition)
     ],
     (h.Comment("from model.py\\\nline 2"), ["// from model.py", "// line 2"]),
     (
@@ -428,21 +428,21 @@ REFUSED: list[tuple[str, h.Instruction]] = [
 def test_what_is_refused(code: str, instruction: h.Instruction) -> None:
     """`refuses` names it, `emit` raises the same."""
     wrapper = CppWrapper(SCHEMAS, mixed_results=True)
-    found = wrapper.refuses(program(instruction))
-    assert found is not None
-    assert found.code == code
-    assert found.help
+    actual = wrapper.refuses(program(instruction))
+    assert actual is not None
+    assert actual.code == code
+    assert actual.help
     with pytest.raises(UnsupportedError) as error:
         wrapper.emit(program(instruction))
-    assert error.value.diagnostic == found
+    assert error.value.diagnostic == actual
 
 
 def test_results_of_several_types_need_a_libtorch_that_gives_them() -> None:
     """The types of results read from both ends are the same, or the call is refused."""
     size = h.ListValue((S0, S0))
     mixed = call("aten.avg.default", ref("x"), size, results=(None, U0, None))
-    found = CppWrapper(SCHEMAS).refuses(program(mixed))
-    assert found is not None and found.code == "GY-WCPP-003"
+    actual = CppWrapper(SCHEMAS).refuses(program(mixed))
+    assert actual is not None and actual.code == "GY-WCPP-003"
     assert CppWrapper(SCHEMAS, mixed_results=True).refuses(program(mixed)) is None
 
 
@@ -461,9 +461,9 @@ def test_sizes_select_and_take_extrema() -> None:
 
 def test_same_program_same_bytes() -> None:
     """The wrapper is pure, and its hash tells tables apart."""
-    made = program(*(i for i, _ in CASES[:5]))
+    result = program(*(i for i, _ in CASES[:5]))
     wrapper = CppWrapper(SCHEMAS, mixed_results=True)
-    assert wrapper.emit(made) == CppWrapper(dict(SCHEMAS), mixed_results=True).emit(made)
+    assert wrapper.emit(result) == CppWrapper(dict(SCHEMAS), mixed_results=True).emit(result)
     assert wrapper.content_hash == CppWrapper(dict(SCHEMAS), mixed_results=True).content_hash
     assert wrapper.content_hash != CppWrapper().content_hash
     assert wrapper.name == "cpp"
@@ -474,21 +474,21 @@ def test_kernels_and_constants_are_listed_in_order() -> None:
         "sub", (), (), (), (h.Launch("k2", (), ()), h.BindConstant("w", "b"), h.Return(()))
     )
     instructions = (h.Launch("k1", (), ()), h.Launch("k2", (), ()), h.BindConstant("w", "a"))
-    made = h.HostProgram("main", (), (), (), instructions, subprograms=(inner,))
-    emitted = CppWrapper().emit(made)
+    result = h.HostProgram("main", (), (), (), instructions, subprograms=(inner,))
+    emitted = CppWrapper().emit(result)
     assert (emitted.kernels, emitted.constants) == (("k2", "k1"), ("b", "a"))
     assert (emitted.language, emitted.entry) == ("c++", "gy_main")
 
 
 def test_schemas_are_read_from_text() -> None:
-    found = parse_schema(
+    actual = parse_schema(
         "aten::conv.x(Tensor(a!)[] self, Tensor? b, SymInt[2] k=1, *, float e=1e-05, "
         'str m="a, b", int[] d=[0, 1], bool? f=None, MemoryFormat? c=contiguous_format, '
         "Scalar inf=inf) -> (Tensor(a!)[] r, int, Tensor(b -> *) s)"
     )
-    assert (found.op, found.overload, found.target) == ("aten::conv", "x", "aten.conv.x")
-    assert found.returns == ("Tensor[]", "int", "Tensor")
-    assert found.arguments == (
+    assert (actual.op, actual.overload, actual.target) == ("aten::conv", "x", "aten.conv.x")
+    assert actual.returns == ("Tensor[]", "int", "Tensor")
+    assert actual.arguments == (
         Argument("self", "Tensor[]"),
         Argument("b", "Tensor?"),
         Argument("k", "SymInt[2]", 1, True),

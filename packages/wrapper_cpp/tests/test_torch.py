@@ -59,38 +59,38 @@ class Context(ctypes.Structure):
 def handles(tensors: Sequence[Any]) -> list[int]:
     read = ctypes.pythonapi.PyCapsule_GetPointer
     read.restype, read.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    made = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(list(tensors))
-    return [read(capsule, None) for capsule in made]
+    result = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(list(tensors))
+    return [read(capsule, None) for capsule in result]
 
 
 @pytest.fixture(scope="module")
 def library(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     place = tmp_path_factory.mktemp("torch")
-    source, made = place / "p.cpp", place / "p.so"
+    source, result = place / "p.cpp", place / "p.so"
     source.write_text(CppWrapper(table(), abi=(2, 11)).emit(parse(TEXT)).units[0].text)
     lib = Path(torch.__file__).parent / "lib"
     link = [f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltorch_cpu"]
     flags = ["-std=c++17", "-O1", "-shared", "-fPIC"]
-    subprocess.run([compiler, *flags, str(source), "-o", str(made), *link], check=True)
-    return ctypes.CDLL(str(made))
+    subprocess.run([compiler, *flags, str(source), "-o", str(result), *link], check=True)
+    return ctypes.CDLL(str(result))
 
 
 def table():
-    found = []
+    actual = []
     for target in targets(parse(TEXT)):
         space, name, overload = target.split(".")
         op = getattr(getattr(getattr(torch.ops, space), name), overload)
-        found.append(str(op._schema))
-    return parse_schemas(found)
+        actual.append(str(op._schema))
+    return parse_schemas(actual)
 
 
 def call(
     library: ctypes.CDLL, x: Any, weight: Any, keep: bool = True
 ) -> tuple[int, str, list[Any]]:
     with torch.no_grad():
-        (given,) = handles([x])
+        (inputs,) = handles([x])
         constants = (ctypes.c_int64 * 1)(*handles([weight]))
-        values = (Value * 1)(Value(1, 0, given))
+        values = (Value * 1)(Value(1, 0, inputs))
         count = output_count(parse(TEXT))
         out = (Value * count)()
         text = ctypes.create_string_buffer(500)
@@ -123,7 +123,7 @@ def ptr(bits: int) -> Any:
 @pytest.mark.parametrize("rows", [1, 5])
 def test_it_does_as_eager(library, rows):
     x, w = torch.randn(rows, 8), torch.randn(8, 4)
-    status, text, found = call(library, x, w)
+    status, text, actual = call(library, x, w)
     assert (status, text) == (0, "")
     a = x @ w
     g = torch.nn.functional.gelu(a, approximate="tanh")
@@ -131,11 +131,11 @@ def test_it_does_as_eager(library, rows):
     p, q = g.split(2, 1)
     var, mean = torch.var_mean(g, None, unbiased=False)
     r = q[:, 1]
-    wanted = [
+    expected = [
         w.t() @ w, a, g.sum(1, keepdim=True, dtype=torch.float64), p, q, v, i, g[:, i[:, 0]], r,
         torch.stack(list(r)).view(torch.int16).view(rows, 2), g, 0, var, mean,
     ]  # fmt: skip
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         if isinstance(other, int):
             assert one == other
         else:

@@ -45,13 +45,13 @@ def tensor(value: Any) -> Any:
     steps = [s // value.itemsize for s in value.strides]
     for dtype, (same, kind) in ODD.items():
         if value.dtype == kind:
-            made = torch.empty_strided(value.shape, steps, dtype=dtype)
-            made.view(same).copy_(
+            result = torch.empty_strided(value.shape, steps, dtype=dtype)
+            result.view(same).copy_(
                 torch.from_numpy(value.view(torch.empty(0, dtype=same).numpy().dtype))
             )
-            return made
-    made = torch.empty_strided(value.shape, steps, dtype=torch.from_numpy(value).dtype)
-    return made.copy_(torch.from_numpy(value))
+            return result
+    result = torch.empty_strided(value.shape, steps, dtype=torch.from_numpy(value).dtype)
+    return result.copy_(torch.from_numpy(value))
 
 
 def dispatched() -> Dispatched:
@@ -83,15 +83,15 @@ def library() -> torch.library.Library:
 
 def copied(value: torch.Tensor) -> torch.Tensor:
     """Return a copy with the same strides."""
-    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
-    return made.copy_(value)
+    result = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+    return result.copy_(value)
 
 
 def kernels(program: HostProgram) -> dict[str, KernelFunction]:
     """Return functions that interpret the kernels of a program and its subprograms."""
-    found: dict[str, KernelFunction] = {}
+    actual: dict[str, KernelFunction] = {}
     for sub in program.subprograms:
-        found |= kernels(sub)
+        actual |= kernels(sub)
     for kernel in program.kernels:
 
         def run(
@@ -104,8 +104,8 @@ def kernels(program: HostProgram) -> dict[str, KernelFunction]:
             named = dict(zip((s.name for s in kernel.sizes), sizes, strict=True))
             run_kernel(kernel, buffers, named)
 
-        found[kernel.name] = run
-    return found
+        actual[kernel.name] = run
+    return actual
 
 
 def forms(
@@ -124,15 +124,15 @@ def forms(
         first = [copied(a) if isinstance(a, torch.Tensor) else a for a in args]
         return make_fx(gm, tracing_mode=tracing, _allow_non_fake_inputs=True)(*first)(*args)
 
-    found = {
+    actual = {
         "graph": lambda args: gm(*args),
         "loaded": loaded.plan,
         "interpreter": lambda args: torch.fx.Interpreter(gm).run(*args),
         "symbolic_trace": lambda args: traced(*args),
     }
     if tracing:
-        found["make_fx"] = remade
-    return found
+        actual["make_fx"] = remade
+    return actual
 
 
 def check(
@@ -145,13 +145,13 @@ def check(
     """Compare every form of a program with the interpreter: results, and inputs it changes."""
     program = verify(parse_program(text) if isinstance(text, str) else text)
     constants = constants or {}
-    given = [array(tensor(a)) for a in inputs]
+    arguments = [array(tensor(a)) for a in inputs]
     known = externs if isinstance(externs, Dispatched) else {**DEFAULT, **(externs or {})}
-    expected = run_host(program, given, constants, known)
+    expected = run_host(program, arguments, constants, known)
     tensors = {k: tensor(v) for k, v in constants.items()}
     for name, function in forms(program, tensors, tracing).items():
         args = [tensor(a) for a in inputs]
-        found = list(function(list(args)))
-        assert_same(name, mapped(array, found), mapped(array, expected))
-        assert_same(f"{name}: inputs", mapped(array, args), given)
+        actual = list(function(list(args)))
+        assert_same(name, mapped(array, actual), mapped(array, expected))
+        assert_same(f"{name}: inputs", mapped(array, args), arguments)
     return expected

@@ -260,8 +260,8 @@ def test_dtypes(dtype: type) -> None:
     return b, c, e
 """
     # The interpreter takes no arguments of 8-bit floats: the copy makes them.
-    given = F32 if name == "f8e4m3" else dtype
-    x = np.random.default_rng(0).integers(0, 2, 5).astype(given)
+    inputs = F32 if name == "f8e4m3" else dtype
+    x = np.random.default_rng(0).integers(0, 2, 5).astype(inputs)
     check(text, [x])
 
 
@@ -270,9 +270,9 @@ def test_every_instruction_is_translated_and_run() -> None:
     assert set(TRANSLATIONS) == set(h.INSTRUCTIONS)
     shared = [host_cases.HEAD + body for body, _ in host_cases.REFUSED_ELSEWHERE.values()]
     texts = [program(name) for name in PROGRAMS] + [LAUNCHES, CALLS, *shared]
-    found = {type(i) for text in texts for i in walk(parse_program(text).instructions)}
+    actual = {type(i) for text in texts for i in walk(parse_program(text).instructions)}
     elsewhere = {h.TmaDescriptor, h.TritonLaunch, h.CollectiveStart, h.CollectiveFinish}
-    assert found | elsewhere == set(h.INSTRUCTIONS)
+    assert actual | elsewhere == set(h.INSTRUCTIONS)
 
 
 @pytest.mark.parametrize("name", [*PROGRAMS, "launches", "calls"])

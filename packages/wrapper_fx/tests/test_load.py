@@ -58,9 +58,9 @@ def loaded(
 
 
 def test_a_loaded_program_takes_a_list_and_empties_it() -> None:
-    found = loaded()
+    actual = loaded()
     args = [torch.ones(3)]
-    y, n, w, nothing, s = found.plan(args)
+    y, n, w, nothing, s = actual.plan(args)
     assert args == []
     assert n == 3 and nothing is None and w is W and s is y
     assert torch.equal(y, torch.full((3,), 4.0))
@@ -85,10 +85,10 @@ def test_an_argument_is_freed_after_its_last_use() -> None:
         return y.clone()
 
     library.impl("look", look, "CompositeExplicitAutograd")
-    found = loaded(parse_program(text))
+    actual = loaded(parse_program(text))
     args = [torch.ones(3)]
     watched = weakref.ref(args[0])
-    found.plan(args)
+    actual.plan(args)
     assert alive == [False]
     library._destroy()
 
@@ -107,13 +107,13 @@ def test_a_compiler_takes_the_graph() -> None:
         seen.append(gm)
         return lambda *args: list(torch.fx.Interpreter(gm).run(*args))
 
-    found = loaded(compiler=compile_graph)
+    actual = loaded(compiler=compile_graph)
     args = [torch.ones(2)]
-    result = found.plan(args)
+    result = actual.plan(args)
     assert isinstance(result, tuple) and args == []
     assert torch.equal(result[0], torch.full((2,), 4.0))
-    assert seen == [found.module]
-    assert isinstance(found.module.kernels, torch.nn.Module)
+    assert seen == [actual.module]
+    assert isinstance(actual.module.kernels, torch.nn.Module)
 
 
 def other(gm: torch.fx.GraphModule) -> Callable[..., Any]:
@@ -153,8 +153,8 @@ def test_dead_code_elimination_keeps_effects() -> None:
     gm = to_graph(parse_program(text))
     before = [n.name for n in gm.graph.nodes]
     gm.graph.eliminate_dead_code()
-    gone = set(before) - {n.name for n in gm.graph.nodes}
-    assert gone == {"constant_w", "s", "mul", "unused"}
+    released = set(before) - {n.name for n in gm.graph.nodes}
+    assert released == {"constant_w", "s", "mul", "unused"}
 
 
 def test_copies_share_the_kernels() -> None:
@@ -173,12 +173,12 @@ def test_shapes_propagate() -> None:
 
 def test_a_symbolic_trace_holds_for_other_sizes() -> None:
     gm = to_graph(PROGRAM, kernels(PROGRAM), {"w": W})
-    made = make_fx(gm, tracing_mode="symbolic", _allow_non_fake_inputs=True)(torch.ones(3))
-    (launch,) = made.graph.find_nodes(op="call_function", target=ops.launch)
+    result = make_fx(gm, tracing_mode="symbolic", _allow_non_fake_inputs=True)(torch.ones(3))
+    (launch,) = result.graph.find_nodes(op="call_function", target=ops.launch)
     assert launch.kwargs == {"writes": (1,)}
     for n in (3, 5, 1):
-        assert torch.equal(made(torch.ones(n))[0], torch.full((n,), 4.0))
-        assert made(torch.ones(n))[1] == n
+        assert torch.equal(result(torch.ones(n))[0], torch.full((n,), 4.0))
+        assert result(torch.ones(n))[1] == n
 
 
 def test_it_prints() -> None:
@@ -217,8 +217,8 @@ def test_names_that_mean_something_in_the_text() -> None:
 """
     of_names = loaded(parse_program(text))
     args = [torch.full((1,), float(k)) for k in range(len(names))]
-    found = [t.item() for t in of_names.plan(list(args))]
-    assert found == [f * k for k in range(len(names)) for f in (2, 1)]
+    actual = [t.item() for t in of_names.plan(list(args))]
+    assert actual == [f * k for k in range(len(names)) for f in (2, 1)]
 
 
 def test_constants_of_every_kind_in_the_text() -> None:

@@ -1,9 +1,9 @@
-"""From an FX graph to Loop IR.
+"""Lowering of FX graphs to Loop IR.
 
 >>> from gyrator_lowering import LoweringOptions, lower
 
-The modules behind these names are imported when a name is first used: a warm start needs none of
-the rules, which take 0.1 s to import.
+The public names are imported lazily: a warm start needs none of the lowering rules, which take 0.1
+s to import.
 """
 
 from importlib import import_module
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LoweringOptions", "LoweringTable", "TableBuilder", "default_table", "lower"]
 
-_HOMES = MappingProxyType(
+_MODULE_OF = MappingProxyType(
     {
         "LoweringOptions": "options",
         "LoweringTable": "table",
@@ -30,6 +30,6 @@ _HOMES = MappingProxyType(
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -1,9 +1,10 @@
-"""Which ops kernels compute with eager's bits (`numerics="bitwise"`); others are calls of ATen.
+"""Check whether kernels compute an op with eager's bits (`numerics="bitwise"`).
 
-Moving, comparing, selecting and converting values have one result, and so has one correctly rounded
-operation on them. Functions have as many as there are libraries, sums of floats as many as there
-are orders of their terms, and ATen's compiler contracts products and sums of a longer formula
-(`addcmul`, `lerp`, the gradient of `tanh`) into one operation where it sees fit.
+Moving, comparing, selecting and converting values have only one possible result, and so has a
+single correctly rounded operation. Transcendental functions differ between libraries, sums of
+floats depend on the order of their terms, and ATen's compiler may contract the products and sums of
+a longer formula (`addcmul`, `lerp`, the gradient of `tanh`). Ops that depend on any of these are
+calls of ATen.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,7 @@ _BASIC = frozenset(
     _prelu_kernel
     """.split()
 )
-"""Ops, whatever their overload, that are ATen's where they are one operation on floats."""
+"""Ops, in every overload, that ATen computes as a single operation on floats."""
 
 _FORMULAS = frozenset(
     """
@@ -26,32 +27,36 @@ _FORMULAS = frozenset(
     _prelu_kernel_backward
     """.split()
 )
-"""Ops of several operations on floats that ATen has in this order, no two of which contract."""
+"""Ops of several float operations which ATen computes in the same order, none of which can be
+contracted."""
 
 _ROUNDING = frozenset({
     ReduceKind.SUM, ReduceKind.PROD, ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX, ReduceKind.DOT,
     ScanKind.SUM, ScanKind.PROD, ScanKind.LOGSUMEXP,
 })  # fmt: skip
-"""Folds that round at each step where they are of floats."""
+"""Reductions and scans that round at each step if they are over floats."""
 
-_OTHERWISE = frozenset({"sqrt", "fma", "fmod", "remainder"})
-"""Rows of the op table that are correctly rounded where ATen's are not, or only by some of its
+_ATEN_ROUNDS_DIFFERENTLY = frozenset({"sqrt", "fma", "fmod", "remainder"})
+"""Rows of the op table that are correctly rounded although ATen's are not, or not in all of its
 kernels."""
 
 
-def other_bits(name: str, operations: Sequence[Operation]) -> str:
-    """Return what may give an op's results other bits than ATen's, or an empty string.
+def why_not_bitwise(name: str, operations: Sequence[Operation]) -> str:
+    """Return the reason why an op's kernels may give other bits than ATen, or an empty string.
 
     Args:
         name: the overload, as `aten.add.Tensor`.
-        operations: what its rule made of it.
+        operations: the operations that its rule emitted.
     """
     rounded = 0
     for s in _lets(operations):
         row = OPS[s.op]
         if not s.dtype.is_float or s.op == "cast":
             continue
-        if row.numerics not in (Numerics.EXACT, Numerics.ROUNDED) or s.op in _OTHERWISE:
+        if (
+            row.numerics not in (Numerics.EXACT, Numerics.ROUNDED)
+            or s.op in _ATEN_ROUNDS_DIFFERENTLY
+        ):
             return f"the function {s.op!r}"
         rounded += row.numerics is Numerics.ROUNDED
     op = name.split(".")[1]
@@ -67,7 +72,7 @@ def _lets(operations: Iterable[Operation]) -> Iterable[Let]:
 
 
 def _order(operations: Iterable[Operation]) -> str:
-    """Return what of operations depends on an order that ATen may choose otherwise."""
+    """Return the part of the operations that depends on an order in which ATen may differ."""
     for operation in operations:
         match operation:
             case Reduction(reduce=step) | Scan(scan=step):

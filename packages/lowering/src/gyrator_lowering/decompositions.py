@@ -1,4 +1,4 @@
-"""Which ops AOTAutograd takes apart before lowering: the long tail that has no rule."""
+"""The ops that AOTAutograd decomposes before lowering: the long tail that has no rule."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,40 +21,42 @@ aten = torch.ops.aten
 
 
 class DecompositionError(GyratorError):
-    """A table of decompositions that is none."""
+    """A decomposition table has an invalid key."""
 
 
 Decompositions = dict[torch._ops.OpOverload, Callable[..., Any]]
 
 
 def default_decompositions(table: LoweringTable | None = None) -> Decompositions:
-    """Return torch's decompositions of every op that `table` has no rule for.
+    """Return torch's decompositions of every op that has no rule in `table`.
 
-    Views, random ops, composite ops and ops on lists are left out: the first cost nothing, the
-    second draw from a generator, AOTAutograd takes the third apart by itself, and the pass
-    `expand-foreach` the fourth, which then are rounded as eager rounds them.
+    Views, random ops, composite ops and ops on lists are left out: views cost nothing, random ops
+    advance a generator, AOTAutograd decomposes composite ops itself, and the pass `expand-foreach`
+    expands ops on lists, so that they round as in eager mode.
 
     Args:
-        table: the rules that lowering will use; the default ones if not given.
+        table: the rules that lowering will use; the default ones if None.
     """
     rules = default_table() if table is None else table
-    found = {op: function for op, name, function in _candidates() if rules.find(name) is None}
-    return found | dict(CORRECTIONS)
+    decompositions = {
+        op: function for op, name, function in _candidates() if rules.find(name) is None
+    }
+    return decompositions | dict(CORRECTIONS)
 
 
 def edited(
-    found: Decompositions, changes: Mapping[Any, Callable[..., Any] | None]
+    table: Decompositions, changes: Mapping[Any, Callable[..., Any] | None]
 ) -> Decompositions:
-    """Return a table in which a user's functions take the place of others; None keeps an op whole.
+    """Return `table` with a user's functions in place of its own; None keeps an op whole.
 
     Args:
-        found: the table.
+        table: the decompositions to start from.
         changes: functions by overload, or by packet for all of its overloads.
 
     Raises:
-        DecompositionError: GY-LOWER-040 for what is no op.
+        DecompositionError: GY-LOWER-040 for a key that is not an op.
     """
-    table = dict(found)
+    result = dict(table)
     for key, function in changes.items():
         if isinstance(key, torch._ops.OpOverloadPacket):
             packet: Any = key
@@ -62,15 +64,15 @@ def edited(
         elif isinstance(key, torch._ops.OpOverload):
             overloads = [key]
         else:
-            said = f"{key!r}, of a table of decompositions, is no op"
+            message = f"the key {key!r} of a decomposition table is not an op"
             help = "give `torch.ops.aten.softplus.default`, or `torch.ops.aten.softplus`"
-            raise DecompositionError.of("GY-LOWER-040", said, help=help)
+            raise DecompositionError.of("GY-LOWER-040", message, help=help)
         for overload in overloads:
             if function is None:
-                table.pop(overload, None)
+                result.pop(overload, None)
             else:
-                table[overload] = function
-    return table
+                result[overload] = function
+    return result
 
 
 _SLOPES = (
@@ -80,17 +82,18 @@ _SLOPES = (
 )
 _SHUFFLE = aten.channel_shuffle.default
 _NORM = aten.linalg_vector_norm.default
-_AMONG = aten.isin.Tensor_Tensor
+_ISIN = aten.isin.Tensor_Tensor
 _UNSEARCHED = frozenset({torch.uint16, torch.uint32, torch.uint64})
 
 
-def _of_nothing(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Any:
-    """The gradient of a loss of nothing: torch's fake kernels divide by the number of elements."""
+def _empty_loss_gradient(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Any:
+    """The gradient of a loss over no elements: torch's fake kernels divide by the element count."""
     return torch.empty_like(x) if guard_or_false(x.numel() == 0) else NotImplemented
 
 
 def _shuffled(x: torch.Tensor, groups: int) -> torch.Tensor:
-    """`channel_shuffle`, which copies always, and torch's decomposition not a single group."""
+    """`channel_shuffle` that always copies; torch's decomposition returns a single group
+    uncopied."""
     parts = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]).transpose(1, 2)
     return parts.clone(memory_format=torch.contiguous_format).reshape(x.shape)
 
@@ -98,36 +101,36 @@ def _shuffled(x: torch.Tensor, groups: int) -> torch.Tensor:
 def _norm(
     x: torch.Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
-    """A norm along axes counted from the start: torch 2.11's fake kernel keeps those of one element
-    that are counted from the end."""
+    """A norm over axes counted from the start: torch 2.11's fake kernel keeps axes of size 1 that
+    are counted from the end."""
     if not dim or not x.dim() or min(dim) >= 0:
         return NotImplemented
     return _NORM(x, ord, [d % x.dim() for d in dim], keepdim, dtype=dtype)
 
 
-def _among(
+def _isin(
     x: torch.Tensor, tests: torch.Tensor, *, assume_unique: bool = False, invert: bool = False
 ) -> torch.Tensor:
-    """Which elements are among others: torch's decomposition searches a row that ends with NaN,
-    where a search goes astray, and one of a type that ATen does not search."""
+    """`isin`, except that torch's decomposition searches a sorted row that may end with NaN, which
+    breaks binary search, and dtypes that ATen cannot search."""
     wide = torch.promote_types(x.dtype, tests.dtype)
     if wide in _UNSEARCHED:
         x, tests = x.to(wide).to(torch.int64), tests.to(wide).to(torch.int64)
     few = guard_or_false(tests.numel() < 10.0 * pow(x.numel(), 0.145))
     if few or not wide.is_floating_point:
-        found: torch.Tensor = decomposition_table[_AMONG](x, tests, invert=invert)
-        return found
-    row, wanted = tests.flatten().to(wide).sort()[0], x.to(wide)
-    places = torch.searchsorted(torch.where(row.isnan(), torch.inf, row), wanted)
-    same = row[torch.where(places < row.numel(), places, 0)] == wanted
+        mask: torch.Tensor = decomposition_table[_ISIN](x, tests, invert=invert)
+        return mask
+    row, values = tests.flatten().to(wide).sort()[0], x.to(wide)
+    positions = torch.searchsorted(torch.where(row.isnan(), torch.inf, row), values)
+    same = row[torch.where(positions < row.numel(), positions, 0)] == values
     return ~same if invert else same
 
 
 CORRECTIONS: Mapping[torch._ops.OpOverload, Callable[..., Any]] = MappingProxyType(
-    dict.fromkeys(_SLOPES, _of_nothing) | {_SHUFFLE: _shuffled, _NORM: _norm, _AMONG: _among}
+    dict.fromkeys(_SLOPES, _empty_loss_gradient) | {_SHUFFLE: _shuffled, _NORM: _norm, _ISIN: _isin}
 )
-"""Ops that are taken apart where torch's own fake kernels and decompositions are wrong, and stay
-whole elsewhere."""
+"""Decompositions of ops for which torch's own fake kernels or decompositions are wrong. Where they
+return `NotImplemented`, the op stays whole."""
 
 _REWRITTEN = (
     "matmul.default", "softshrink.default", "hardshrink.default", "multi_margin_loss.default",
@@ -136,13 +139,13 @@ _REWRITTEN = (
     "upsample_trilinear3d.vec", "_upsample_bilinear2d_aa.vec", "_upsample_bicubic2d_aa.vec",
     "_upsample_lanczos2d_aa.vec",
 )  # fmt: skip
-"""Ops of which torch traces a formula in Python, whatever table it is given, that does not round as
-eager's op does, or multiplies other matrices."""
+"""Ops for which torch always traces a Python formula, whatever decompositions it is given, that
+does not round as eager's op does or multiplies different matrices."""
 
 
 @contextmanager
 def whole_ops() -> Iterator[None]:
-    """Let torch trace what eager runs for the ops of which it traces a formula of its own."""
+    """Make torch trace the ops of `_REWRITTEN` as eager runs them, without its own formulas."""
     saved: list[tuple[Any, dict[Any, Any]]] = []
     for name in _REWRITTEN:
         packet, overload = name.split(".")
@@ -170,19 +173,22 @@ _MOVES = frozenset(
     narrow_copy unbind_copy block_diag diag_embed unfold_copy channel_shuffle hstack vstack dstack
     """.split()
 )
-"""Ops that put values elsewhere: however they are taken apart, each has the same bits."""
+"""Ops that only move values: every decomposition of them gives the same bits."""
 
 
 def exact_decompositions(table: LoweringTable | None = None) -> Decompositions:
-    """Return those of `default_decompositions` after which results have eager's bits."""
-    found = default_decompositions(table)
-    return {op: function for op, function in found.items() if str(op).split(".")[1] in _MOVES}
+    """Return those of `default_decompositions` that preserve eager's bits."""
+    decompositions = default_decompositions(table)
+    return {
+        op: function for op, function in decompositions.items() if str(op).split(".")[1] in _MOVES
+    }
 
 
 @cache
 def _candidates() -> tuple[tuple[torch._ops.OpOverload, str, Callable[..., Any]], ...]:
-    """Return the ops that may be taken apart, their names, and how: a pure function of torch."""
-    # The public table adds composite ops, of which none is wanted here; that takes 0.1 s.
+    """Return the ops that may be decomposed, with their names and decompositions. Depends on torch
+    alone."""
+    # Not the public table: it adds composite ops, which are not needed and take 0.1 s.
     return tuple(
         (op, str(op), function)
         for op, function in core_decompositions().items()

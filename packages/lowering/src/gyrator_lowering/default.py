@@ -1,4 +1,4 @@
-"""The table we ship: an explicit list of families, in the order they are read."""
+"""The default lowering table: an explicit list of rule families, in registration order."""
 
 from gyrator_lowering.rules import (
     activation,
@@ -61,7 +61,8 @@ FAMILIES = (
 
 
 def default_table() -> LoweringTable:
-    """Build the table afresh; cheap, and safe to extend without touching anyone else's."""
+    """Build a new table of all families. Cheap, and safe to extend: nothing is shared between
+    tables."""
     table = TableBuilder()
     for register in FAMILIES:
         register(table)

@@ -1,6 +1,7 @@
-"""How constants are computed of what is known of a graph's inputs, as data.
+"""Constant folding as data: how constants are computed from the known inputs of a graph.
 
-A folding is stored with a program and run again in the next process: constants are never stored.
+The folding is stored with a program and runs again in the next process; the constants themselves
+are never stored.
 """
 
 import operator
@@ -12,22 +13,23 @@ from attrs import asdict, frozen
 from torch.fx import Node
 
 FROZEN = "frozen"
-"""The key in a placeholder's `meta` that says that its tensor is known."""
+"""The key in a placeholder's `meta` that marks its tensor as known."""
 ZEROS = "zeros"
-"""The key in a known placeholder's `meta` that says that its integers are all zero."""
+"""The key in a known placeholder's `meta` that marks its integers as all zero."""
 ASSUMED = "assumed"
-"""The key in such a placeholder's `meta` that says that the graph is right for zeros alone."""
+"""The key in such a placeholder's `meta` that says that the graph is valid only for zeros."""
 PACKED = "packed"
-"""The key in `meta` of what holds a tensor in a library's own layout: only calls can read it."""
+"""The key in the `meta` of a node whose tensor has a library's own layout: only calls can read
+it."""
 _NAMED = (torch.dtype, torch.layout, torch.memory_format, torch.device)
 
 
 @frozen
 class Step:
-    """A call of an op.
+    """One call of an op.
 
-    Arguments are JSON: `{"input": place}` is a tensor that is given, `{"step": number}` the result
-    of another step, `{"dtype": "float32"}` and its kin are constants of torch.
+    Arguments are JSON: `{"input": position}` is an input tensor, `{"step": number}` the result of
+    another step, and `{"dtype": "float32"}` and the like are constants of torch.
     """
 
     op: str
@@ -37,17 +39,18 @@ class Step:
 
 @frozen
 class Folding:
-    """How constants are computed from the inputs of a graph that are known."""
+    """How constants are computed from the known inputs of a graph."""
 
-    given: tuple[int, ...]
-    """Places of inputs that the graph is no longer called with, or that constants come from."""
-    kept: tuple[int, ...]
-    """Places of inputs that the graph is called with, before the constants."""
+    sources: tuple[int, ...]
+    """Positions of the known inputs that the graph does not take, or that constants are computed
+    from."""
+    remaining: tuple[int, ...]
+    """Positions of the inputs that the graph takes, before the constants."""
     steps: tuple[Step, ...]
     results: tuple[int, ...]
     """The steps whose results are the constants."""
     zeros: tuple[int, ...] = ()
-    """Those of `given` whose integers must all be zero for the graph to be right."""
+    """The subset of `sources` whose integers must all be zero for the graph to be valid."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the folding as JSON data."""
@@ -55,43 +58,52 @@ class Folding:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Folding":
-        """Read what `as_json` gave."""
+        """Read the result of `as_json`."""
         steps = tuple(Step(s["op"], tuple(s["args"]), s["kwargs"]) for s in data["steps"])
-        given, kept, results, zeros = (
-            tuple(data[name]) for name in ("given", "kept", "results", "zeros")
+        sources, remaining, results, zeros = (
+            tuple(data[name]) for name in ("sources", "remaining", "results", "zeros")
         )
-        return cls(given, kept, steps, results, zeros)
+        return cls(sources, remaining, steps, results, zeros)
 
-    def constants(self, given: Sequence[torch.Tensor]) -> list[Any]:
-        """Compute the constants of the tensors at the places `given`."""
-        inputs = dict(zip(self.given, given, strict=True))
+    def constants(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
+        """Compute the constants.
+
+        Args:
+            inputs: the tensors at the positions `sources`.
+        """
+        tensors = dict(zip(self.sources, inputs, strict=True))
         last = {k: n for n, step in enumerate(self.steps) for k in _steps([step.args, step.kwargs])}
         values: dict[int, Any] = {}
         for n, step in enumerate(self.steps):
-            args = _decoded(step.args, inputs, values)
-            values[n] = _op(step.op)(*args, **_decoded(step.kwargs, inputs, values))
+            args = _decoded(step.args, tensors, values)
+            values[n] = _op(step.op)(*args, **_decoded(step.kwargs, tensors, values))
             for k in [k for k in values if last.get(k, -1) <= n and k not in self.results]:
                 del values[k]
         return [values[k] for k in self.results]
 
 
-def encoded(value: Any, named: Callable[[Node], dict[str, int]]) -> Any:
-    """Return the arguments of a step; `named` tells what stands for a node.
+def encoded(value: Any, reference: Callable[[Node], dict[str, int]]) -> Any:
+    """Return the arguments of a step as JSON.
 
-    TypeError for values that a step cannot have.
+    Args:
+        value: the arguments.
+        reference: returns the JSON that stands for the value of a node.
+
+    Raises:
+        TypeError: for values that a step cannot have.
     """
     match value:
         case Node():
-            return named(value)
+            return reference(value)
         case tuple() | list():
-            return [encoded(v, named) for v in value]
+            return [encoded(v, reference) for v in value]
         case dict():
-            return {k: encoded(v, named) for k, v in value.items()}
+            return {k: encoded(v, reference) for k, v in value.items()}
         case None | bool() | int() | float() | str():
             return value
     if isinstance(value, _NAMED):
         return {type(value).__name__: str(value).removeprefix("torch.")}
-    raise TypeError(f"{type(value).__name__} is no argument of a step")
+    raise TypeError(f"{type(value).__name__} cannot be an argument of a step")
 
 
 def _decoded(value: Any, inputs: dict[int, Any], steps: dict[int, Any]) -> Any:
@@ -112,7 +124,7 @@ def _decoded(value: Any, inputs: dict[int, Any], steps: dict[int, Any]) -> Any:
 
 
 def _steps(value: Any) -> list[int]:
-    """Return the numbers of the steps that arguments name."""
+    """Return the numbers of the steps that arguments refer to."""
     match value:
         case {"step": int(number)}:
             return [number]
@@ -126,8 +138,8 @@ def _steps(value: Any) -> list[int]:
 def _op(name: str) -> Callable[..., Any]:
     if name == "getitem":
         return operator.getitem
-    found: Any = torch.ops
+    op: Any = torch.ops
     for part in name.split("."):
-        found = getattr(found, part)
-    call: Callable[..., Any] = found
+        op = getattr(op, part)
+    call: Callable[..., Any] = op
     return call

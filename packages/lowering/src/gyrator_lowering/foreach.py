@@ -1,7 +1,7 @@
-"""Ops on lists of tensors: what torch calls `_foreach_add` is `add` on every tensor of a list.
+"""Ops on lists of tensors: torch's `_foreach_add` is `add` on every tensor of a list.
 
-The schema of such an op says how an element takes its arguments: an item of each list, and anything
-else as it is.
+The schema of such an op says how each element's op gets its arguments: one item of each list, and
+everything else unchanged.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _RENAMED = MappingProxyType(
         "zero": "zeros_like",
     }
 )
-"""Ops on one tensor that are called otherwise."""
+"""Single-tensor ops with another name."""
 _OVERLOADS: Mapping[str, str] = MappingProxyType(
     {
         **{f"{op}.{kind}": "Tensor" for op in ("add", "sub", "mul", "div")
@@ -38,37 +38,37 @@ _OVERLOADS: Mapping[str, str] = MappingProxyType(
         "pow.ScalarAndTensor": "Scalar",
     }
 )  # fmt: skip
-"""Which overload of the op on one tensor it is, where that is not the default one."""
-_LEFT = frozenset({"addcmul.Tensor", "addcdiv.Tensor"})
-"""Ops that read numbers out of a tensor on the host."""
+"""The overload of the single-tensor op, if it is not the default one."""
+_UNEXPANDED = frozenset({"addcmul.Tensor", "addcdiv.Tensor"})
+"""Ops that read scalars from a tensor on the host; they are not expanded."""
 
 
 @frozen
 class Element:
-    """The op on one element of the lists."""
+    """The op that a list op applies to each element."""
 
     op: OpOverload
     listed: frozenset[str]
-    """Arguments of the op on lists that are lists of one item an element."""
+    """Arguments of the list op that are lists with one item for each element."""
     renamed: Mapping[str, str]
-    """What the element's op calls keywords that it calls otherwise."""
+    """Keywords of the list op that have another name in the element's op."""
 
 
 @lru_cache(512)
 def element_of(op: OpOverload) -> Element | None:
-    """Return what an op on lists does to each element, or None for other ops."""
+    """Return the op that a list op applies to each element, or None for other ops."""
     schema = op._schema
     if not schema.name.startswith(PREFIX) or schema.is_mutable or not schema.returns:
         return None
     name, overload = schema.name.removeprefix(PREFIX), schema.overload_name
     full = f"{name}.{overload}" if overload else name
-    if full in _LEFT:
+    if full in _UNEXPANDED:
         return None
     packet = getattr(aten, _RENAMED.get(full, name), None)
-    one = None if packet is None else getattr(packet, _OVERLOADS.get(full, "default"), None)
-    if not isinstance(one, OpOverload):
+    single = None if packet is None else getattr(packet, _OVERLOADS.get(full, "default"), None)
+    if not isinstance(single, OpOverload):
         return None
     listed = frozenset(a.name for a in schema.arguments if str(a.type).startswith("List["))
-    by_keyword = [a.name for a in one._schema.arguments if a.kwarg_only]
+    by_keyword = [a.name for a in single._schema.arguments if a.kwarg_only]
     renamed = {"scalars": "value"} if by_keyword == ["value"] else {}
-    return Element(one, listed, MappingProxyType(renamed))
+    return Element(single, listed, MappingProxyType(renamed))

@@ -1,6 +1,7 @@
-"""Graphs whose parameters are known: what follows from those alone is computed once.
+"""Graphs whose parameters are known: computations on parameters alone run once.
 
-`freeze` takes a graph apart: a `Folding`, which computes constants, and a graph that is given them.
+`freeze` splits such a graph into a `Folding`, which computes constants, and a graph that takes them
+as inputs.
 """
 
 import operator
@@ -9,55 +10,64 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from gyrator_lowering.folding import ASSUMED, Folding, Step, encoded
+from gyrator_lowering.fx_passes.constants import constant_nodes
 from gyrator_lowering.fx_passes.insert import insert
-from gyrator_lowering.fx_passes.known import known_nodes
 
 
-def freeze(gm: GraphModule) -> tuple[Folding, GraphModule] | None:
-    """Return what computes a graph's constants, and the graph that takes them after other inputs;
-    None where there are none."""
-    known = known_nodes(gm)
-    _copy_results(gm, known)
-    wanted = {n for n in known if n.all_input_nodes and _read(n, known)}
-    if not wanted:
+def freeze(gm: GraphModule, views: bool = True) -> tuple[Folding, GraphModule] | None:
+    """Return the folding that computes a graph's constants, and the graph that takes these after
+    its remaining inputs; None if there are no constants.
+
+    Without `views`, each constant has memory of its own, and the graph creates the views of it.
+    """
+    frozen = constant_nodes(gm)
+    if not views:
+        for node in reversed(gm.graph.nodes):
+            if node in frozen and _is_view(node) and _read(node, frozen):
+                frozen.remove(node)
+    _copy_results(gm, frozen)
+    constants = {n for n in frozen if n.all_input_nodes and _read(n, frozen)}
+    if not constants:
         return None
     placeholders = list(gm.graph.find_nodes(op="placeholder"))
     steps = _Steps({n: k for k, n in enumerate(placeholders)})
     results: dict[int, list[Node]] = {}
     for node in gm.graph.nodes:
-        if node in wanted:
+        if node in constants:
             results.setdefault(steps.of(node), []).append(node)
-    kept = [k for k, n in enumerate(placeholders) if n not in known or _read(n, known)]
+    remaining = [k for k, n in enumerate(placeholders) if n not in frozen or _read(n, frozen)]
     graph = Graph()
-    made: dict[Node, Node] = {}
-    for k in kept:
-        made[placeholders[k]] = graph.node_copy(placeholders[k])
+    copies: dict[Node, Node] = {}
+    for k in remaining:
+        copies[placeholders[k]] = graph.node_copy(placeholders[k])
     for number, nodes in results.items():
         constant = graph.placeholder(f"constant_{number}")
         constant.meta = dict(nodes[0].meta)
-        made |= dict.fromkeys(nodes, constant)
+        copies |= dict.fromkeys(nodes, constant)
     for node in gm.graph.nodes:
-        # What is made of nothing, such as zeros, is as well made in kernels.
-        again = not node.all_input_nodes and _read(node, known)
-        if node.op != "placeholder" and (node not in known or again):
-            made[node] = graph.node_copy(node, made.__getitem__)
-    zeros = tuple(k for k in steps.given if placeholders[k].meta.get(ASSUMED))
-    folding = Folding(tuple(steps.given), tuple(kept), tuple(steps.made), tuple(results), zeros)
+        # Values without inputs, such as zeros, are cheaper to create in kernels.
+        recreated = not node.all_input_nodes and _read(node, frozen)
+        if node.op != "placeholder" and (node not in frozen or recreated):
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    zeros = tuple(k for k in steps.sources if placeholders[k].meta.get(ASSUMED))
+    folding = Folding(
+        tuple(steps.sources), tuple(remaining), tuple(steps.steps), tuple(results), zeros
+    )
     return folding, GraphModule(gm, graph)
 
 
-def _read(node: Node, known: set[Node]) -> bool:
-    return any(u not in known for u in node.users)
+def _read(node: Node, frozen: set[Node]) -> bool:
+    return any(u not in frozen for u in node.users)
 
 
-def _copy_results(gm: GraphModule, known: set[Node]) -> None:
-    """Let results of the graph share no memory with constants, which callers may write to."""
+def _copy_results(gm: GraphModule, frozen: set[Node]) -> None:
+    """Clone results that alias constants: callers may write to them."""
     output = gm.graph.output_node()
     for node in list(output.all_input_nodes):
         base = node
-        while base not in known and base.op == "call_function" and _is_view(base):
+        while base not in frozen and base.op == "call_function" and _is_view(base):
             base = base.all_input_nodes[0]
-        if base in known and base.op != "placeholder":
+        if base in frozen and base.op != "placeholder":
             copy = insert(gm, output, torch.ops.aten.clone.default, node)
             copy.meta["val"] = node.meta["val"]
             output.replace_input_with(node, copy)
@@ -70,12 +80,12 @@ def _is_view(node: Node) -> bool:
 
 
 class _Steps:
-    """Steps so far, equal ones once."""
+    """The steps so far; equal steps are stored once."""
 
-    def __init__(self, places: dict[Node, int]) -> None:
-        self.places = places
-        self.given: dict[int, None] = {}
-        self.made: list[Step] = []
+    def __init__(self, positions: dict[Node, int]) -> None:
+        self.positions = positions
+        self.sources: dict[int, None] = {}
+        self.steps: list[Step] = []
         self.numbers: dict[str, int] = {}
         self.nodes: dict[Node, int] = {}
 
@@ -89,14 +99,14 @@ class _Steps:
             op = "getitem" if item else str(node.target)
             args = encoded(node.args, self._named), encoded(dict(node.kwargs), self._named)
             step = Step(op, tuple(args[0]), args[1])
-            number = self.numbers.setdefault(repr(step), len(self.made))
-            if number == len(self.made):
-                self.made.append(step)
+            number = self.numbers.setdefault(repr(step), len(self.steps))
+            if number == len(self.steps):
+                self.steps.append(step)
             self.nodes[node] = number
         return self.nodes[node]
 
     def _named(self, node: Node) -> dict[str, int]:
         if node.op != "placeholder":
             return {"step": self.nodes[node]}
-        self.given[self.places[node]] = None
-        return {"input": self.places[node]}
+        self.sources[self.positions[node]] = None
+        return {"input": self.positions[node]}

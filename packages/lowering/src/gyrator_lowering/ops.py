@@ -1,4 +1,4 @@
-"""One call of an op: by a rule, as a view, or as a call of ATen."""
+"""Lowering of one op call: by a rule, as a view, or as a call of ATen."""
 
 from functools import partial
 from itertools import islice
@@ -13,8 +13,8 @@ from gyrator_ir.loop.nodes import Extern, TypeArg
 from gyrator_ir.modes import Numerics
 from gyrator_ir.target import Capabilities
 from gyrator_ir.types import BYTE_FLOATS, DType
-from gyrator_lowering.bitwise import other_bits
-from gyrator_lowering.builder.capabilities import complete, missing, touched
+from gyrator_lowering.bitwise import why_not_bitwise
+from gyrator_lowering.builder.capabilities import accessed_buffers, is_complete, missing_capability
 from gyrator_lowering.builder.empty import with_checks
 from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder, each
@@ -29,14 +29,14 @@ from gyrator_lowering.torch_bridge.schema import OpInfo, info_of, out_form
 
 @define
 class Ops:
-    """Lowers the ops of one graph by the rules of a table."""
+    """Lowers the op calls of one graph with the rules of a table."""
 
     b: LoopBuilder
     table: LoweringTable
     _rules: dict[tuple[str, bool], Rule | None] = field(factory=dict)
 
     def lower(self, op: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Lower the builder's current node, a call of `op`; return what it became."""
+        """Lower the builder's current node, a call of `op`, and return its value."""
         info = info_of(op)
         rule = self._rule(info, self._is_complex(args, kwargs))
         if info.name == "aten._conj.default" and isinstance(args[0], (int, float, complex)):
@@ -46,21 +46,23 @@ class Ops:
         reason = self._why_call(info, rule, args, kwargs)
         if not reason and rule is not None:
             mark = self.b.mark()
-            self.b.of_empty = False
+            self.b.reads_empty = False
             try:
                 result = rule(
                     self.b,
-                    *[self._ready(a) for a in args],
-                    **{k: self._ready(v) for k, v in kwargs.items()},
+                    *[self._readable(a) for a in args],
+                    **{k: self._readable(v) for k, v in kwargs.items()},
                 )
-                made = self.b.operations[mark[1] :]
-                self.b.operations[mark[1] :] = with_checks(made, partial(facts_of, self.b.symbols))
-                if lack := self._lack(mark):
+                emitted = self.b.operations[mark[1] :]
+                self.b.operations[mark[1] :] = with_checks(
+                    emitted, partial(facts_of, self.b.symbols)
+                )
+                if lack := self._missing_capability(mark):
                     reason = f"the device's kernels lack {lack}"
                 elif self._is_mixed(mark):
-                    reason = "its tensors lie on several devices"
-                elif self.b.of_empty:
-                    reason = "it takes elements of a tensor that has none"
+                    reason = "its tensors are on several devices"
+                elif self.b.reads_empty:
+                    reason = "it reads elements of an empty tensor"
                 elif other := self._other_bits(info, mark):
                     reason = f"kernels compute {other} with other bits than ATen"
                 else:
@@ -80,7 +82,8 @@ class Ops:
     def _call(
         self, op: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any], reason: str
     ) -> Any:
-        """Call ATen; into memory of the program, which is quicker, where calls are many."""
+        """Call ATen. In bitwise mode, where calls are many, results go into buffers of the program,
+        which is faster."""
         fakes = [f for f in each(self.b.node.meta.get("val")) if isinstance(f, torch.Tensor)]
         form = None
         if fakes and self.b.options.numerics is Numerics.BITWISE:
@@ -90,41 +93,41 @@ class Ops:
         return call(self.b, args, kwargs, reason, form.name, form.arguments)
 
     def _is_mixed(self, mark: tuple[int, int]) -> bool:
-        """Whether an operation since `mark` is a kernel that would touch several devices."""
+        """Return whether an operation since `mark` is a kernel that would access several
+        devices."""
         nodes = (self.b.node, *self.b.node.all_input_nodes)
         fakes = each([n.meta.get("val") for n in nodes])
         if len({f.device for f in fakes if isinstance(f, torch.Tensor)}) < 2:
             return False
         return any(
-            len({self.b.devices[name] for name in touched(operation)}) > 1
+            len({self.b.devices[name] for name in accessed_buffers(operation)}) > 1
             for operation in self.b.operations[mark[1] :]
         )
 
-    def _lack(self, mark: tuple[int, int]) -> str:
-        """Return what the operations since `mark` need and their device's kernels lack."""
-        poor = {
+    def _missing_capability(self, mark: tuple[int, int]) -> str:
+        """Return a capability that operations since `mark` need and their device's kernels lack."""
+        limited = {
             device: target.capabilities
             for device, target in self.b.targets.items()
-            if not complete(target.capabilities)
+            if not is_complete(target.capabilities)
         }
-        if not poor:
+        if not limited:
             return ""
         buffers, operations = mark
-        made = islice(self.b.buffers.values(), buffers, None)
-        created = {b.name: b.device.type for b in made}
+        new_buffers = islice(self.b.buffers.values(), buffers, None)
+        created = {b.name: b.device.type for b in new_buffers}
 
         def offered(name: str) -> Capabilities | None:
-            given = self.b.given.get(name)
-            return poor.get(created.get(name, "") if given is None else given.device.type)
+            external = self.b.external.get(name)
+            return limited.get(created.get(name, "") if external is None else external.device.type)
 
-        return missing(self.b.operations[operations:], offered)
+        return missing_capability(self.b.operations[operations:], offered)
 
     def _other_bits(self, info: OpInfo, mark: tuple[int, int]) -> str:
-        """Return what of the operations since `mark` may have other bits than ATen's result, where
-        that matters."""
+        """In bitwise mode, return why the operations since `mark` may give other bits than ATen."""
         if self.b.options.numerics is not Numerics.BITWISE:
             return ""
-        return other_bits(info.name, self.b.operations[mark[1] :])
+        return why_not_bitwise(info.name, self.b.operations[mark[1] :])
 
     def _rule(self, info: OpInfo, complex: bool) -> Rule | None:
         key = (info.name, complex)
@@ -133,7 +136,7 @@ class Ops:
         return self._rules[key]
 
     def _is_complex(self, args: list[Any], kwargs: dict[str, Any]) -> bool:
-        """Whether an argument or a result of the current node is complex."""
+        """Return whether an argument or a result of the current node is complex."""
         for fake in each(self.b.node.meta.get("val")):
             if isinstance(fake, torch.Tensor) and fake.is_complex():
                 return True
@@ -146,24 +149,25 @@ class Ops:
         fake = self.b.node.meta["val"]
         if info.returns == 1:
             fake = (fake,)
-        places = [place for place in info.views if place is not None]
+        sources = [position for position in info.views if position is not None]
         if info.name in SLICES and any(isinstance(a, Expr) for a in args[2:]):
-            given: Any = self.b.node.args[0]
-            bind_symbols(self.b, info.name, args, given.meta["val"], fake[0])
+            base: Any = self.b.node.args[0]
+            bind_symbols(self.b, info.name, args, base.meta["val"], fake[0])
         if info.name == "aten.select.int":
-            self._require_place(*args)
+            self._check_index(*args)
         views = tuple(
-            self.b.views(args[place], place, one) for place, one in zip(places, fake, strict=True)
+            self.b.views(args[source], source, result)
+            for source, result in zip(sources, fake, strict=True)
         )
         return views[0] if info.returns == 1 else views
 
-    def _require_place(self, x: TensorValue, dim: int, place: Any) -> None:
-        """Refuse the selection of a place that there is not, which some fake kernels take."""
+    def _check_index(self, x: TensorValue, dim: int, index: Any) -> None:
+        """Refuse a `select` that is out of range, which some fake kernels accept."""
         size = x.shape[dim]
-        if not isinstance(size, Const) or not isinstance(place, int):
+        if not isinstance(size, Const) or not isinstance(index, int):
             return
-        if not -size.value <= place < size.value:
-            message = f"place {place} of an axis of {size.value} elements"
+        if not -size.value <= index < size.value:
+            message = f"index {index} is out of range for an axis of {size.value} elements"
             raise self.b.unsupported("GY-LOWER-006", message, help=BY_PYTORCH)
 
     def _why_call(
@@ -199,20 +203,19 @@ class Ops:
             return False
         return target is not None and dtype.part in target.capabilities.dtypes
 
-    def _ready(self, value: Any) -> Any:
-        """Return an argument as kernels can read it: no change of element size, on one device."""
+    def _readable(self, value: Any) -> Any:
+        """Return an argument as kernels can read it: with its stored element size, on one
+        device."""
         if isinstance(value, TensorValue):
-            return (
-                self._moved(value)
-                if value.dtype.part.size == value.stored.size
-                else (self._materialised(value))
-            )
+            is_readable = value.dtype.part.size == value.stored.size
+            return self._moved(value) if is_readable else self._materialized(value)
         if isinstance(value, list):
-            return [self._ready(item) for item in value]
+            return [self._readable(item) for item in value]
         return value
 
     def _moved(self, value: TensorValue) -> TensorValue:
-        """Return numbers, and indices, on the device of the results, as eager moves them there."""
+        """Return 0-d tensors and indices on the device of the results, where eager moves them
+        too."""
         if self.b.node.target in _MOVES:
             return value
         fakes = (f for f in each(self.b.node.meta.get("val")) if isinstance(f, torch.Tensor))
@@ -221,10 +224,11 @@ class Ops:
             return value
         if value.shape and not str(self.b.node.target).startswith(_INDEXED):
             return value
-        return self.b.moved(value, devices.pop())
+        return self.b.to_device(value, devices.pop())
 
-    def _materialised(self, value: TensorValue) -> TensorValue:
-        """Copy a view that reads elements of another size to a buffer of its own type."""
+    def _materialized(self, value: TensorValue) -> TensorValue:
+        """Copy a view whose element size differs from the stored one to a buffer of its own
+        dtype."""
         spec = Spec(value.dtype, value.device, value.shape, contiguous_strides(value.shape))
         result = self.b.buffer(spec)
         self.b.operations.append(
@@ -251,6 +255,6 @@ _MOVES_BYTES = frozenset(
     scatter _scaled_mm _scaled_mm_v2
     """.split()
 )
-"""Ops that move or convert values, and products of them: all that kernels do with floats of 8 bits,
-as eager does little more, and refuses the rest with errors of its own."""
+"""Ops that move or convert values, and scaled products: all that kernels do with 8-bit floats.
+Eager supports little more, and refuses the rest with its own errors."""
 _MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)

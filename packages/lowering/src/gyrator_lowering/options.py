@@ -1,4 +1,4 @@
-"""Everything that lowering may choose."""
+"""The options of lowering."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -14,29 +14,29 @@ NO_CALLS: Mapping[str, str] = MappingProxyType({})
 
 @frozen(kw_only=True)
 class LoweringOptions:
-    """Options of `lower`. Part of the cache key of whatever is compiled."""
+    """Options of `lower`. They are part of the cache key of everything that is compiled."""
 
     name: str = "main"
     """Name of the program."""
     fallback_random: bool = False
-    """Random numbers come from ATen's own generator, in eager's order, by extern calls:
-    `replace-random` is off."""
+    """Random numbers come from ATen's own generators, in eager's order, through extern calls; the
+    pass `replace-random` is off."""
     extern_ops: frozenset[str] = frozenset()
     """Overloads (`aten.cumsum.default`) that stay ATen calls although a rule exists."""
     extern_kernels: str = "library"
-    """`library`: dense products, convolutions and attention are calls of a library. `none`: they
-    are loops like all else, for every shape."""
+    """`library`: dense products, convolutions and attention call a library. `none`: they are
+    lowered to loops like everything else, whatever their shapes."""
     generated: frozenset[str] = frozenset()
-    """Nodes of the graph, by name, whose products are loops whatever `extern_kernels` says."""
+    """Names of graph nodes whose products are lowered to loops regardless of `extern_kernels`."""
     numerics: Numerics = Numerics.EAGER
-    """`BITWISE`: what kernels would not compute with eager's bits is a call of ATen."""
+    """`BITWISE`: an op that kernels would not compute with eager's exact bits is a call of ATen."""
     deterministic: bool = False
-    """No kernel's result depends on the order in which threads store: where it would, ATen's op is
-    called, which has an order of its own or raises."""
+    """The results of kernels do not depend on the order in which threads store. Ops whose kernels
+    would violate this call ATen, whose op has a fixed order or raises."""
     fills_empty: bool = False
-    """Memory that nothing was written to holds NaN, or the greatest integer."""
+    """Uninitialized memory (`empty`) is filled with NaN, or with the largest integer."""
     called: Mapping[str, str] = NO_CALLS
-    """Nodes of the graph and of its regions, by name, that are calls although a rule exists: why,
-    such as that a kernel language refused what the rule made."""
+    """Nodes of the graph and of its regions that become calls although a rule exists: their names,
+    and why; for instance because a kernel language refused the rule's kernel."""
     strict: bool = False
-    """Raise what a rule raises, where else the op is left to ATen."""
+    """Raise the exceptions of rules instead of falling back to ATen."""

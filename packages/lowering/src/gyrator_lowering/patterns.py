@@ -1,7 +1,7 @@
 """Search and replace in ATen graphs, with both sides written as functions of tensors.
 
-A `Rewrite` is a pass. What it searches for is the graph that its function gives on example
-arguments, taken apart as any graph is before it is lowered:
+A `Rewrite` is a pass. It searches for the graph of a function on example arguments, decomposed like
+any graph before lowering:
 
 >>> import torch
 >>> def search(x, y):
@@ -45,57 +45,57 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class PatternError(GyratorError):
-    """A pattern that no graph can contain, or a replacement that is not what it stands for."""
+    """A pattern that no graph can contain, or a replacement that is not equivalent in form."""
 
 
 @frozen(eq=False)
 class Match:
-    """A place where a pattern was found, before anything is changed there."""
+    """An occurrence of a pattern, before it is replaced."""
 
     arguments: Mapping[str, Any]
-    """What the parameters of `search` stand for, by name: fake tensors, with the shape, dtype,
-    strides and device that the program has there, and numbers."""
+    """The values of the parameters of `search`, by name: numbers, and fake tensors with the shape,
+    dtype, strides and device of the tensors in the graph."""
     results: tuple[torch.Tensor, ...]
-    """Fake tensors: what the pattern computes there."""
+    """The results of the pattern in the graph, as fake tensors."""
     nodes: tuple[Node, ...]
-    """The calls that it covers, in the order of the graph."""
+    """The matched calls, in graph order."""
 
     def __getitem__(self, name: str) -> Any:
-        """Return what a parameter of `search` stands for."""
+        """Return the value of a parameter of `search`."""
         return self.arguments[name]
 
 
 @frozen
 class Rewrite:
-    """A pass over ATen graphs that replaces what one function computes by what another does.
+    """A pass over ATen graphs that replaces the computation of one function by that of another.
 
-    A tensor among `examples` stands for tensors of its dtype and number of dimensions. Sizes of 0
-    and 1 stand for themselves and others for any; equal ones for equal ones. A number stands for
-    any number of its type: choose one that occurs nowhere else in `search`. Everything else, `True`
-    and `False` among it, stands for itself.
+    A tensor in `examples` matches tensors of its dtype and number of dimensions. Sizes of 0 and 1
+    match only themselves, other sizes match any size, and equal sizes match equal sizes. A number
+    matches any number of its type: choose one that occurs nowhere else in `search`. Everything
+    else, including `True` and `False`, matches only itself.
 
-    A place matches where no value between the arguments and the results is used by anything else,
-    where nothing is written to before the last result, and where `where` agrees. Operands of
-    additions, products and the like may be in either order.
+    An occurrence matches if no value between the arguments and the results has other users, no
+    tensor is written to before the last result, and `where` returns true. The operands of
+    commutative ops such as additions and products may be in either order.
 
     Raises:
-        PatternError: GY-PATTERN-001 for a `search` that cannot be found: nothing is computed, it
-            draws random numbers, writes, or does not use an argument. GY-PATTERN-002, when the
-            pass runs, for results of another shape, dtype, device or strides; GY-PATTERN-003 for
-            a `replace` that writes to a tensor, or makes one of numbers of its own.
+        PatternError: GY-PATTERN-001 for a `search` that no graph can contain: it computes nothing,
+            generates random numbers, writes, or does not use an argument. GY-PATTERN-002, when the
+            pass runs, for results of another shape, dtype, device or strides; GY-PATTERN-003 for a
+            `replace` that writes to a tensor, or creates one from literal numbers.
     """
 
     name: str
     search: Callable[..., Any] = field(eq=False)
     """Returns a tensor, or a tuple of them."""
     replace: Callable[..., Any] = field(eq=False)
-    """Takes what `search` takes, and returns as many tensors. Traced anew at each match, on fake
-    tensors of the shapes there."""
+    """Takes the arguments of `search`, and returns as many tensors. Traced anew for each match, on
+    fake tensors of its shapes."""
     examples: tuple[Any, ...] = field(eq=False, converter=tuple)
     where: Callable[[Match], bool] = field(default=lambda match: True, eq=False)
-    """Whether to replace at a match."""
+    """Returns whether to replace a match."""
     content_hash: str = field(init=False, repr=False)
-    """Differs for what does something else: part of cache keys."""
+    """A hash of the rewrite's behaviour: part of cache keys."""
     _pattern: "_Pattern" = field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
@@ -109,69 +109,69 @@ class Rewrite:
         for anchor in list(gm.graph.find_nodes(op="call_function", target=self._pattern.op)):
             if anchor.graph is not gm.graph or anchor._erased:
                 continue
-            found = _Search(self._pattern, gm).at(anchor)
-            if found is not None and self.where(found.match):
-                self._replace(gm, found)
+            occurrence = _Search(self._pattern, gm).at(anchor)
+            if occurrence is not None and self.where(occurrence.match):
+                self._replace(gm, occurrence)
                 changed = True
         return changed
 
-    def _replace(self, gm: GraphModule, found: "_Found") -> None:
+    def _replace(self, gm: GraphModule, occurrence: "_Occurrence") -> None:
         order = {node: k for k, node in enumerate(gm.graph.nodes)}
-        given = [node for node in found.values if isinstance(node, Node)]
-        last = max(given, key=order.__getitem__)
+        operands = [node for node in occurrence.values if isinstance(node, Node)]
+        last = max(operands, key=order.__getitem__)
         if last.op == "placeholder":  # all of which come first
             last = gm.graph.find_nodes(op="placeholder")[-1]
-        made = self._traced(found)
-        values = iter(given)
-        env = {p: next(values) for p in made.graph.find_nodes(op="placeholder")}
-        place = last.next
-        for node in made.graph.nodes:
+        replacement = self._traced(occurrence)
+        values = iter(operands)
+        env = {p: next(values) for p in replacement.graph.find_nodes(op="placeholder")}
+        insertion_point = last.next
+        for node in replacement.graph.nodes:
             if node.op not in ("placeholder", "output"):
-                with gm.graph.inserting_before(place):
+                with gm.graph.inserting_before(insertion_point):
                     env[node] = gm.graph.node_copy(node, env.__getitem__)
-                inherited = found.anchor.meta.items()
+                inherited = occurrence.anchor.meta.items()
                 own = {k: v for k, v in node.meta.items() if k in ("val", "tensor_meta")}
                 env[node].meta = {k: v for k, v in inherited if k != "tensor_meta"} | own
-        for old, new in zip(found.results, _results(made), strict=True):
+        for old, new in zip(occurrence.results, _results(replacement), strict=True):
             old.replace_all_uses_with(env[new])
-        for node in reversed(found.match.nodes):
+        for node in reversed(occurrence.match.nodes):
             if not node.users:
                 gm.graph.erase_node(node)
 
-    def _traced(self, found: "_Found") -> GraphModule:
-        """Return what `replace` computes of the values at a match, its tensors as placeholders."""
-        values = [v.meta["val"] if isinstance(v, Node) else v for v in found.values]
-        made = _trace(self.replace, values)
-        for node in made.graph.nodes:
-            said = ""
+    def _traced(self, occurrence: "_Occurrence") -> GraphModule:
+        """Trace `replace` on the values at an occurrence, with its tensors as placeholders."""
+        values = [v.meta["val"] if isinstance(v, Node) else v for v in occurrence.values]
+        replacement = _trace(self.replace, values)
+        for node in replacement.graph.nodes:
+            problem = ""
             if node.op == "get_attr":
-                said = "makes a tensor of numbers of its own"
+                problem = "creates a tensor from literal numbers"
                 help = "use `torch.full` or `torch.arange`, or make it an argument"
             elif _writes(node):
-                said, help = f"writes, by {node.target}", "return a new tensor"
-            if said:
-                said = f"the replacement of {self.name!r} {said}"
-                raise PatternError.of("GY-PATTERN-003", said, help=help)
-        new = [n.meta["val"] if isinstance(n, Node) else n for n in _results(made)]
-        old = [n.meta["val"] for n in found.results]
+                problem, help = f"writes, by {node.target}", "return a new tensor"
+            if problem:
+                message = f"the replacement of {self.name!r} {problem}"
+                raise PatternError.of("GY-PATTERN-003", message, help=help)
+        new = [n.meta["val"] if isinstance(n, Node) else n for n in _results(replacement)]
+        old = [n.meta["val"] for n in occurrence.results]
         if len(new) != len(old) or not all(map(_same, new, old)):
-            said = (
-                f"the replacement of {self.name!r} gives {_described(new)}, "
-                f"and stands for {_described(old)}"
+            message = (
+                f"the replacement of {self.name!r} returns {_described(new)}, "
+                f"but the pattern returns {_described(old)}"
             )
-            provenance = (f"%{found.anchor.name} = {found.anchor.target}",)
+            provenance = (f"%{occurrence.anchor.name} = {occurrence.anchor.target}",)
             help = "return the same shapes, dtypes and strides, or narrow `where`"
-            raise PatternError.of("GY-PATTERN-002", said, provenance=provenance, help=help)
-        return made
+            raise PatternError.of("GY-PATTERN-002", message, provenance=provenance, help=help)
+        return replacement
 
     def _digest(self) -> str:
         forms = [_form(e) if isinstance(e, torch.Tensor) else e for e in self.examples]
         try:
             return value_hash(self.name, self.search, self.replace, self.where, *forms)
         except ValueError as error:
-            said = f"the pattern {self.name!r} cannot be part of a cache key: {error}"
+            message = f"the pattern {self.name!r} cannot be part of a cache key: {error}"
             help = "write functions with `def`, and name what they use at the top of the module"
-            raise PatternError.of("GY-PATTERN-001", said, help=help) from error
+            raise PatternError.of("GY-PATTERN-001", message, help=help) from error
 
 
 # Patterns ---------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class Rewrite:
 
 @frozen(eq=False)
 class _Pattern:
-    """What `search` computes, as a graph whose placeholders are the tensors."""
+    """The graph of `search`, whose placeholders are the tensors."""
 
     names: tuple[str, ...]
     """The parameters of `search`."""
@@ -188,11 +188,11 @@ class _Pattern:
     """The placeholders, in the order of the tensors among the parameters."""
     results: tuple[Node, ...]
     numbers: Mapping[tuple[type, float], str]
-    """Which parameter a number stands for."""
+    """The parameter that each number stands for."""
 
     @property
     def op(self) -> Any:
-        """What the last result calls: where a search begins."""
+        """The target of the last result, where a search begins."""
         return self.results[-1].target
 
     @classmethod
@@ -201,31 +201,33 @@ class _Pattern:
         if len(names) != len(examples):
             raise _unusable(name, f"takes {len(names)} arguments, and has {len(examples)} examples")
         with _disable_current_modes():
-            # Each its own, as one tensor given twice would be one placeholder.
+            # Separate tensors: one that is passed twice would be a single placeholder.
             own = [torch.empty_like(e) if isinstance(e, torch.Tensor) else e for e in examples]
             gm = _trace(search, own, symbolic=True)
         RemoveNoop().run(gm)
         tensors = tuple(gm.graph.find_nodes(op="placeholder"))
         results = tuple(n for n in _results(gm) if isinstance(n, Node))
         if len(results) != len(_results(gm)) or not results or not _calls(results):
-            raise _unusable(name, "returns something else than tensors that it computes")
+            raise _unusable(name, "returns something other than tensors that it computes")
         for node in gm.graph.nodes:
             if node.op == "get_attr":
-                raise _unusable(name, "makes a tensor of numbers of its own")
+                raise _unusable(name, "creates a tensor from literal numbers")
             if isinstance(node.target, torch._ops.OpOverload):
                 if info_of(node.target).writes:
                     raise _unusable(name, f"writes, by {node.target}")
                 if torch.Tag.nondeterministic_seeded in node.target.tags:
-                    raise _unusable(name, f"draws random numbers, by {node.target}")
+                    raise _unusable(name, f"generates random numbers, by {node.target}")
         numbers = {
             (type(e), e): n for n, e in zip(names, examples, strict=True) if type(e) in (int, float)
         }
-        held = {(type(v), v) for node in gm.graph.nodes for v in _leaves(node)}
+        literals = {(type(v), v) for node in gm.graph.nodes for v in _leaves(node)}
         left = iter(tensors)
         for parameter, example in zip(names, examples, strict=True):
             tensor = isinstance(example, torch.Tensor)
             unused = not next(left).users if tensor else False
-            if unused or (type(example) in (int, float) and (type(example), example) not in held):
+            if unused or (
+                type(example) in (int, float) and (type(example), example) not in literals
+            ):
                 raise _unusable(name, f"does not use its argument {parameter!r}")
         return cls(names, tuple(examples), tensors, results, numbers)
 
@@ -242,17 +244,17 @@ def _calls(results: Sequence[Node]) -> bool:
 def _trace(
     function: Callable[..., Any], values: Sequence[Any], symbolic: bool = False
 ) -> GraphModule:
-    """Return the ATen graph of a function, whose tensors are its placeholders, numbers constants.
+    """Return the ATen graph of a function: its tensors are placeholders, its numbers constants.
 
-    A graph of `symbolic` sizes is traced on fake tensors of its own.
+    With `symbolic`, the graph is traced on new fake tensors of symbolic sizes.
     """
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
 
-    def flat(*given: torch.Tensor) -> tuple[Any, ...]:
-        left = iter(given)
+    def flat(*inputs: torch.Tensor) -> tuple[Any, ...]:
+        left = iter(inputs)
         arguments = (next(left) if isinstance(v, torch.Tensor) else v for v in values)
-        made = function(*arguments)
-        return tuple(made) if isinstance(made, tuple | list) else (made,)
+        results = function(*arguments)
+        return tuple(results) if isinstance(results, tuple | list) else (results,)
 
     mode: Literal["symbolic", "real"] = "symbolic" if symbolic else "real"
     traced = make_fx(flat, default_decompositions(), tracing_mode=mode)
@@ -272,8 +274,8 @@ def _results(gm: GraphModule) -> tuple[Any, ...]:
 
 
 @frozen(eq=False)
-class _Found:
-    """A match, and the nodes that it concerns."""
+class _Occurrence:
+    """A match with the nodes that it involves."""
 
     match: Match
     values: tuple[Any, ...]
@@ -283,41 +285,41 @@ class _Found:
 
 
 @frozen(eq=False)
-class _Bound:
-    """What parts of a pattern stand for, so far."""
+class _Bindings:
+    """The bindings of a pattern's nodes, numbers and sizes so far."""
 
     nodes: Mapping[Node, Node]
     numbers: Mapping[str, Any]
     sizes: tuple[tuple[Any, Any], ...] = ()
-    """Sizes of the pattern, and those of the graph that they have to be."""
+    """Sizes of the pattern, and the sizes of the graph that they must equal."""
 
-    def node(self, pattern: Node, node: Node) -> "_Bound":
-        return _Bound({**self.nodes, pattern: node}, self.numbers, self.sizes)
+    def node(self, pattern: Node, node: Node) -> "_Bindings":
+        return _Bindings({**self.nodes, pattern: node}, self.numbers, self.sizes)
 
-    def number(self, name: str, value: Any) -> "_Bound":
-        return _Bound(self.nodes, {**self.numbers, name: value}, self.sizes)
+    def number(self, name: str, value: Any) -> "_Bindings":
+        return _Bindings(self.nodes, {**self.numbers, name: value}, self.sizes)
 
-    def size(self, pattern: Any, value: Any) -> "_Bound":
-        return _Bound(self.nodes, self.numbers, (*self.sizes, (pattern, value)))
+    def size(self, pattern: Any, value: Any) -> "_Bindings":
+        return _Bindings(self.nodes, self.numbers, (*self.sizes, (pattern, value)))
 
 
 class _Search:
-    """Finds a pattern in one graph."""
+    """The search for a pattern in one graph."""
 
     def __init__(self, pattern: _Pattern, gm: GraphModule) -> None:
         self.pattern, self.graph = pattern, gm.graph
 
-    def at(self, anchor: Node) -> _Found | None:
-        """Return a match whose last result is a node."""
+    def at(self, anchor: Node) -> _Occurrence | None:
+        """Return an occurrence whose last result is `anchor`, if there is one."""
         for bound in self._rest(self.pattern.results[:-1], anchor):
-            found = self._found(bound, anchor)
-            if found is not None:
-                return found
+            occurrence = self._found(bound, anchor)
+            if occurrence is not None:
+                return occurrence
         return None
 
-    def _rest(self, results: Sequence[Node], anchor: Node) -> Iterator[_Bound]:
-        """Yield what all results may stand for, the last one for `anchor`."""
-        open_ = list(self._node(self.pattern.results[-1], anchor, _Bound({}, {})))
+    def _rest(self, results: Sequence[Node], anchor: Node) -> Iterator[_Bindings]:
+        """Yield the possible bindings of all results, the last one being `anchor`."""
+        open_ = list(self._node(self.pattern.results[-1], anchor, _Bindings({}, {})))
         for result in results:
             candidates = self.graph.find_nodes(op="call_function", target=result.target)
             open_ = [
@@ -328,8 +330,8 @@ class _Search:
             ]
         yield from open_
 
-    def _node(self, pattern: Node, node: Any, bound: _Bound) -> Iterator[_Bound]:
-        """Yield what may stand for what if a node is one of the pattern's."""
+    def _node(self, pattern: Node, node: Any, bound: _Bindings) -> Iterator[_Bindings]:
+        """Yield the bindings under which `node` matches the pattern's node."""
         if not isinstance(node, Node):
             return
         if pattern in bound.nodes:
@@ -342,18 +344,20 @@ class _Search:
             return
         if node.op != "call_function" or node.target != pattern.target:
             return
-        given, wanted = _arguments(node), _arguments(pattern)
-        if given.keys() != wanted.keys():
+        actual, expected = _arguments(node), _arguments(pattern)
+        if actual.keys() != expected.keys():
             return
         bound = bound.node(pattern, node)
-        orders = [list(given.values())]
+        orders = [list(actual.values())]
         if node.target in _COMMUTATIVE:
             first, second, *others = orders[0]
             orders.append([second, first, *others])
         for order in orders:
-            yield from self._all(list(wanted.values()), order, bound)
+            yield from self._all(list(expected.values()), order, bound)
 
-    def _all(self, patterns: Sequence[Any], values: Sequence[Any], b: _Bound) -> Iterator[_Bound]:
+    def _all(
+        self, patterns: Sequence[Any], values: Sequence[Any], b: _Bindings
+    ) -> Iterator[_Bindings]:
         if len(patterns) != len(values):
             return
         if not patterns:
@@ -362,8 +366,8 @@ class _Search:
         for more in self._value(patterns[0], values[0], b):
             yield from self._all(patterns[1:], values[1:], more)
 
-    def _value(self, pattern: Any, value: Any, bound: _Bound) -> Iterator[_Bound]:
-        """Yield what may stand for what if an argument is one of the pattern's."""
+    def _value(self, pattern: Any, value: Any, bound: _Bindings) -> Iterator[_Bindings]:
+        """Yield the bindings under which `value` matches an argument of the pattern."""
         if isinstance(pattern, Node) and isinstance(pattern.meta.get("val"), _SYMBOLIC):
             size = value.meta.get("val") if isinstance(value, Node) else value
             if isinstance(size, int | float | torch.SymInt | torch.SymFloat):
@@ -383,7 +387,7 @@ class _Search:
         number = isinstance(value, int | float)
         return self.pattern.numbers.get((type(value), value)) if number else None
 
-    def _found(self, bound: _Bound, anchor: Node) -> _Found | None:
+    def _found(self, bound: _Bindings, anchor: Node) -> _Occurrence | None:
         p = self.pattern
         if not _sizes_agree(p, bound):
             return None
@@ -397,51 +401,51 @@ class _Search:
             bound.nodes[next(left)] if isinstance(e, torch.Tensor) else bound.numbers.get(n, e)
             for n, e in zip(p.names, p.examples, strict=True)
         )
-        seen = (v.meta["val"] if isinstance(v, Node) else v for v in values)
+        fakes = (v.meta["val"] if isinstance(v, Node) else v for v in values)
         match = Match(
-            dict(zip(p.names, seen, strict=True)),
+            dict(zip(p.names, fakes, strict=True)),
             tuple(n.meta["val"] for n in results),
             tuple(n for n in self.graph.nodes if n in covered),
         )
-        return _Found(match, values, results, anchor)
+        return _Occurrence(match, values, results, anchor)
 
     def _movable(self, covered: set[Node], inputs: set[Node], results: Sequence[Node]) -> bool:
-        """Whether all results can be computed where the last input is."""
+        """Return whether all results can be computed right after the last input."""
         if any(covered.isdisjoint({u}) for n in covered.difference(results) for u in n.users):
             return False
         users = {u for n in results for u in n.users} - covered
-        missing, left, begun = set(inputs), set(covered), False
+        missing, left, started = set(inputs), set(covered), False
         for node in self.graph.nodes:
             if node in users and missing:
                 return False
-            begun |= node in covered or not missing
+            started |= node in covered or not missing
             missing.discard(node)
             left.discard(node)
             if not left and not missing:
                 return True
-            if begun and node not in covered and node not in inputs and _writes(node):
+            if started and node not in covered and node not in inputs and _writes(node):
                 return False
         return True
 
 
 def _arguments(node: Node) -> dict[str, Any]:
-    """Return the arguments of a call by name, or by place, defaults filled in."""
+    """Return the arguments of a call by name, or by position, with defaults filled in."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return {**{str(k): v for k, v in enumerate(node.args)}, **node.kwargs}
-    found: dict[str, Any] = {}
-    for place, argument in enumerate(schema.arguments):
-        if place < len(node.args):
-            found[argument.name] = node.args[place]
+    arguments: dict[str, Any] = {}
+    for position, argument in enumerate(schema.arguments):
+        if position < len(node.args):
+            arguments[argument.name] = node.args[position]
         elif argument.name in node.kwargs:
-            found[argument.name] = node.kwargs[argument.name]
+            arguments[argument.name] = node.kwargs[argument.name]
         else:
-            found[argument.name] = argument.default_value
-    return found
+            arguments[argument.name] = argument.default_value
+    return arguments
 
 
 def _fits(fake: Any, example: Any) -> bool:
-    """Whether a tensor may be the one that an example stands for."""
+    """Return whether a tensor matches an example."""
     if not isinstance(fake, torch.Tensor) or not isinstance(example, torch.Tensor):
         return False
     if fake.dtype != example.dtype or fake.dim() != example.dim():
@@ -450,22 +454,25 @@ def _fits(fake: Any, example: Any) -> bool:
     return all(statically_known_true(n == w) for n, w in fixed)
 
 
-def _sizes_agree(pattern: _Pattern, bound: _Bound) -> bool:
-    """Whether sizes that the pattern's arguments share are equal, and so are those computed."""
-    known: dict[Any, Any] = {}
+def _sizes_agree(pattern: _Pattern, bound: _Bindings) -> bool:
+    """Return whether sizes shared by the pattern's arguments are equal, and computed sizes
+    match."""
+    bound_sizes: dict[Any, Any] = {}
     for tensor in pattern.tensors:
-        found = bound.nodes[tensor].meta["val"].shape
-        for size, value in zip(tensor.meta["val"].shape, found, strict=True):
+        shape = bound.nodes[tensor].meta["val"].shape
+        for size, value in zip(tensor.meta["val"].shape, shape, strict=True):
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
-                first = known.setdefault(size.node.expr, value)
+                first = bound_sizes.setdefault(size.node.expr, value)
                 if not statically_known_true(first == value):
                     return False
     for size, value in bound.sizes:
         expression = size.node.expr
-        if not expression.free_symbols <= known.keys():
+        if not expression.free_symbols <= bound_sizes.keys():
             return False
-        wanted = expression.subs({s: _expression(known[s]) for s in expression.free_symbols})
-        if wanted != _expression(value):
+        expected = expression.subs(
+            {s: _expression(bound_sizes[s]) for s in expression.free_symbols}
+        )
+        if expected != _expression(value):
             return False
     return True
 
@@ -475,7 +482,7 @@ def _expression(size: Any) -> Any:
 
 
 def _writes(node: Node) -> bool:
-    """Whether what is read before and after a node may differ."""
+    """Return whether a node may write to memory, so that reads cannot move across it."""
     if node.op != "call_function":
         return False
     if isinstance(node.target, torch._ops.OpOverload):
@@ -494,7 +501,7 @@ def _leaves(node: Node) -> Iterator[Any]:
 
 
 def _same(new: Any, old: Any) -> bool:
-    """Whether a tensor can stand for another."""
+    """Return whether a tensor can replace another."""
     if not isinstance(new, torch.Tensor) or new.dtype != old.dtype or new.device != old.device:
         return False
     if new.dim() != old.dim():

@@ -1,4 +1,4 @@
-"""FX graph in, Loop IR out."""
+"""The lowering stage: an FX graph in, a Loop IR program out."""
 
 import operator
 from collections.abc import Mapping
@@ -28,16 +28,16 @@ from gyrator_ir.target import Target
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder, each
-from gyrator_lowering.builder.scalars import Numbers
+from gyrator_lowering.builder.scalars import SymbolicScalars
 from gyrator_lowering.builder.trace import ScalarValue
 from gyrator_lowering.builder.values import OPAQUE, TensorValue
-from gyrator_lowering.control import Regions
 from gyrator_lowering.default import default_table
 from gyrator_lowering.folding import PACKED
-from gyrator_lowering.functionalized import Holders, Wrapped, is_token
+from gyrator_lowering.higher_order.control import Regions
+from gyrator_lowering.higher_order.functionalized import BufferViews, WrappedOps, is_token
+from gyrator_lowering.higher_order.steps import STEP, LoopContext
 from gyrator_lowering.ops import REPORT, Ops
 from gyrator_lowering.options import LoweringOptions
-from gyrator_lowering.steps import STEP, Around
 from gyrator_lowering.table import LoweringTable
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH
 from gyrator_lowering.torch_bridge.facts import facts_of
@@ -57,15 +57,15 @@ def lower(
 
     Args:
         gm: a graph whose nodes carry `meta["val"]`: fake tensors, with static or symbolic sizes.
-        options: what lowering may choose.
-        targets: a target for each device type that the graph names.
-        table: the rules; `default_table()` if not given.
-        deadline: when lowering has to be done.
+        options: the options of lowering.
+        targets: a target for each device type that occurs in the graph.
+        table: the lowering rules; `default_table()` by default.
+        deadline: the time by which lowering must finish.
 
     Raises:
-        RefusedError: with codes `GY-LOWER-...`, when nodes cannot be expressed. It names all of
-            them; the caller runs them in PyTorch and compiles the rest. With GY-COMPILE-003, when
-            the time is over: for the node during which it ran out.
+        RefusedError: if nodes cannot be lowered: with a `GY-LOWER-...` diagnostic for each of them,
+            so that the caller can run those in PyTorch and compile the rest; or, if the deadline
+            passes, with GY-COMPILE-003 for the node that was being lowered.
     """
     takes("lower", gm, GraphModule)
     takes("lower", options, LoweringOptions)
@@ -76,7 +76,8 @@ def lower(
 
 @define
 class _Lowering:
-    """One run of `lower`: the graph, what its nodes became, and the program so far."""
+    """The state of one run of `lower`: the graph, the values of its nodes, and the program so
+    far."""
 
     gm: GraphModule
     b: LoopBuilder
@@ -86,14 +87,14 @@ class _Lowering:
     inputs: list[Input] = field(factory=list)
     constants: dict[str, tuple[Constant, TensorValue]] = field(factory=dict)
     refused: dict[str, Diagnostic] = field(factory=dict)
-    """Why nodes cannot be expressed."""
+    """The nodes that cannot be lowered, by name, with the reason."""
     prefix: str = ""
-    """Path of this graph from the root module, with a dot at its end."""
-    around: Around | None = None
-    """What this graph is one step of."""
-    numbers: Numbers = field(init=False)
+    """The path of this graph from the root module, with a trailing dot."""
+    loop: LoopContext | None = None
+    """The loop that this graph is the body of, if any."""
+    scalars: SymbolicScalars = field(init=False)
     regions: Regions = field(init=False)
-    wrapped: Wrapped = field(init=False)
+    wrapped: WrappedOps = field(init=False)
     launches: Launches = field(init=False)
     ops: Ops = field(init=False)
 
@@ -108,26 +109,32 @@ class _Lowering:
     ) -> "_Lowering":
         symbols = Symbols()
         builder = LoopBuilder(
-            options, dict(targets), symbols=symbols, known=symbols.known, locate=Locator().origin
+            options,
+            dict(targets),
+            symbols=symbols,
+            bound_symbols=symbols.bound_symbols,
+            locate=Locator().origin,
         )
         return cls(gm, builder, table, deadline)
 
     def __attrs_post_init__(self) -> None:
-        self.numbers = Numbers(self.b, self.env)
+        self.scalars = SymbolicScalars(self.b, self.env)
         self.regions = Regions(self.b, self._region)
-        self.wrapped = Wrapped(self.b, Holders(self.env))
+        self.wrapped = WrappedOps(self.b, BufferViews(self.env))
         self.launches = Launches(self.b, self.wrapped)
         self.ops = Ops(self.b, self.table)
 
-    def _region(self, gm: GraphModule, name: str, path: str, around: Around | None) -> LoopProgram:
-        """Lower a graph inside this one to a program of its own."""
+    def _region(
+        self, gm: GraphModule, name: str, path: str, loop: LoopContext | None
+    ) -> LoopProgram:
+        """Lower a graph nested in this one to a program of its own."""
         b = self.b
         options = evolve(b.options, name=name)
         inner = _Lowering.of(gm, options, b.targets, self.table, self.deadline)
         inner.prefix = self.prefix + path
-        inner.around = around
-        if around is not None:
-            inner.b.known |= {STEP, *around.sizes}
+        inner.loop = loop
+        if loop is not None:
+            inner.b.bound_symbols |= {STEP, *loop.sizes}
         inner.regions.stem = f"{name}_region"
         return inner.run()
 
@@ -149,7 +156,7 @@ class _Lowering:
                     self.env[node] = self._node(node)
                 self.b.join(mark[1], outputs)
                 if node.op != "placeholder" and self.b.symbols.pending:
-                    self.numbers.compute(mark[1], self.inputs)
+                    self.scalars.compute(mark[1], self.inputs)
             except Exception as error:
                 self.refused[node.name] = self._refusal(error)
                 failure = failure or error
@@ -162,8 +169,8 @@ class _Lowering:
             raise RefusedError(self.refused) from failure
         b = self.b
         facts = facts_of(b.symbols)
-        if self.around is not None:
-            facts = facts.with_range(STEP, 0, self.around.count - 1)
+        if self.loop is not None:
+            facts = facts.with_range(STEP, 0, self.loop.count - 1)
         return LoopProgram(
             name=b.options.name,
             inputs=tuple(self.inputs),
@@ -178,18 +185,20 @@ class _Lowering:
         )
 
     def _refusal(self, error: Exception) -> Diagnostic:
-        """Say why the current node is refused; lowering goes on to find what else is."""
+        """Return the diagnostic for the current node. Lowering continues, to find all nodes it
+        refuses."""
         if isinstance(error, UnsupportedError):
             return error.diagnostic
         failed = f"lowering {self.b.node.target} failed: {type(error).__name__}: {error}"
         return self.b.unsupported("GY-LOWER-030", failed, help=REPORT).diagnostic
 
     def _stand_in(self, name: str, fake: Any) -> Any:
-        """Return what a node is to its readers while PyTorch computes it."""
+        """Return a placeholder value for the result of a node that PyTorch computes, for its
+        users."""
         if isinstance(fake, torch.Tensor):
-            if not self._holds(fake):
+            if not self._is_supported(fake):
                 return OPAQUE
-            return self._given(self.b.reserve(_identifier(name)), fake)[1]
+            return self._existing(self.b.reserve(_identifier(name)), fake)[1]
         if isinstance(fake, (list, tuple)):
             return [self._stand_in(name, item) for item in fake]
         if isinstance(fake, (torch.SymFloat, torch.SymBool)):
@@ -197,14 +206,14 @@ class _Lowering:
             return ScalarValue(dtype, lambda ops: ops.const(0, dtype))
         if isinstance(fake, (int, torch.SymInt)) and not isinstance(fake, bool):
             size = self.b.symbols.size(fake)
-            self.b.known |= size.free_symbols
+            self.b.bound_symbols |= size.free_symbols
             return size
         return OPAQUE if fake is not None else None
 
-    def _holds(self, fake: torch.Tensor) -> bool:
-        """Whether a program can hold a tensor."""
-        known = fake.dtype in FROM_TORCH and fake.layout is torch.strided
-        return known and fake.device.type in self.b.targets
+    def _is_supported(self, fake: torch.Tensor) -> bool:
+        """Return whether a program can hold a tensor of this dtype, layout and device."""
+        is_supported = fake.dtype in FROM_TORCH and fake.layout is torch.strided
+        return is_supported and fake.device.type in self.b.targets
 
     def _node(self, node: Node) -> Any:
         for fake in each(node.meta.get("val")) if node.op == "call_function" else ():
@@ -224,41 +233,41 @@ class _Lowering:
         raise self.b.unsupported(
             "GY-LOWER-001",
             f"an FX node of kind {node.op!r} in a graph of aten ops",
-            help="hand over a graph that AOTAutograd or make_fx traced",
+            help="pass a graph that AOTAutograd or make_fx traced",
         )
 
     # Inputs and outputs ---------------------------------------------------------------------
 
     def _placeholder(self, node: Node) -> Any:
         fake = node.meta.get("val")
-        if self.around is not None:
-            given = self.around.given(self.b, node, len(self.inputs))
-            if given is not None:
-                self.inputs.append(given[0])
-                return given[1]
+        if self.loop is not None:
+            stepped = self.loop.input_for(self.b, node, len(self.inputs))
+            if stepped is not None:
+                self.inputs.append(stepped[0])
+                return stepped[1]
         name = self.b.reserve(_identifier(node.name))
-        if isinstance(fake, torch.Tensor) and not is_token(node) and self._holds(fake):
-            with suppress(UnsupportedError):  # of sizes: the input is opaque
-                buffer, value = self._given(name, fake)
+        if isinstance(fake, torch.Tensor) and not is_token(node) and self._is_supported(fake):
+            with suppress(UnsupportedError):  # sizes that cannot be expressed: an opaque input
+                buffer, value = self._existing(name, fake)
                 self.inputs.append(TensorInput(buffer, bool(node.meta.get(PACKED))))
                 return value
         if isinstance(fake, (int, torch.SymInt)) and not isinstance(fake, bool):
             size = self.b.symbols.size(fake)
-            self.b.known |= size.free_symbols
+            self.b.bound_symbols |= size.free_symbols
             self.inputs.append(SizeInput(size, name))
             return size
         if isinstance(fake, (torch.SymFloat, torch.SymBool)):
             raise self.b.unsupported(
                 "GY-LOWER-008",
                 f"the input {name} is a run-time {type(fake).__name__}",
-                help="let the graph take a tensor that holds it",
+                help="pass it to the graph as a 0-d tensor",
             )
         self.inputs.append(OpaqueInput(name))
         if isinstance(fake, torch.Tensor):
             return None if is_token(node) else OPAQUE
         return fake
 
-    def _given(self, name: str, fake: torch.Tensor) -> tuple[Buffer, TensorValue]:
+    def _existing(self, name: str, fake: torch.Tensor) -> tuple[Buffer, TensorValue]:
         """Return the buffer and the view of a tensor that exists before the program runs."""
         return self.b.existing(name, self.b.exact_spec(fake))
 
@@ -269,22 +278,22 @@ class _Lowering:
             value = getattr(value, part)
         if not isinstance(value, torch.Tensor):
             return value
-        if not self._holds(value):
+        if not self._is_supported(value):
             node.meta.setdefault("val", value)
             return OPAQUE
         if key not in self.constants:
             name = self.b.reserve(_identifier(node.name))
-            buffer, view = self._given(name, value)
+            buffer, view = self._existing(name, value)
             self.constants[key] = (Constant(buffer, self.prefix + key), view)
         node.meta.setdefault("val", value)
         return self.constants[key][1]
 
     def _outputs(self, node: Node) -> tuple[Output, ...]:
-        (given,) = node.args
-        items: Any = given if isinstance(given, (list, tuple)) else (given,)
-        if self.around is not None:
+        (results,) = node.args
+        items: Any = results if isinstance(results, (list, tuple)) else (results,)
+        if self.loop is not None:
             values = [self.env.get(item, item) for item in items]
-            inputs, outputs = self.around.finish(self.b, self.inputs, values)
+            inputs, outputs = self.loop.finish(self.b, self.inputs, values)
             self.inputs = [*inputs]
             return outputs
         return tuple(self._output(self.env.get(item, item)) for item in items)
@@ -306,14 +315,14 @@ class _Lowering:
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, Node):
-            found = self.env[value]
-            if found is OPAQUE:
+            operand = self.env[value]
+            if operand is OPAQUE:
                 raise self.b.unsupported(
                     "GY-LOWER-004",
                     f"{self.b.node.target} takes {value.name}, which a program cannot hold",
                     help=BY_PYTORCH,
                 )
-            return found
+            return operand
         if isinstance(value, (list, tuple)):
             return [self._argument(item) for item in value]
         if isinstance(value, dict):
@@ -323,21 +332,21 @@ class _Lowering:
     def _call(self, node: Node) -> Any:
         target = node.target
         if target is operator.getitem:
-            source, place = node.args
-            return self.env[source][place]  # type: ignore[index]
+            source, index = node.args
+            return self.env[source][index]  # type: ignore[index]
         fake = node.meta.get("val")
         if isinstance(target, torch._ops.OpOverload):
             if target in _FACTS:
                 return None
             if target is torch.ops.aten._assert_scalar.default:
-                return self.numbers.assertion(node)
-            if _is_size(fake) and not self.numbers.reads(target, fake):
-                return self.numbers.scalar(node, fake)
+                return self.scalars.assertion(node)
+            if _is_size(fake) and not self.scalars.reads(target, fake):
+                return self.scalars.scalar(node, fake)
             return self._op(node, target)
         if _is_size(fake):
             if target in (operator.floordiv, operator.mod):
-                self.numbers.division(node)
-            return self.numbers.scalar(node, fake)
+                self.scalars.division(node)
+            return self.scalars.scalar(node, fake)
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self._higher_order(node, target)
         raise self.b.unsupported(
@@ -373,7 +382,7 @@ _FACTS = frozenset(
         torch.ops.aten._assert_tensor_metadata.default,
     }
 )
-"""Ops that only tell the frontend something."""
+"""Ops that only give the frontend information and compute nothing."""
 
 
 def _is_size(fake: Any) -> bool:

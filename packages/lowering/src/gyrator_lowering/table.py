@@ -1,4 +1,5 @@
-"""Which rule lowers which ATen overload. A table is a value; there is no global one."""
+"""The table that maps ATen overloads to lowering rules. A table is a value; there is no global
+one."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -7,13 +8,13 @@ from typing import Any
 from attrs import define, field, frozen
 
 Rule = Callable[..., Any]
-"""`rule(b: LoopBuilder, *args, **kwargs)`, the arguments as in the op's schema: tensors are
-`TensorValue`, symbolic integers `Expr`; the result is a `TensorValue`, or a tuple or list of them.
-It may raise `FallbackToAten`."""
+"""`rule(b: LoopBuilder, *args, **kwargs)`, with the arguments of the op's schema: tensors are
+`TensorValue`, symbolic integers `Expr`. It returns a `TensorValue`, or a tuple or list of them, and
+may raise `FallbackToAten`."""
 
 
 class FallbackToAten(Exception):  # a decision, not an error
-    """Raised by a rule for arguments that it does not cover: the call stays as it is."""
+    """Raised by a rule for arguments that it does not cover: the node becomes a call of ATen."""
 
 
 def _read_only(rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
@@ -26,11 +27,11 @@ class LoweringTable:
 
     rules: Mapping[str, Rule] = field(converter=_read_only)
     complex_rules: Mapping[str, Rule] = field(converter=_read_only, factory=dict)
-    """Those of calls with a complex argument or result."""
+    """The rules for calls with a complex argument or result."""
 
     def find(self, target: str, complex: bool = False) -> Rule | None:
-        """Return the rule for an overload, or for its packet, or None; for calls with a `complex`
-        argument or result, or for the others."""
+        """Return the rule for an overload, else the one for its packet, else None. `complex`
+        selects the rules for calls with a complex argument or result."""
         rules = self.complex_rules if complex else self.rules
         rule = rules.get(target)
         return rule if rule is not None else rules.get(target.rpartition(".")[0])
@@ -38,7 +39,7 @@ class LoweringTable:
 
 @define
 class TableBuilder:
-    """Collects rules, refusing silent replacement; `build()` freezes it."""
+    """Collects rules and refuses to replace one silently; `build()` freezes the table."""
 
     _rules: dict[str, Rule] = field(factory=dict)
     _complex: dict[str, Rule] = field(factory=dict)
@@ -46,11 +47,15 @@ class TableBuilder:
     def rule(
         self, *targets: str, replace: bool = False, complex: bool = False
     ) -> Callable[[Rule], Rule]:
-        """Register the decorated function under each target, for calls with a `complex` argument or
-        result or for the others.
+        """Register the decorated function for each target.
+
+        Args:
+            targets: overloads (`aten.add.Tensor`) or packets (`aten.add`).
+            replace: allow targets that already have a rule.
+            complex: register for calls with a complex argument or result, instead of all others.
 
         Raises:
-            ValueError: when a target has a rule already and `replace` is false.
+            ValueError: if a target already has a rule and `replace` is false.
         """
         rules = self._complex if complex else self._rules
 
@@ -67,5 +72,5 @@ class TableBuilder:
         return add
 
     def build(self) -> LoweringTable:
-        """Freeze what was collected."""
+        """Return an immutable table of the rules registered so far."""
         return LoweringTable(self._rules, self._complex)

@@ -1,8 +1,8 @@
-"""Products of a matrix and a vector, which are over as soon as the matrix is read.
+"""Matrix-vector products, whose time is that of reading the matrix.
 
-Libraries tune their kernels for products that keep matrix units busy. Those of a vector only wait
-for memory, which generated kernels read as fast as a copy does; and what is done with the result,
-and other products of the same vector, share their launch.
+Libraries tune their kernels for products that keep the matrix units busy. Products with a vector
+are memory-bound: generated kernels read the matrix as fast as a copy does, and can fuse the
+epilogue and other products of the same vector into the same launch.
 """
 
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ _OPS = frozenset((aten.mm.default, aten.addmm.default, aten.mv.default, aten.add
 
 
 def thin_products(gm: GraphModule, targets: Mapping[str, Target]) -> frozenset[str]:
-    """Return the names of the products of a graph that are for kernels on these targets.
+    """Return the names of a graph's products that kernels on these targets should compute.
 
-    They have one row, or one column, and a matrix that lies in memory along what is summed over.
+    They have a single row or column, and a matrix that is contiguous along the reduced axis.
     """
-    wanted = {device for device, t in targets.items() if t.heuristics.thin_products}
+    devices = {device for device, t in targets.items() if t.heuristics.thin_products}
     return frozenset(
         node.name
         for node in gm.graph.nodes
-        if node.op == "call_function" and node.target in _OPS and _thin(node, wanted)
+        if node.op == "call_function" and node.target in _OPS and _thin(node, devices)
     )
 
 

@@ -1,1 +1,1 @@
-"""Builds, loads, caches, tunes and launches what the emitters wrote."""
+"""Builds, loads, caches, tunes and launches generated kernels and host programs."""

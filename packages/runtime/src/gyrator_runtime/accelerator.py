@@ -1,6 +1,6 @@
-"""Devices that torch drives through one module each, such as `torch.cuda` or `torch.xpu`.
+"""Devices with a PyTorch device module, such as `torch.cuda` or `torch.xpu`.
 
-One class serves them all; a `DeviceFacts` says in what they differ.
+One class implements them all; `DeviceFacts` describes their differences.
 """
 
 import contextlib
@@ -22,18 +22,18 @@ from gyrator_runtime.device import (
 
 @frozen(kw_only=True)
 class DeviceFacts:
-    """What the common interface cannot ask a kind of device."""
+    """Properties of a device type that PyTorch's device modules do not expose."""
 
     type: str
-    """As `torch.device` spells it."""
+    """The device type as in `torch.device`."""
     architecture: Callable[[Any], str]
-    """The architecture's name, of torch's properties of a device."""
+    """Returns the architecture's name from PyTorch's device properties."""
     graphs: bool = False
-    """torch's module offers `CUDAGraph` and `graph`."""
+    """Whether the device module has `CUDAGraph` and `graph`."""
 
 
 class AcceleratorDevice(DeviceInterface):
-    """All devices of one type that torch drives."""
+    """All devices of one type that PyTorch supports."""
 
     def __init__(self, facts: DeviceFacts) -> None:
         self._facts = facts
@@ -41,30 +41,35 @@ class AcceleratorDevice(DeviceInterface):
 
     @property
     def type(self) -> str:
-        """Return the type as torch spells it."""
+        """The device type as in `torch.device`."""
         return self._facts.type
 
     def count(self) -> int:
-        """How many there are; 0 where torch or the driver lacks support."""
+        """Return the number of devices; 0 without support by PyTorch or the driver."""
         return int(self._module.device_count()) if self._module.is_available() else 0
 
     def properties(self, index: int = 0) -> DeviceProperties:
-        """Facts about device `index`; DeviceError where there is none."""
+        """Return the properties of device `index`. DeviceError if there is none."""
         self._check(index)
-        found = self._module.get_device_properties(index)
-        cores = getattr(found, "multi_processor_count", 0) or getattr(found, "gpu_eu_count", 1)
+        properties = self._module.get_device_properties(index)
+        cores = getattr(properties, "multi_processor_count", 0) or getattr(
+            properties, "gpu_eu_count", 1
+        )
         return DeviceProperties(
-            found.name, self._facts.architecture(found), int(cores), int(found.total_memory)
+            properties.name,
+            self._facts.architecture(properties),
+            int(cores),
+            int(properties.total_memory),
         )
 
     def memory(self, index: int = 0) -> MemoryInfo:
-        """Memory of device `index`; `used` is what torch's allocator holds."""
+        """Return the memory of device `index`. `used` is the memory of PyTorch's allocator."""
         self._check(index)
         free, total = self._module.mem_get_info(index)
         return MemoryInfo(total, free, self._module.memory_reserved(index))
 
     def allocator(self) -> Allocator:
-        """Return torch's quick entry where it has one, else `torch.empty_strided`."""
+        """Return PyTorch's fast allocation function if there is one, else `torch.empty_strided`."""
         guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
         quick: Any = getattr(guards, f"_empty_strided_{self.type}", None)
         if quick is not None:
@@ -78,7 +83,7 @@ class AcceleratorDevice(DeviceInterface):
         return allocate
 
     def guard(self, index: int) -> contextlib.AbstractContextManager[object]:
-        """Make device `index` the current one for the length of a block."""
+        """Make device `index` current for the duration of a block."""
         self._check(index)
         return cast(contextlib.AbstractContextManager[object], self._module.device(index))
 
@@ -87,11 +92,11 @@ class AcceleratorDevice(DeviceInterface):
         self._module.synchronize(index)
 
     def supports_graphs(self) -> bool:
-        """Whether a run can be captured and replayed."""
+        """Return whether a run can be captured and replayed."""
         return self._facts.graphs
 
     def capturing(self) -> bool:
-        """Whether work of the current stream is being captured now."""
+        """Return whether work on the current stream is being captured."""
         return self._facts.graphs and bool(self._module.is_current_stream_capturing())
 
     def queue(self, index: int = 0) -> int:
@@ -99,13 +104,13 @@ class AcceleratorDevice(DeviceInterface):
         return int(self._module.current_stream(index).stream_id)
 
     def graph_pool(self) -> object:
-        """Return torch's handle of a new pool of memory."""
+        """Return PyTorch's handle of a new memory pool."""
         return self._module.graph_pool_handle() if self._facts.graphs else None
 
     def capture(
         self, run: Callable[[], None], *, warm: bool = True, pool: object = None
     ) -> Callable[[], None]:
-        """Capture `run` on a stream of its own, and return what replays it.
+        """Capture `run` on a separate stream, and return a function that replays it.
 
         Memory that the run allocates belongs to the graph and is overwritten by every replay.
         """
@@ -132,15 +137,15 @@ class AcceleratorDevice(DeviceInterface):
         return cast(Callable[[], None], graph.replay)
 
     def _clear_workspaces(self) -> None:
-        """Drop what torch keeps for the products of each stream: graphs that shared it could not
-        replay side by side, and it would never leave the pool of the first of them."""
+        """Free the matmul workspaces that PyTorch keeps for each stream. Graphs that share one
+        cannot be replayed concurrently, and it would stay in the pool of the first graph."""
         clear = getattr(torch._C, f"_{self.type}_clearCublasWorkspaces", None)
         if clear is not None:
             clear()
 
     def _leave_capture(self, stream: Any) -> None:
-        """Undo what torch leaves behind where a capture fails: its stream, and a generator that
-        takes all later random numbers for parts of a graph."""
+        """Restore the state that PyTorch leaves behind after a failed capture: the current stream,
+        and the generator, which would treat all later random numbers as part of a graph."""
         self._module.set_stream(stream)
         generator = self._module.default_generators[stream.device_index]
         generator.graphsafe_set_state(generator.clone_state())
@@ -152,9 +157,9 @@ class AcceleratorDevice(DeviceInterface):
 
 @cache
 def _capturing_stream(module: Any, index: int) -> Any:
-    """Return the stream that captures device `index`, the same one in the whole process.
+    """Return the stream for captures on device `index`, one per process.
 
-    torch keeps memory for each stream that computed products. What it captures with, where it is
-    given none, is a stream of whichever device was captured first.
+    PyTorch keeps a workspace for each stream that has run a matmul. Its default capture stream
+    belongs to whichever device was captured first.
     """
     return module.Stream(index)

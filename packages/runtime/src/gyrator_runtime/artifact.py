@@ -1,7 +1,7 @@
-"""A compiled program as a cache entry: its plan, kernel libraries, a manifest, and text.
+"""A compiled program as a cache entry: its plan, kernel libraries, manifest and text.
 
-Loading runs no pass and no compiler, and reads nothing outside the entry, so a cache folder can
-be moved. JSON and text only: nothing is unpickled.
+Loading runs no pass and no compiler and reads nothing outside the entry, so a cache folder can be
+moved. The format is JSON and text; nothing is unpickled.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 from attrs import frozen
 
 from gyrator_ir.diagnostics import GyratorError
-from gyrator_runtime.build import LIBRARY, BuiltUnit, load_library
+from gyrator_runtime.build import Library, load_library
 from gyrator_runtime.cache import Cache, CacheKey, Entry
 from gyrator_runtime.device import ISA_LEVELS, cpu_isa
 from gyrator_runtime.native.kernels import KernelFunction
@@ -22,7 +22,6 @@ from gyrator_runtime.native.kernels import KernelFunction
 __all__ = [
     "Artifact",
     "ArtifactError",
-    "Library",
     "LoadedArtifact",
     "load_artifact",
     "save_artifact",
@@ -37,43 +36,26 @@ _MANIFEST = "program.json"
 
 
 class ArtifactError(GyratorError):
-    """A stored program cannot be used on this machine or by this version."""
-
-
-@frozen
-class Library:
-    """Built kernels: bytes that their language loads, their symbols, and what they were built from.
-
-    For C++ the bytes are a shared library; other languages store what they like.
-    """
-
-    name: str
-    data: bytes
-    symbols: tuple[str, ...]
-    source: str = ""
-    device: str = ""
-    """Type of the device whose loader reads the bytes; empty for a shared library."""
-    isa: str = ISA_LEVELS[0]
-    """The CPU level that the code needs."""
+    """A stored program cannot be used on this machine or with this version."""
 
 
 LibraryLoader = Callable[[Path, Sequence[str]], Mapping[str, KernelFunction]]
-"""`load(file, symbols)`: the address of each symbol's function, see `KernelSource`."""
+"""`load(file, symbols)`: returns the function of each symbol; see `KernelSource`."""
 
 NO_LOADERS: Mapping[str, LibraryLoader] = MappingProxyType({})
 
 
 @frozen
 class Artifact:
-    """A compiled program, whole."""
+    """A complete compiled program."""
 
     host_source: str
-    """The host program for people."""
+    """The host program in readable form."""
     plan: str
-    """The host program as it runs: a `StoredPlan`; empty for one in C++."""
+    """The host program in executable form, a `StoredPlan`; empty for a C++ host program."""
     libraries: tuple[Library, ...]
     manifest: str
-    """JSON of the umbrella's choosing."""
+    """JSON whose contents the umbrella package defines."""
 
 
 @frozen
@@ -83,17 +65,9 @@ class LoadedArtifact:
     host_source: str
     plan: str
     symbols: Mapping[str, KernelFunction]
-    """Its kernels' addresses, or what queues them."""
+    """Its kernels: addresses, or objects that queue them on a device."""
     manifest: str
     entry: Entry
-
-
-def libraries_of(built: Sequence[BuiltUnit]) -> tuple[Library, ...]:
-    """Return the libraries of built units, to be stored with a program."""
-    return tuple(
-        Library(b.unit.name, b.entry.read(LIBRARY), b.unit.symbols, b.unit.text, isa=b.isa)
-        for b in built
-    )
 
 
 def save_artifact(cache: Cache, key: CacheKey, artifact: Artifact) -> Entry:
@@ -125,13 +99,14 @@ def save_artifact(cache: Cache, key: CacheKey, artifact: Artifact) -> Entry:
 def load_artifact(
     cache: Cache, key: CacheKey, loaders: Mapping[str, LibraryLoader] = NO_LOADERS
 ) -> LoadedArtifact | None:
-    """Return the program stored under `key` with its kernels loaded, or None where there is none.
+    """Return the program stored under `key` with its kernels loaded, or None if there is none.
 
-    `loaders` says by device type how libraries become functions; the others are mapped as shared
-    libraries.
+    `loaders` maps device types to the loaders of their libraries; other libraries are mapped as
+    shared libraries.
 
-    ArtifactError (GY-CACHE-004) where it was built for a machine that this one cannot stand in
-    for, BuildError (GY-BUILD-004) where a library does not load.
+    Raises:
+        ArtifactError: GY-CACHE-004, when it was built for an incompatible machine.
+        BuildError: GY-BUILD-004, when a library does not load.
     """
     entry = cache.get(key)
     if entry is None:

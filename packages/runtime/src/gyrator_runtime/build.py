@@ -1,8 +1,8 @@
-"""Translation units to loaded kernels: compile in parallel, keep in the cache, dlopen.
+"""From translation units to loaded kernels: compile in parallel, cache, and dlopen.
 
-`Builder.submit` returns at once, so that compiling overlaps with whatever the caller does next;
-`BuildHandle.result` waits. Compilers run in process groups of their own and write only into a
-private temporary folder, so Ctrl-C or kill -9 leaves nothing half-written.
+`Builder.submit` returns immediately, so that compilation overlaps with other work of the caller;
+`BuildHandle.addresses` waits. Compilers run in their own process groups and write only to a private
+temporary folder, so Ctrl-C or kill -9 leaves no partial files in the cache.
 """
 
 import errno
@@ -24,51 +24,59 @@ from gyrator_runtime.process import Limited
 from gyrator_runtime.progress import ProgressReporter, SilentProgress
 from gyrator_runtime.toolchain import Toolchain
 
-__all__ = ["LIBRARY", "BuildError", "BuildHandle", "Builder", "finished", "load_library"]
+__all__ = [
+    "LIBRARY",
+    "BuildError",
+    "BuildHandle",
+    "Builder",
+    "Library",
+    "finished",
+    "load_library",
+]
 
 LIBRARY = "kernels.so"
 SOURCE = "kernels.cpp"
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 _TAIL_LINES = 15
 
-_MOST_HANGS = 2
-"""Units on which a compiler may hang before it is given up."""
-_AFTER_A_HANG = 10
-"""What the time limit is divided by once a compiler has hung."""
+_MAX_HANGS = 2
+"""Number of units on which a compiler may hang before it is not used any more in this process."""
+_HANG_DIVISOR = 10
+"""Divisor of the time limit once a compiler has hung."""
 
 
 class BuildError(GyratorError):
-    """A kernel cannot be built or loaded; the caller falls back to eager."""
+    """A kernel cannot be built or loaded. The caller falls back to eager mode."""
 
 
-class _Passing(BuildError):
-    """What another try may mend."""
+class _TransientError(BuildError):
+    """A failure that may not recur on another attempt."""
 
 
 class Unit(Protocol):
-    """A text that is compiled whole: `TranslationUnit` and `HostUnit` of the IR."""
+    """A source text compiled as one unit: `TranslationUnit` or `HostUnit` of the IR."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the unit in messages."""
         ...
 
     @property
     def text(self) -> str:
-        """C++."""
+        """C++ source."""
         ...
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """The functions that it exports."""
+        """Exported functions."""
         ...
 
 
 @frozen
 class BuiltUnit:
-    """A unit whose library lies in the cache."""
+    """A unit whose library is in the cache."""
 
     unit: Unit
     key: CacheKey
@@ -82,10 +90,27 @@ class BuiltUnit:
         return self.entry.file(LIBRARY)
 
 
+@frozen
+class Library:
+    """Built kernels: their bytes, symbols and source.
+
+    For C++ the bytes are a shared library; other kernel languages choose their own format.
+    """
+
+    name: str
+    data: bytes
+    symbols: tuple[str, ...]
+    source: str = ""
+    device: str = ""
+    """Type of the device whose loader reads the bytes; empty for a shared library."""
+    isa: str = "plain"
+    """The CPU instruction set level that the code needs."""
+
+
 def wait_for(
     futures: Collection["Future[Any]"], progress: ProgressReporter, seconds: float = math.inf
 ) -> None:
-    """Wait for builds, so long at most, and say how far they are."""
+    """Wait for builds for at most `seconds`, and report progress."""
     end = time.monotonic() + seconds
     pending = {f for f in futures if not f.done()}
     progress.start("compiling kernels", len(futures))
@@ -98,14 +123,14 @@ def wait_for(
         progress.finish()
 
 
-def finished(futures: Iterable["Future[Made]"]) -> list["Future[Made]"]:
-    """Return the builds that are done without errors, and give up those that have not begun."""
+def finished(futures: Iterable["Future[Result]"]) -> list["Future[Result]"]:
+    """Cancel the builds that have not started, and return those that finished without errors."""
     ended = [f for f in futures if not f.cancel() and f.done()]
     return [f for f in ended if f.exception() is None]
 
 
 class BuildHandle:
-    """Units being built. Of use in the process that submitted them and in its forks."""
+    """Units being built. Usable in the process that submitted them and in its forks."""
 
     def __init__(
         self,
@@ -119,52 +144,60 @@ class BuildHandle:
         self._pid = os.getpid()
 
     def done(self) -> bool:
-        """Whether `result` would return at once."""
+        """Whether `addresses` would return immediately."""
         return os.getpid() == self._pid and all(f.done() for f in self._futures)
 
     def built(self) -> tuple[BuiltUnit, ...]:
-        """Wait for the libraries; BuildError for the first unit that failed.
+        """Wait for the libraries and return them.
 
-        KeyboardInterrupt ends the compilers of this builder before it is passed on.
+        KeyboardInterrupt ends this builder's compilers before it propagates.
+
+        Raises:
+            BuildError: for the first unit that failed.
         """
         self._wait()
         return tuple(f.result() for f in self._futures)
 
     def within(self, seconds: float) -> dict[str, int]:
-        """Wait so long at most, give up what has not begun by then, and load what is built.
-
-        KeyboardInterrupt does as in `built`.
-        """
+        """Wait for at most `seconds`, cancel the builds that have not started by then, and load the
+        finished ones. KeyboardInterrupt is handled as in `built`."""
         self._wait(seconds)
-        done = set(finished(self._futures))
-        return self._load([n for n, f in enumerate(self._futures) if f in done])
+        done_futures = set(finished(self._futures))
+        return self._load([n for n, f in enumerate(self._futures) if f in done_futures])
 
     def only(self, symbols: Collection[str]) -> "BuildHandle":
-        """Return the handle of the units with these kernels."""
+        """Return a handle of the units that contain these kernels."""
         self._after_fork()
         pairs = zip(self._units, self._futures, strict=True)
         chosen = [(u, f) for u, f in pairs if not set(symbols).isdisjoint(u.symbols)]
         return BuildHandle(self._builder, tuple(u for u, _ in chosen), [f for _, f in chosen])
 
-    def result(self) -> dict[str, int]:
-        """Wait, load, and return the address of each kernel by its symbol."""
+    def libraries(self) -> tuple[Library, ...]:
+        """Wait, and return the libraries for a cache entry."""
+        return tuple(
+            Library(b.unit.name, b.entry.read(LIBRARY), b.unit.symbols, b.unit.text, isa=b.isa)
+            for b in self.built()
+        )
+
+    def addresses(self) -> dict[str, int]:
+        """Wait, load the libraries, and return the address of each kernel by its symbol."""
         self.built()
         return self._load(range(len(self._futures)))
 
     def _load(self, numbers: Iterable[int]) -> dict[str, int]:
-        """Load these units; one whose library does not load is built again."""
-        found: dict[str, int] = {}
+        """Load the units at these indices. A unit whose library does not load is rebuilt."""
+        addresses: dict[str, int] = {}
         for number in numbers:
             built = self._futures[number].result()
             try:
-                found |= load_library(built.library, built.unit.symbols)
+                addresses |= load_library(built.library, built.unit.symbols)
             except BuildError as error:
                 self._builder.cache.discard(built.key, error.diagnostic.message)
                 again = self._builder.submit([built.unit])
                 (built,) = again.built()
                 self._futures[number] = again._futures[0]
-                found |= load_library(built.library, built.unit.symbols)
-        return found
+                addresses |= load_library(built.library, built.unit.symbols)
+        return addresses
 
     def _wait(self, seconds: float = math.inf) -> None:
         self._after_fork()
@@ -176,13 +209,13 @@ class BuildHandle:
 
     def _after_fork(self) -> None:
         if os.getpid() != self._pid:
-            # The threads that work on our futures stayed in the parent.
+            # The threads that work on our futures exist only in the parent.
             again = self._builder.submit(self._units)
             self._futures, self._pid = again._futures, again._pid
 
 
 class Builder:
-    """Compiles with one toolchain for one instruction set level, up to `jobs` at a time."""
+    """Compiles with one toolchain for one instruction set level, with up to `jobs` in parallel."""
 
     def __init__(
         self,
@@ -207,7 +240,7 @@ class Builder:
         self._flags = toolchain.compile_flags(isa)
 
     def key(self, unit: Unit) -> CacheKey:
-        """Return the key of the built `unit`; equal texts share one, whatever their names."""
+        """Return the cache key of a unit. Units with equal texts share a key."""
         fields = {
             "text": unit.text.encode(),
             "compiler": self.toolchain.identity,
@@ -216,7 +249,7 @@ class Builder:
         return make_key("kernels", fields)
 
     def submit(self, units: Sequence[Unit]) -> BuildHandle:
-        """Start building; units that the cache has are ready at once and start no compiler."""
+        """Start building. Units in the cache are ready immediately and start no compiler."""
         self._after_fork()
         futures: list[Future[BuiltUnit]] = []
         for unit in units:
@@ -231,7 +264,7 @@ class Builder:
         return BuildHandle(self, tuple(units), futures)
 
     def cancel(self) -> None:
-        """Forget what waits and kill the compilers that run; returns when they are gone."""
+        """Cancel waiting builds and kill running compilers. Returns when they have ended."""
         pool, self._pool = self._pool, None
         self._cancelling = True
         if pool is not None:
@@ -243,7 +276,7 @@ class Builder:
         self._cancelling = False
 
     def close(self) -> None:
-        """Wait for running compilers and end the threads. The builder stays usable."""
+        """Wait for running compilers and end the threads. The builder remains usable."""
         self._after_fork()
         pool, self._pool = self._pool, None
         if pool is not None:
@@ -265,7 +298,7 @@ class Builder:
     def _compile(self, unit: Unit, key: CacheKey, folder: Path) -> None:
         try:
             self._compile_once(unit, key, folder)
-        except _Passing:
+        except _TransientError:
             if self._cancelling:
                 raise
             self._compile_once(unit, key, folder)
@@ -282,22 +315,22 @@ class Builder:
         try:
             load_library(folder / LIBRARY, unit.symbols)
         except BuildError as error:
-            raise _Passing(error.diagnostic) from error
+            raise _TransientError(error.diagnostic) from error
 
     def _run(
         self, unit: Unit, key: CacheKey, command: tuple[str, ...], folder: Path
     ) -> tuple[int, str]:
         hung = _hangs(self.toolchain.command)
-        if key.hex in hung or len(hung) >= _MOST_HANGS:
-            raise _given_up(unit, command)
-        seconds = self.timeout / _AFTER_A_HANG if hung else self.timeout
+        if key.hex in hung or len(hung) >= _MAX_HANGS:
+            raise _not_retried(unit, command)
+        seconds = self.timeout / _HANG_DIVISOR if hung else self.timeout
         try:
             child = Limited(command, seconds, folder)
         except OSError as error:
             raise _failed(unit, command, 127, str(error)) from error
         self._children.add(child)
         try:
-            if self._cancelling:  # it may have missed this child
+            if self._cancelling:  # `cancel` may have missed this child
                 child.kill()
             ended = child.wait()
         finally:
@@ -310,18 +343,21 @@ class Builder:
 
 @functools.cache
 def _hangs(command: tuple[str, ...]) -> set[str]:
-    """Hashes of the units on which a compiler hung in this process."""
+    """Return the hashes of the units on which a compiler hung in this process, a mutable set."""
     return set()
 
 
 def load_library(path: Path, symbols: Sequence[str]) -> Mapping[str, int]:
-    """Map one library and look up `symbols`; BuildError GY-BUILD-004 where that fails.
+    """Map a library and look up `symbols`.
 
-    It stays mapped as long as one of the addresses lives: see `library.KernelAddress`.
+    It stays mapped as long as one of the addresses is alive: see `library.KernelAddress`.
+
+    Raises:
+        BuildError: GY-BUILD-004, when that fails.
     """
     try:
         library = SharedLibrary(path)
-        found = {s: library.address(s) for s in symbols}
+        addresses = {s: library.address(s) for s in symbols}
     except OSError as error:
         raise BuildError.of(
             "GY-BUILD-004",
@@ -329,11 +365,11 @@ def load_library(path: Path, symbols: Sequence[str]) -> Mapping[str, int]:
             where=path.name,
             help="import torch first; empty the cache folder if it came from elsewhere",
         ) from error
-    return found
+    return addresses
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -343,9 +379,9 @@ def _failed(unit: Unit, command: tuple[str, ...], status: int, output: str) -> B
     if "No space left on device" in output:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     lines = tuple(output.strip().splitlines()[-_TAIL_LINES:])
-    killed = status < 0 or "signal terminated program" in output  # what g++ says of its parts
+    killed = status < 0 or "signal terminated program" in output  # from g++, about its subprocesses
     if killed:
-        return _Passing.of(
+        return _TransientError.of(
             "GY-BUILD-003",
             f"the compiler was ended by {f'signal {-status}' if status < 0 else 'a signal'} "
             f"on unit {unit.name}",
@@ -371,10 +407,10 @@ def _timed_out(unit: Unit, command: tuple[str, ...], seconds: float) -> BuildErr
     )
 
 
-def _given_up(unit: Unit, command: tuple[str, ...]) -> BuildError:
+def _not_retried(unit: Unit, command: tuple[str, ...]) -> BuildError:
     return BuildError.of(
         "GY-BUILD-003",
-        "the compiler took too long before and is not asked again",
+        "the compiler exceeded its time limit before and is not retried",
         " ".join(command),
         (f"unit {unit.name}",),
         "the machine may be overloaded; the model runs in eager mode",

@@ -1,15 +1,15 @@
-"""A content-addressed store on disk, shared by any number of processes.
+"""A content-addressed store on disk that any number of processes can share.
 
     root/                      0700, owned by the user
-      entries/<kind>/<k2>/<key>/   one folder an entry: its files and manifest.json
-      locks/<key>.lock             one file lock a key, there while somebody builds it
-      tmp/<pid>-<space>-<random>/  entries being written; renamed into place when whole
+      entries/<kind>/<k2>/<key>/   one folder per entry: its files and manifest.json
+      locks/<key>.lock             one file lock per key, present while the entry is being built
+      tmp/<pid>-<space>-<random>/  entries being written; renamed into place when complete
 
-Entries are immutable, hold no absolute path, and are named by the SHA-256 of what they were made
-from. A folder appears in `entries` by one `rename`, so a killed writer leaves only something under
-`tmp`, which `prune` removes. Every load compares sizes and hashes with the manifest; an entry that
-differs is removed and counts as a miss. So is one that holds anything but plain files which the
-user owns and nobody else may write: what others planted is not run.
+Entries are immutable, contain no absolute paths, and are named by the SHA-256 of their inputs. A
+folder appears in `entries` by a single `rename`, so a killed writer leaves files only under `tmp`,
+from where `prune` removes them. Every load checks sizes and hashes against the manifest; an entry
+that differs is removed and counts as a miss. The same applies to an entry that contains anything
+but regular files that the user owns and no one else can write, so that planted code is not run.
 """
 
 import contextlib
@@ -38,14 +38,14 @@ __all__ = ["Cache", "CacheError", "CacheKey", "Entry", "default_root", "make_key
 MANIFEST = "manifest.json"
 SCHEMA = 2
 DEFAULT_LIMIT = 4 << 30
-"""Bytes of entries that a cache keeps before it drops the least recently used."""
+"""Maximum total size of the entries in bytes; above it, the least recently used are removed."""
 
 _STALE_SECONDS = 3600.0
 _PRUNE_EVERY = 64 << 20
 _LOCK_POLL = 0.02
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-# A pipe in place of a file must not hold anybody up, nor a link lead elsewhere.
-_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# A pipe in place of a file must not block a reader, and links must not be followed.
+_OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class CacheError(GyratorError):
@@ -63,7 +63,7 @@ def default_root(env: Mapping[str, str]) -> Path:
 
 @frozen
 class CacheKey:
-    """The name of an entry: its kind, its hash, and the digests of the fields it was made from."""
+    """The name of an entry: its kind, its hash, and the digests of its input fields."""
 
     kind: str
     hex: str
@@ -71,7 +71,7 @@ class CacheKey:
 
 
 def make_key(kind: str, fields: Mapping[str, bytes]) -> CacheKey:
-    """Hash `fields` (what the entry is made from) in an order-free and unambiguous way."""
+    """Return the key of an entry built from `fields`. The order of the fields is irrelevant."""
     digests = {name: hashlib.sha256(fields[name]).hexdigest() for name in sorted(fields)}
     canonical = json.dumps([SCHEMA, kind, list(digests.items())], separators=(",", ":"))
     return CacheKey(kind, hashlib.sha256(canonical.encode()).hexdigest(), digests)
@@ -85,21 +85,21 @@ class Entry:
     files: tuple[str, ...]
 
     def file(self, name: str) -> Path:
-        """Return the path of one file; KeyError where the entry has none of that name."""
+        """Return the path of a file. KeyError if the entry has no file of that name."""
         if name not in self.files:
             raise KeyError(name)
         return self.path / name
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of one file."""
+        """Return the contents of a file."""
         return _read(self.file(name))
 
 
 class Cache:
     """One cache folder. Safe to use from many threads and processes and after a fork.
 
-    A root that cannot be used (read-only, full, not a folder, another user's, open to others) is
-    replaced by a private temporary folder with one warning, so that callers need not care.
+    A root that cannot be used (read-only, full, not a folder, owned by another user, writable by
+    others) is replaced by a private temporary folder, with one warning.
     """
 
     def __init__(
@@ -109,33 +109,33 @@ class Cache:
         lock_timeout: float = 60.0,
         used: Callable[["CacheKey", "Entry"], None] | None = None,
     ) -> None:
-        """Open the folder `root`. `used` is told of every entry that is read or written."""
+        """Open the folder `root`. `used` is called for every entry that is read or written."""
         self.limit = limit
         self.lock_timeout = lock_timeout
         self._used = used
-        self._written = _PRUNE_EVERY  # so that the first put prunes
-        self._spare: Path | None = None
+        self._written = _PRUNE_EVERY  # the first put prunes
+        self._temporary_root: Path | None = None
         self._warned: set[str] = set()
-        root = Path(os.path.realpath(root))  # a link may be changed later
+        root = Path(os.path.realpath(root))  # a link may change later
         reason = _prepare(root)
         self.root = root if reason is None else self._fall_back(root, reason)
 
     @property
     def lasting(self) -> bool:
-        """Whether what is stored outlives the process."""
-        return self._spare is None
+        """Whether entries outlive the process."""
+        return self._temporary_root is None
 
     # -- reading ---------------------------------------------------------------------------
 
     def get(self, key: CacheKey) -> Entry | None:
-        """Return the verified entry of `key`, or None. Marks it as recently used."""
+        """Return the verified entry of `key`, or None, and mark it as recently used."""
         for root in self._roots():
             folder = _folder(root, key)
             files, damage = _verify(folder, key)
             if files is not None:
                 with contextlib.suppress(OSError):
                     os.utime(folder)
-                return self._told(key, Entry(folder, files))
+                return self._notified(key, Entry(folder, files))
             if damage:
                 self._discard(folder, damage)
         return None
@@ -148,10 +148,10 @@ class Cache:
                     yield CacheKey(kind.name, folder.name, _stored_fields(folder) or {})
 
     def nearest(self, key: CacheKey, same: str = "") -> tuple[str, ...] | None:
-        """Name the fields in which the most similar other entry of the same kind differs.
+        """Return the names of the fields in which the most similar other entry of the kind differs.
 
-        One that agrees in the field `same` is more similar than any that does not. Returns None if
-        there is no other entry of that kind. Reads the manifests of all: for people who ask.
+        An entry that agrees in the field `same` is more similar than any that does not. None if
+        there is no other entry of that kind. Reads all manifests, so it is for diagnostics only.
         """
         best: list[str] | None = None
         for root in self._roots():
@@ -168,7 +168,7 @@ class Cache:
     # -- writing ---------------------------------------------------------------------------
 
     def put(self, key: CacheKey, files: Mapping[str, bytes]) -> Entry:
-        """Store `files` under `key` and return the entry; an entry already there wins."""
+        """Store `files` under `key` and return the entry. An existing entry is kept."""
 
         def write(folder: Path) -> None:
             for name, data in files.items():
@@ -177,18 +177,18 @@ class Cache:
         return self._store(key, write)
 
     def keep(self, key: CacheKey, files: Mapping[str, bytes]) -> None:
-        """Store `files` under `key` if that can be done; they can be done without."""
+        """Store `files` under `key` if possible; a failure only causes a warning."""
         try:
             self.put(key, files)
         except CacheError as error:
             self._warn_once("full", error.diagnostic)
 
     def get_or_build(self, key: CacheKey, build: Callable[[Path], None]) -> Entry:
-        """Return the entry of `key`; where there is none, call `build(folder)` to make it.
+        """Return the entry of `key`; if there is none, call `build(folder)` to create it.
 
         `build` writes the entry's files into an empty private folder. Other processes and threads
-        that want the same key wait, up to `lock_timeout` seconds, then build it themselves: the
-        lock only saves work. What `build` raises is passed on and nothing is stored.
+        that need the same key wait for up to `lock_timeout` seconds, then build it themselves: the
+        lock only saves work. Exceptions of `build` propagate, and nothing is stored.
         """
         entry = self.get(key)
         if entry is not None:
@@ -197,31 +197,31 @@ class Cache:
             return self.get(key) or self._store(key, build)
 
     def remove(self, key: CacheKey) -> None:
-        """Forget the entry of `key` if there is one."""
+        """Remove the entry of `key`, if any."""
         for root in self._roots():
             _remove(_folder(root, key))
 
     def discard(self, key: CacheKey, damage: str) -> None:
-        """Forget the entry of `key`, which turned out to be of no use, and warn once."""
+        """Remove the entry of `key`, which turned out to be unusable, and warn once."""
         for root in self._roots():
             self._discard(_folder(root, key), damage)
 
     def prune(self, limit: int | None = None) -> int:
-        """Drop the least recently used entries over `limit` bytes, and what dead processes left.
+        """Remove the least recently used entries above `limit` bytes, and files of dead processes.
 
-        Returns the bytes of entries that stay.
+        Returns the total size of the remaining entries in bytes.
         """
         limit = self.limit if limit is None else limit
         _sweep_tmp(self.root / "tmp")
         _sweep_locks(self.root / "locks")
-        found: list[tuple[float, int, Path]] = []
+        entries: list[tuple[float, int, Path]] = []
         for kind in _children(self.root / "entries"):
             for folder in _entries(kind):
                 with contextlib.suppress(OSError):
                     size = sum(f.lstat().st_size for f in folder.iterdir())
-                    found.append((folder.stat().st_mtime, size, folder))
-        total = sum(size for _, size, _ in found)
-        for _, size, folder in sorted(found):
+                    entries.append((folder.stat().st_mtime, size, folder))
+        total = sum(size for _, size, _ in entries)
+        for _, size, folder in sorted(entries):
             if total <= limit:
                 break
             _remove(folder)
@@ -230,7 +230,7 @@ class Cache:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A private empty folder for the length of the block."""
+        """Provide a private empty folder for the duration of the block."""
         folder = _new_tmp(self.root)
         try:
             yield folder
@@ -240,21 +240,25 @@ class Cache:
     # -- inside ----------------------------------------------------------------------------
 
     def _roots(self) -> tuple[Path, ...]:
-        return (self.root,) if self._spare in (None, self.root) else (self.root, self._spare)
+        return (
+            (self.root,)
+            if self._temporary_root in (None, self.root)
+            else (self.root, self._temporary_root)
+        )
 
     def _store(self, key: CacheKey, write: Callable[[Path], None]) -> Entry:
         try:
-            return self._told(key, self._store_in(self.root, key, write))
+            return self._notified(key, self._store_in(self.root, key, write))
         except OSError as error:
-            if self._spare == self.root:
+            if self._temporary_root == self.root:
                 raise _unusable(self.root, error) from error
-            spare = self._fall_back(self.root, str(error))
+            temporary_root = self._fall_back(self.root, str(error))
         try:
-            return self._told(key, self._store_in(spare, key, write))
+            return self._notified(key, self._store_in(temporary_root, key, write))
         except OSError as error:
-            raise _unusable(spare, error) from error
+            raise _unusable(temporary_root, error) from error
 
-    def _told(self, key: CacheKey, entry: Entry) -> Entry:
+    def _notified(self, key: CacheKey, entry: Entry) -> Entry:
         if self._used is not None:
             self._used(key, entry)
         return entry
@@ -265,14 +269,14 @@ class Cache:
             write(work)
             names = tuple(sorted(p.name for p in work.iterdir()))
             size = _write_manifest(work, names, key)
-            self._count(size)  # before the entry is there, which is to stay
+            self._count(size)  # may prune; before the new entry exists, so that it is not removed
             final = _folder(root, key)
             _make_folder(final.parent)
             try:
                 os.rename(work, final)
             except OSError:
                 files, _ = _verify(final, key)
-                if files is None:  # not a race that we lost
+                if files is None:  # not a lost race
                     raise
                 return Entry(final, files)
         finally:
@@ -289,39 +293,41 @@ class Cache:
     def _discard(self, folder: Path, damage: str) -> None:
         if not _remove(folder) and not os.path.lexists(folder):
             return
-        said = f"cache entry {folder.name[:16]} is damaged ({damage}); it is built again"
-        help = "nothing to do; if it happens often, check the disk that holds the cache"
-        self._warn_once(str(folder), Diagnostic("GY-CACHE-001", said, help=help))
+        message = f"cache entry {folder.name[:16]} is damaged ({damage}) and will be rebuilt"
+        help = "nothing to do; if this recurs, check the disk that holds the cache"
+        self._warn_once(str(folder), Diagnostic("GY-CACHE-001", message, help=help))
 
     def _fall_back(self, root: Path, reason: str) -> Path:
-        if self._spare is None:
-            self._spare = Path(tempfile.mkdtemp(prefix="gyrator-"))
-            weakref.finalize(self, _remove_own, self._spare, os.getpid())
-            _prepare(self._spare)
-        said = f"the cache folder {root} cannot be used ({reason}); this process compiles without "
+        if self._temporary_root is None:
+            self._temporary_root = Path(tempfile.mkdtemp(prefix="gyrator-"))
+            weakref.finalize(self, _remove_own, self._temporary_root, os.getpid())
+            _prepare(self._temporary_root)
+        message = (
+            f"the cache folder {root} cannot be used ({reason}); this process compiles without "
+        )
         help = "set GYRATOR_CACHE_DIR to a folder that you own, with free space"
-        self._warn_once("spare", Diagnostic("GY-CACHE-002", f"{said}a lasting cache", help=help))
-        return self._spare
+        self._warn_once("spare", Diagnostic("GY-CACHE-002", f"{message}a lasting cache", help=help))
+        return self._temporary_root
 
-    def _warn_once(self, about: str, what: Diagnostic) -> None:
+    def _warn_once(self, about: str, diagnostic: Diagnostic) -> None:
         if about not in self._warned:
             self._warned.add(about)
-            warn(what.code, what.message, what.help)
+            warn(diagnostic.code, diagnostic.message, diagnostic.help)
 
 
 def _prepare(root: Path) -> str | None:
-    """Make `root` ready for use; return why it is not usable, or None."""
+    """Prepare `root` for use. Return the reason why it is not usable, or None."""
     try:
         _make_folder(root)
         state = root.stat()
         if state.st_uid != os.geteuid():
             return f"it belongs to user {state.st_uid}"
-        if loose := _loose_parent(root, state):
-            return f"others can replace what is in {loose}"
+        if parent := _writable_parent(root, state):
+            return f"others can replace what is in {parent}"
         if stat.S_IMODE(state.st_mode) != 0o700:
             root.chmod(0o700)
-        if state.st_mode & _OTHERS_WRITE and (strange := _strange(root)):
-            return f"others could write to it, and {strange} is not a file of yours alone"
+        if state.st_mode & _OTHERS_WRITE and (foreign := _foreign_file(root)):
+            return f"others could write to it, and {foreign} is not a file of yours alone"
         for name in ("entries", "locks", "tmp"):
             _make_folder(root / name)
         probe = root / "tmp" / _tmp_name()
@@ -333,7 +339,7 @@ def _prepare(root: Path) -> str | None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it that are missing, for the user alone."""
+    """Create a folder and its missing parents, accessible only to the user."""
     try:
         folder.mkdir(mode=0o700)
     except FileNotFoundError:
@@ -344,80 +350,81 @@ def _make_folder(folder: Path) -> None:
             raise
 
 
-def _loose_parent(root: Path, state: os.stat_result) -> Path | None:
-    """Return a folder above `root` in which others may put another one in its place, or None.
+def _writable_parent(root: Path, state: os.stat_result) -> Path | None:
+    """Return a parent of `root` in which others could replace the folder below it, or None.
 
-    A group that is the user's own (of the same number) has no others in it.
+    The user's own group (with the same number) is assumed to have no other members.
     """
     for parent in root.parents:
-        below, state = state, parent.stat()
+        child, state = state, parent.stat()
         own_group = state.st_gid in (0, os.geteuid())
-        if state.st_mode & stat.S_ISVTX:  # there only owners rename
-            if below.st_uid not in (0, os.geteuid()):
+        if state.st_mode & stat.S_ISVTX:  # sticky: only owners may rename
+            if child.st_uid not in (0, os.geteuid()):
                 return parent
         elif state.st_mode & (stat.S_IWOTH if own_group else _OTHERS_WRITE):
             return parent
     return None
 
 
-def _strange(root: Path) -> str:
-    """Return the name of something below `root` that is not the user's alone, or nothing."""
-    for at, folders, files in os.walk(root):
+def _foreign_file(root: Path) -> str:
+    """Return the name of a file or folder below `root` that is not private, or an empty string."""
+    for parent, folders, files in os.walk(root):
         for name, plain in (*((n, False) for n in folders), *((n, True) for n in files)):
-            if not _ours(os.lstat(os.path.join(at, name)), plain):
+            if not _is_private(os.lstat(os.path.join(parent, name)), plain):
                 return name
     return ""
 
 
-def _ours(state: os.stat_result, plain: bool) -> bool:
-    """Whether this is a plain file, or else a folder, which the user owns and only he may write."""
+def _is_private(state: os.stat_result, plain: bool) -> bool:
+    """Return whether this is a regular file (`plain`) or folder that the user owns and only the
+    user can write."""
     kind = stat.S_ISREG if plain else stat.S_ISDIR
     own = state.st_uid == os.geteuid() and not state.st_mode & _OTHERS_WRITE
     return own and kind(state.st_mode)
 
 
 def _read(path: Path | str, folder: int | None = None, *, close: bool = False) -> bytes:
-    """Return the bytes of a plain file of the user's alone; OSError for anything else.
+    """Return the contents of a private regular file; OSError for anything else.
 
-    `close` closes it to others first.
+    `close` removes the permissions of others first.
     """
-    with open(os.open(path, os.O_RDONLY | _SAFELY, dir_fd=folder), "rb", buffering=0) as file:
+    with open(os.open(path, os.O_RDONLY | _OPEN_FLAGS, dir_fd=folder), "rb", buffering=0) as file:
         if close:
             os.fchmod(file.fileno(), 0o600)
-        if not _ours(os.fstat(file.fileno()), plain=True):
+        if not _is_private(os.fstat(file.fileno()), plain=True):
             raise OSError(errno.EPERM, "not a plain file that only its owner may write")
         return file.readall()
 
 
 @contextlib.contextmanager
 def _locked(path: Path, seconds: float) -> Iterator[None]:
-    """Hold the lock `path`, or go on without it after so many seconds."""
-    # A lock of the operating system: it dies with its holder, so kill -9 blocks nobody. Each
-    # holder opens the file anew, because an open file must not be shared by threads or forks.
+    """Hold the lock `path`, or proceed without it after `seconds`."""
+    # An operating system lock is released when its holder dies, so kill -9 blocks no one. Each
+    # holder opens the file separately: an open file must not be shared by threads or forks.
     end = time.monotonic() + seconds
-    held: int | None = None
+    file: int | None = None
     try:
-        while (held := _try_lock(path)) is None and time.monotonic() < end:
+        while (file := _try_lock(path)) is None and time.monotonic() < end:
             time.sleep(_LOCK_POLL)
     except OSError:
-        pass  # locks do not work here
+        pass  # locks do not work on this file system
     try:
         yield
     finally:
-        if held is not None:
-            _unlock(path, held)
+        if file is not None:
+            _unlock(path, file)
 
 
 def _try_lock(path: Path) -> int | None:
-    """Return an open file that holds the lock `path`, or None while another holds it.
+    """Return an open file that holds the lock `path`, or None if another holds it.
 
-    OSError where locks do not work.
+    OSError if locks do not work.
     """
     _make_folder(path.parent)
-    file = os.open(path, os.O_RDWR | os.O_CREAT | _SAFELY, 0o600)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Its last holder may have removed it since it was opened.
+        # The last holder may have removed the file since it was opened.
         if os.path.samestat(os.fstat(file), os.lstat(path)):
             return file
     except (BlockingIOError, FileNotFoundError):
@@ -430,20 +437,20 @@ def _try_lock(path: Path) -> int | None:
 
 
 def _unlock(path: Path, file: int) -> None:
-    """Remove a lock that is held. Whoever opened it meanwhile sees that it is gone."""
+    """Remove a held lock. A process that opened the file meanwhile detects the removal."""
     with contextlib.suppress(OSError):
         path.unlink()
     with contextlib.suppress(OSError):
-        fcntl.flock(file, fcntl.LOCK_UN)  # a fork may have copied the open file
+        fcntl.flock(file, fcntl.LOCK_UN)  # a fork may have inherited the open file
     os.close(file)
 
 
 def _sweep_locks(folder: Path) -> None:
-    """Remove the locks that nobody holds."""
+    """Remove lock files that are not held."""
     for name in os.listdir(folder) if folder.is_dir() else ():
         with contextlib.suppress(OSError):
-            if (held := _try_lock(folder / name)) is not None:
-                _unlock(folder / name, held)
+            if (file := _try_lock(folder / name)) is not None:
+                _unlock(folder / name, file)
 
 
 def _folder(root: Path, key: CacheKey) -> Path:
@@ -451,7 +458,7 @@ def _folder(root: Path, key: CacheKey) -> Path:
 
 
 def _write_manifest(folder: Path, names: tuple[str, ...], key: CacheKey) -> int:
-    """Describe the files in `folder`; return their size in bytes."""
+    """Write the manifest of the files in `folder`; return their total size in bytes."""
     files: dict[str, dict[str, int | str]] = {}
     total = 0
     for name in names:
@@ -474,15 +481,15 @@ def _stored_fields(folder: Path) -> dict[str, str] | None:
 
 
 def _verify(folder: Path, key: CacheKey) -> tuple[tuple[str, ...] | None, str]:
-    """Return (files, "") of a sound entry, (None, "") of a missing one, (None, damage) else."""
+    """Return (files, "") for an intact entry, (None, "") for a missing one, else (None, damage)."""
     try:
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _SAFELY)
-    except FileNotFoundError:  # it may be there by now, from another thread or process
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _OPEN_FLAGS)
+    except FileNotFoundError:  # another thread or process may have created it by now
         return None, ""
     except OSError:
         return None, "no folder"
     try:
-        if not _ours(os.fstat(opened), plain=False):
+        if not _is_private(os.fstat(opened), plain=False):
             return None, "others may write to it"
         return _verify_files(opened, key)
     finally:
@@ -529,17 +536,17 @@ def _entries(kind: Path) -> list[Path]:
 
 
 def _remove(folder: Path) -> bool:
-    """Remove an entry, or what is in its place; return whether it was there."""
-    # Renamed first, so that no reader sees half an entry.
-    doomed = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.gone")
+    """Remove an entry, or whatever is in its place. Return whether it existed."""
+    # Renamed first, so that no reader sees a partial entry.
+    renamed = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.gone")
     try:
-        os.rename(folder, doomed)
+        os.rename(folder, renamed)
     except OSError:
         return False
-    if doomed.is_dir() and not doomed.is_symlink():
-        shutil.rmtree(doomed, ignore_errors=True)
+    if renamed.is_dir() and not renamed.is_symlink():
+        shutil.rmtree(renamed, ignore_errors=True)
     else:
-        doomed.unlink(missing_ok=True)
+        renamed.unlink(missing_ok=True)
     return True
 
 
@@ -549,7 +556,7 @@ def _remove_own(folder: Path, pid: int) -> None:
 
 
 def _pid_space() -> str:
-    """Return what tells this process table from that of another machine or container."""
+    """Return an identifier of this process table, distinct from other machines and containers."""
     try:
         space = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -563,18 +570,18 @@ def _tmp_name() -> str:
 
 def _new_tmp(root: Path) -> Path:
     folder = root / "tmp" / _tmp_name()
-    _make_folder(folder.parent)  # somebody may have removed the whole cache under us
+    _make_folder(folder.parent)  # another process may have removed the whole cache
     folder.mkdir(mode=0o700)
     return folder
 
 
 def _sweep_tmp(tmp: Path) -> None:
-    here = _pid_space()
+    pid_space = _pid_space()
     for folder in _children(tmp):
         pid, _, rest = folder.name.partition("-")
         with contextlib.suppress(OSError):
             old = time.time() - folder.stat().st_mtime > _STALE_SECONDS
-            ours = pid.isdecimal() and rest.startswith(here)
+            ours = pid.isdecimal() and rest.startswith(pid_space)
             if old or (ours and not _alive(int(pid))):
                 shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""What Python's collector of cycles does while something is compiled, or loaded."""
+"""Control of Python's garbage collector during compiles and loads."""
 
 import contextlib
 import gc
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def only_new_objects() -> Iterator[None]:
-    """Let the collector look at nothing in the `with` block that was alive before it.
+    """Exclude objects that exist before the `with` block from garbage collection inside it.
 
-    A compile or a load makes many objects, which provoke full collections; each of them walks all
-    that PyTorch has loaded, a quarter of a second, and finds next to nothing. What dies in the
-    block is collected as ever. A process that has frozen objects of its own (`gc.freeze`) is left
-    as it is.
+    A compile or load creates many objects, which trigger full collections. Each of these traverses
+    everything that PyTorch has loaded, which takes a quarter of a second and frees next to nothing.
+    Objects created in the block are collected as usual. A process that uses `gc.freeze` itself is
+    not affected.
     """
     if gc.get_freeze_count() or not gc.isenabled():
         yield
@@ -21,4 +21,6 @@ def only_new_objects() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.collect(1)
+        gc.freeze()  # resets the collector's counts
         gc.unfreeze()

@@ -1,6 +1,6 @@
-"""What a device can do, behind one interface; and the CPU.
+"""The device interface, and its implementation for the CPU.
 
-Device type strings belong here and in target definitions, nowhere else.
+Device type strings occur only here and in target definitions.
 """
 
 import contextlib
@@ -29,31 +29,31 @@ __all__ = [
 ]
 
 _LEVELS = {"x86_64": ("plain", "avx2", "avx512"), "aarch64": ("plain", "neon")}
-"""Instruction set levels, the least first, by what `platform.machine` calls their machines."""
+"""Instruction set levels in ascending order, by machine as named by `platform.machine`."""
 ISA_LEVELS = ("plain", "neon", "avx2", "avx512")
-"""CPU instruction set levels that kernels are written for: of one machine, the least first."""
+"""CPU instruction set levels of kernels, in ascending order for each machine."""
 
 Allocator = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
-"""`allocate(size, stride, dtype)`: an uninitialised tensor; sizes and strides in elements."""
+"""`allocate(size, stride, dtype)`: returns an uninitialised tensor; size and stride in elements."""
 
 
 class DeviceError(GyratorError):
-    """A device was asked for something that it is not or does not have."""
+    """A device does not exist or lacks a capability."""
 
 
 @frozen
 class DeviceProperties:
-    """Facts about one device."""
+    """Properties of a device."""
 
     name: str
-    arch: str  # of the CPU: an instruction set level
+    arch: str  # for the CPU, an instruction set level
     cores: int
     total_memory: int  # bytes
 
 
 @frozen
 class MemoryInfo:
-    """Bytes in all, bytes free, and bytes that this process holds on the device."""
+    """Memory of a device in bytes: in total, free, and used by this process."""
 
     total: int
     free: int
@@ -61,61 +61,64 @@ class MemoryInfo:
 
 
 class DeviceInterface(ABC):
-    """One type of device, for example all GPUs of one make. Stateless."""
+    """One type of device, for example all GPUs of one vendor. Stateless."""
 
     @property
     @abstractmethod
     def type(self) -> str:
-        """The type as `torch.device` spells it."""
+        """The device type as in `torch.device`."""
 
     @abstractmethod
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of devices."""
 
     @abstractmethod
     def properties(self, index: int = 0) -> DeviceProperties:
-        """Facts about device `index`; DeviceError where there is none."""
+        """Return the properties of device `index`. DeviceError if there is none."""
 
     @abstractmethod
     def memory(self, index: int = 0) -> MemoryInfo:
-        """Memory of device `index` at this moment."""
+        """Return the current memory state of device `index`."""
 
     @abstractmethod
     def allocator(self) -> Allocator:
-        """Return the quickest way to make an uninitialised tensor on the current device."""
+        """Return the fastest allocator of uninitialised tensors on the current device."""
 
     @abstractmethod
     def guard(self, index: int) -> contextlib.AbstractContextManager[object]:
-        """Make device `index` the current one for the length of a block."""
+        """Make device `index` current for the duration of a block."""
 
     @abstractmethod
     def synchronize(self, index: int = 0) -> None:
         """Wait until device `index` is idle."""
 
     def supports_graphs(self) -> bool:
-        """Whether a run can be captured and replayed."""
+        """Return whether a run can be captured and replayed."""
         return False
 
     def capturing(self) -> bool:
-        """Whether work of the current stream is being captured now."""
+        """Return whether work on the current stream is being captured."""
         return False
 
     def queue(self, index: int = 0) -> int:
-        """Return a number for the stream that work goes to now: work of one number is in order."""
+        """Return the number of the current stream. Work on the same stream runs in order."""
         return 0
 
     def graph_pool(self) -> object:
-        """Return memory that several captured runs share, for `capture`; None where each run has
-        its own."""
+        """Return a memory pool that several captured runs share, for `capture`; None if each run
+        has its own memory."""
         return None
 
     def capture(
         self, run: Callable[[], None], *, warm: bool = True, pool: object = None
     ) -> Callable[[], None]:
-        """Capture `run` and return what replays it; UnsupportedError where not possible.
+        """Capture `run` and return a function that replays it.
 
-        With `warm`, `run` is run once before, for what is set up at the first use. `pool` is what
-        `graph_pool` gave: runs that share it are replayed in the order of one stream.
+        With `warm`, `run` runs once before the capture, for lazy initialization. `pool` is a result
+        of `graph_pool`; runs that share it must be replayed on one stream.
+
+        Raises:
+            UnsupportedError: GY-DEVICE-002, when the device cannot capture graphs.
         """
         raise UnsupportedError.of(
             "GY-DEVICE-002",
@@ -125,7 +128,7 @@ class DeviceInterface(ABC):
 
 
 class CpuDevice(DeviceInterface):
-    """The host processor. `isa` overrides what is found; it cannot exceed what there is."""
+    """The host processor. `isa` selects a lower instruction set level than the detected one."""
 
     def __init__(self, isa: str | None = None) -> None:
         self._isa = cpu_isa(isa)
@@ -137,7 +140,7 @@ class CpuDevice(DeviceInterface):
 
     @property
     def isa(self) -> str:
-        """Instruction set level: one of `isa_levels`."""
+        """The instruction set level, one of `isa_levels`."""
         return self._isa
 
     def count(self) -> int:
@@ -145,26 +148,27 @@ class CpuDevice(DeviceInterface):
         return 1
 
     def properties(self, index: int = 0) -> DeviceProperties:
-        """Facts about the host; DeviceError for an index other than 0."""
+        """Return the properties of the host. DeviceError for an index other than 0."""
         self._check(index)
         return DeviceProperties(_model_name(), self._isa, available_cores(), _meminfo("MemTotal"))
 
     def memory(self, index: int = 0) -> MemoryInfo:
-        """Memory of the host; `used` is the resident set of this process."""
+        """Return the memory of the host. `used` is the resident set of this process."""
         self._check(index)
         return MemoryInfo(_meminfo("MemTotal"), _meminfo("MemAvailable"), _resident())
 
     def allocator(self) -> Allocator:
-        """Return torch's quick entry where it has one (0.4 us), else `torch.empty_strided`."""
+        """Return PyTorch's fast allocation function (0.4 us) if there is one, else
+        `torch.empty_strided`."""
         return host_allocator()
 
     def guard(self, index: int) -> contextlib.AbstractContextManager[object]:
-        """Do nothing, for there is one host."""
+        """Do nothing: there is only one host."""
         self._check(index)
         return contextlib.nullcontext()
 
     def synchronize(self, index: int = 0) -> None:
-        """Do nothing: calls return when their work is done."""
+        """Do nothing: host work is synchronous."""
         self._check(index)
 
     def _check(self, index: int) -> None:
@@ -178,31 +182,36 @@ _OF_PROCESSOR = frozenset(
         "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features",
     }
 )  # fmt: skip
-"""What does not change from core to core and from moment to moment."""
+"""Fields of /proc/cpuinfo that are the same for all cores and constant over time."""
 
 
 def isa_levels(machine: str = "") -> tuple[str, ...]:
-    """Return the levels of a machine, by default of this one, the least first."""
+    """Return the levels of a machine, by default this one, in ascending order."""
     return _LEVELS.get(machine or platform.machine(), ISA_LEVELS[:1])
 
 
 def machine_of(isa: str) -> str:
-    """Return the machine that has a level; this one for `plain`, which every machine has."""
-    here = platform.machine()
-    return next((m for m, has in _LEVELS.items() if isa in has and isa not in isa_levels()), here)
+    """Return the machine that a level belongs to; this one for `plain`, which every machine has."""
+    this_machine = platform.machine()
+    return next(
+        (m for m, has in _LEVELS.items() if isa in has and isa not in isa_levels()), this_machine
+    )
 
 
 def cpu_isa(override: str | None = None) -> str:
-    """Return the best of ISA_LEVELS that this CPU and torch have, read in process.
+    """Return the highest of ISA_LEVELS that this CPU and PyTorch support, without a subprocess.
 
-    `override` may ask for less; more than there is, or an unknown name, is a DeviceError
-    (GY-DEVICE-004), for the kernels would die of an illegal instruction.
+    `override` selects a lower level.
+
+    Raises:
+        DeviceError: GY-DEVICE-004, when `override` is unknown or not supported, since kernels would
+            fail with an illegal instruction.
     """
-    found = _isa_of_flags(cpu_flags())
+    best = _isa_of_flags(cpu_flags())
     if override is None:
-        return found
+        return best
     levels = isa_levels()
-    usable = levels[: levels.index(found) + 1]
+    usable = levels[: levels.index(best) + 1]
     if override not in usable:
         raise DeviceError.of(
             "GY-DEVICE-004",
@@ -213,7 +222,7 @@ def cpu_isa(override: str | None = None) -> str:
 
 
 def host_allocator() -> Allocator:
-    """Return `allocate(size, stride, dtype)` for host memory."""
+    """Return the allocator for host memory."""
     quick: Any = getattr(_guards(), "_empty_strided_cpu", None)
     if quick is None:
         return _empty_strided
@@ -233,9 +242,9 @@ def _guards() -> object:
 
 @functools.cache
 def cpu_flags() -> frozenset[str]:
-    """Return the processor's features as /proc/cpuinfo names them; empty where it has none.
+    """Return the processor's features as named in /proc/cpuinfo; empty if there are none.
 
-    The kernel leaves out what it does not save on a task switch, so a flag there is usable.
+    The kernel lists only features whose state it saves on a task switch, so they are usable.
     """
     try:
         with open("/proc/cpuinfo") as lines:
@@ -248,9 +257,9 @@ def cpu_flags() -> frozenset[str]:
 
 
 def processor() -> str:
-    """Return what tells this CPU from another, as /proc/cpuinfo has it of the first core; empty
-    where it has nothing."""
-    found = []
+    """Return an identification of this CPU model from the first core in /proc/cpuinfo; empty if
+    there is none."""
+    entries = []
     try:
         with open("/proc/cpuinfo") as lines:
             for line in lines:
@@ -258,17 +267,17 @@ def processor() -> str:
                 if not value:
                     break
                 if name.strip() in _OF_PROCESSOR:
-                    found.append(f"{name.strip()}: {value.strip()}")
+                    entries.append(f"{name.strip()}: {value.strip()}")
     except OSError:
         pass
-    return "\n".join(found)
+    return "\n".join(entries)
 
 
 def _isa_of_flags(flags: frozenset[str]) -> str:
     if "neon" in isa_levels():
-        return "neon"  # no processor for Linux lacks it
+        return "neon"  # every aarch64 processor that runs Linux has it
     if not flags:
-        # Not Linux on x86: torch has asked cpuid, though ATEN_CPU_CAPABILITY may lower its answer.
+        # Not Linux on x86: PyTorch has queried cpuid, but ATEN_CPU_CAPABILITY may lower its answer.
         capability = torch.backends.cpu.get_cpu_capability()
         return {"AVX512": "avx512", "AVX2": "avx2"}.get(capability, "plain")
     if not {"avx2", "fma", "f16c"} <= flags:

@@ -1,15 +1,15 @@
-"""Programs that replay a captured graph of their device: one call for all that they queue.
+"""Programs that replay a captured device graph: one call for all the work that they queue.
 
-A graph works on fixed addresses. Inputs that come at the same address again and again (parameters)
-are used where they are; the others are copied to a place of the graph's own. Results lie in the
-graph's memory, and are handed out only while nobody holds those of an earlier call: then another
-graph is recorded, and where there are enough of them, the program runs without one.
+A graph works on fixed addresses. Inputs that keep their address (parameters) are used directly;
+others are copied into memory of the graph. Results are in the graph's memory, so a graph is
+replayed only while no results of an earlier call are alive. Otherwise another graph is recorded,
+and once there are `MAX_RECORDINGS`, the program runs without one.
 
-Graphs share memory (`GraphMemory`): the n-th recording of every program lies in the n-th pool. What
-a graph needs while it runs may be where a graph recorded later has its results, for they were
-placed when the earlier one was done. So a graph is replayed only while nobody holds results of
-later ones in its pool. The other way round nothing can happen: results of an earlier graph are
-never given up.
+Graphs share memory (`GraphMemory`): the n-th recording of every program uses the n-th pool. The
+temporaries of a graph may overlap with the results of a graph that was recorded later in the same
+pool, because those were allocated after the temporaries were freed. A graph is therefore replayed
+only while no results of later graphs in its pool are alive. The reverse is safe: the memory of an
+earlier graph's results is never reused.
 """
 
 import weakref
@@ -25,61 +25,62 @@ from gyrator_runtime.warn import warn
 
 Run = Callable[[list[Any]], Any]
 
-MOST_RECORDINGS = 4
-"""Graphs of one program that are kept at a time."""
-MOST_ATTEMPTS = 8
-"""Recordings after which a program whose inputs keep moving runs without a graph."""
+MAX_RECORDINGS = 4
+"""Maximum number of graphs of one program at a time."""
+MAX_ATTEMPTS = 8
+"""Number of recordings after which a program whose inputs keep moving runs without a graph."""
 _uses = torch._C._storage_Use_Count
-_handed = attrgetter("data")
-"""A new tensor of the same memory, as `detach` gives, with a version counter of its own."""
+_alias = attrgetter("data")
+"""Returns a new tensor with the same memory, like `detach`, and its own version counter."""
 
 
 @frozen(eq=False)
 class _Results:
-    """Storages that a graph writes its results to."""
+    """The storages that a graph writes its results to."""
 
     storages: tuple[torch.UntypedStorage, ...]
     keys: tuple[int, ...]
-    """Of the storages, for torch."""
+    """Addresses of the storages' implementation objects."""
     uses: tuple[int, ...]
-    """References to each storage while nobody holds a result."""
+    """Reference count of each storage while no result is alive."""
 
     def free(self) -> bool:
-        """Whether nobody holds a result of an earlier call."""
+        """Return whether no result of an earlier call is alive."""
         return all(map(le, map(_uses, self.keys), self.uses))
 
 
 @define(eq=False)
 class _Pool:
-    """Memory that graphs of one queue of a device share, in the order of their recording."""
+    """Memory shared by the graphs of one device queue, in the order of their recording."""
 
     handle: object
     used: bool = False
-    """A graph was recorded in it."""
+    """Whether a graph was recorded in it."""
     _results: list["weakref.ref[_Results]"] = field(factory=list)
     _orphans: list[_Results] = field(factory=list)
-    """Of graphs that are gone, while somebody holds them."""
+    """Results of deleted graphs that are still alive."""
 
     @property
-    def deserted(self) -> bool:
-        """Whether all its graphs are gone: a device may then give the memory up."""
+    def abandoned(self) -> bool:
+        """Whether all its graphs are deleted: the device may then have released the memory."""
         return self.used and all(r() is None for r in self._results)
 
     def add(self, results: _Results) -> None:
-        """Note the results of the latest graph."""
+        """Register the results of the latest graph."""
         self._results.append(weakref.ref(results))
 
     def allows(self, own: _Results) -> bool:
-        """Whether the graph with these results may run: nobody holds them or those of later ones.
+        """Return whether the graph with these results may run: neither they nor results of later
+        graphs are alive.
 
-        Where in the order a graph was that is gone is not known: it counts as a later one.
+        The position of a deleted graph in the order is unknown, so it counts as a later one.
         """
         if self._orphans:
             self._orphans = [r for r in self._orphans if not r.free()]
             if self._orphans:
                 return False
-        for found in reversed(self._results):
-            results = found()
+        for reference in reversed(self._results):
+            results = reference()
             if results is own:
                 return results.free()
             if results is not None and not results.free():
@@ -87,8 +88,7 @@ class _Pool:
         return False
 
     def retire(self, results: _Results) -> None:
-        """Note that the graph with these results is gone, and nothing but `results` refers to them
-        on its part."""
+        """Record that the graph with these results is deleted and only `results` refers to them."""
         left = evolve(results, uses=(1,) * len(results.uses))
         if not left.free():
             self._orphans.append(left)
@@ -97,24 +97,24 @@ class _Pool:
 
 @define(eq=False)
 class GraphMemory:
-    """The pools of all graphs of one session, by device, queue and number of the recording."""
+    """The pools of all graphs of a session, by device, queue and recording number."""
 
     addresses: set[int] = field(factory=set)
-    """Where results of graphs lie."""
+    """Addresses of the results of graphs."""
     recorded: int = 0
-    """Graphs that were recorded, those that are gone included."""
+    """Number of graphs recorded, including deleted ones."""
     _pools: dict[tuple[str, int, int, int], _Pool] = field(factory=dict)
 
     def pool(self, device: DeviceInterface, index: int, queue: int, number: int) -> _Pool:
-        """Return the pool for the recording of this number; made at the first call."""
+        """Return the pool for a recording number, created on first use."""
         key = device.type, index, queue, number
-        found = self._pools.get(key)
-        if found is None or found.deserted:
-            found = self._pools[key] = _Pool(device.graph_pool())
-        return found
+        pool = self._pools.get(key)
+        if pool is None or pool.abandoned:
+            pool = self._pools[key] = _Pool(device.graph_pool())
+        return pool
 
-    def leave(self, pool: _Pool) -> None:
-        """Record no more in a pool: a capture failed in it."""
+    def discard(self, pool: _Pool) -> None:
+        """Stop recording in a pool, because a capture failed in it."""
         self._pools = {k: p for k, p in self._pools.items() if p is not pool}
 
 
@@ -125,32 +125,32 @@ class _Recording:
     replay: Callable[[], None]
     pool: _Pool
     queue: int
-    """Whose work is in order with what else uses the pool."""
-    places: tuple[tuple[int, torch.Tensor], ...]
-    """Inputs that are copied, and where to; the others are used where they are."""
+    """The queue that orders its work with other users of the pool."""
+    copied: tuple[tuple[int, torch.Tensor], ...]
+    """Indices of the inputs that are copied, with their destinations."""
     fixed: tuple[int, ...]
-    """The others."""
+    """Indices of the other inputs, which are used directly."""
     addresses: tuple[int, ...]
-    """Where the others are."""
+    """Addresses of the `fixed` inputs."""
     tensors: tuple[torch.Tensor, ...]
     """Results in the graph's memory."""
     others: tuple[tuple[int, Any], ...]
-    """The other results, numbers or `_Input`, and their places among all."""
+    """The other results, numbers or `_Input`, with their positions among all results."""
     memory: _Results
 
     def fits(self, addresses: tuple[int, ...]) -> bool:
-        """Whether inputs at these addresses may be used, or copied, by this graph."""
-        return _picked(addresses, self.fixed) == self.addresses
+        """Return whether the graph can run on inputs at these addresses."""
+        return _select(addresses, self.fixed) == self.addresses
 
     def run(self, inputs: list[torch.Tensor], mutated: frozenset[int]) -> tuple[Any, ...]:
-        """Copy what has to be, replay, and hand out the results."""
-        for k, place in self.places:
+        """Copy inputs that need it, replay, and return the results."""
+        for k, place in self.copied:
             place.copy_(inputs[k])
         self.replay()
-        for k, place in self.places if mutated else ():
+        for k, place in self.copied if mutated else ():
             if k in mutated:
                 inputs[k].copy_(place)
-        results: list[Any] = list(map(_handed, self.tensors))
+        results: list[Any] = list(map(_alias, self.tensors))
         for k, other in self.others:
             results.insert(k, inputs[other.number] if isinstance(other, _Input) else other)
         return tuple(results)
@@ -158,21 +158,21 @@ class _Recording:
 
 @frozen
 class _Input:
-    """A result that is an argument itself."""
+    """A result that is an argument of the program."""
 
     number: int
 
 
 @define(eq=False)
 class GraphReplay:
-    """A program as a callable of one list, like its plan; not for several threads at once.
+    """A program as a callable of one list, like its plan. Not thread-safe.
 
     Args:
-        plan: what runs the program.
-        device: that it runs on.
-        mutated: arguments that the program writes to.
-        index: of the device.
-        memory: shared with other programs.
+        plan: runs the program without a graph.
+        device: the device that it runs on.
+        mutated: indices of the arguments that the program writes to.
+        index: index of the device.
+        memory: graph memory, shared with other programs.
     """
 
     plan: Run
@@ -187,7 +187,7 @@ class GraphReplay:
     _refused: bool = False
 
     def __call__(self, args: list[Any]) -> Any:
-        """Run the program, by a graph where that is possible; empties `args`."""
+        """Run the program, by replaying a graph if possible. Empties `args`."""
         if self._refused or self.device.capturing():
             return self.plan(args)
         try:
@@ -197,16 +197,16 @@ class GraphReplay:
         first, last = self._last is None, self._last or addresses
         self._last = addresses
         if addresses != last:
-            known = self.memory.addresses
+            graph_addresses = self.memory.addresses
             moved = {k for k, (a, b) in enumerate(zip(addresses, last, strict=True)) if a != b}
             moved -= self._moving
-            # Results of other graphs come at one of a few addresses: each gets a recording.
-            moved = {k for k in moved if addresses[k] not in known}
-            if any(last[k] in known for k in moved):
+            # Results of other graphs have one of a few addresses, so each gets a recording.
+            moved = {k for k in moved if addresses[k] not in graph_addresses}
+            if any(last[k] in graph_addresses for k in moved):
                 return self.plan(args)
             if moved:
                 self._moving |= moved
-                self._forget()  # they take what moves for fixed
+                self._forget()  # they treat moving inputs as fixed
         if first:
             return self.plan(args)
         queue = self.device.queue(self.index)
@@ -216,7 +216,7 @@ class GraphReplay:
                 inputs = list(args)
                 args.clear()
                 return recording.run(inputs, self.mutated)
-        if len(self._recordings) >= MOST_RECORDINGS or self._attempts >= MOST_ATTEMPTS:
+        if len(self._recordings) >= MAX_RECORDINGS or self._attempts >= MAX_ATTEMPTS:
             return self.plan(args)
         return self._record(args, addresses, queue)
 
@@ -235,70 +235,70 @@ class GraphReplay:
         pool = self.memory.pool(self.device, self.index, queue, len(self._recordings))
         inputs = list(args)
         args.clear()
-        places = tuple((k, _twin(inputs[k])) for k in sorted(self._moving))
-        given = list(inputs)
-        for k, place in places:
-            given[k] = place
-        made: list[Any] = []
+        copies = tuple((k, _empty_like(inputs[k])) for k in sorted(self._moving))
+        arguments = list(inputs)
+        for k, place in copies:
+            arguments[k] = place
+        outputs: list[Any] = []
 
         def run() -> None:
-            made[:] = self.plan(list(given))
+            outputs[:] = self.plan(list(arguments))
 
         pool.used = True
         try:
             replay = self.device.capture(run, warm=False, pool=pool.handle)
         except RuntimeError as error:
-            # Something in the program cannot be captured; nothing of it has run.
+            # Part of the program cannot be captured. Nothing has run yet.
             self._refused = True
             _warn_uncaptured(error)
-            self.memory.leave(pool)
+            self.memory.discard(pool)
             return self.plan(inputs)
-        results = [(k, _noted(r, given)) for k, r in enumerate(made)]
-        made.clear()
+        results = [(k, _as_output(r, arguments)) for k, r in enumerate(outputs)]
+        outputs.clear()
         tensors = tuple(r for _, r in results if isinstance(r, torch.Tensor))
         others = tuple((k, r) for k, r in results if not isinstance(r, torch.Tensor))
-        memory = _results(tensors)
-        if set(memory.keys) & {_key(v.untyped_storage()) for v in given}:
+        memory = _track(tensors)
+        if set(memory.keys) & {_key(v.untyped_storage()) for v in arguments}:
             self._refused = True  # a result is a view of an argument
             return self.plan(inputs)
         pool.add(memory)
         self.memory.recorded += 1
         self.memory.addresses.update(s.data_ptr() for s in memory.storages)
         fixed = tuple(k for k in range(len(inputs)) if k not in self._moving)
-        at = _picked(addresses, fixed)
-        recording = _Recording(replay, pool, queue, places, fixed, at, tensors, others, memory)
+        at = _select(addresses, fixed)
+        recording = _Recording(replay, pool, queue, copies, fixed, at, tensors, others, memory)
         self._recordings.append(recording)
         return recording.run(inputs, self.mutated)
 
 
-def _picked(values: tuple[int, ...], places: tuple[int, ...]) -> tuple[int, ...]:
-    if len(places) == len(values):
+def _select(values: tuple[int, ...], positions: tuple[int, ...]) -> tuple[int, ...]:
+    if len(positions) == len(values):
         return values
-    return tuple(map(values.__getitem__, places))
+    return tuple(map(values.__getitem__, positions))
 
 
 def _warn_uncaptured(error: RuntimeError) -> None:
     reason = str(error).partition("\n")[0]
-    help = "it gives the same results without one; report the op that cannot be captured"
+    help = "results are the same without it; report the op that cannot be captured"
     warn("GY-RUNTIME-004", f"a program, or part of one, runs without a graph: {reason}", help)
 
 
-def _twin(value: torch.Tensor) -> torch.Tensor:
-    """Return memory of the same layout."""
+def _empty_like(value: torch.Tensor) -> torch.Tensor:
+    """Return an uninitialized tensor with the same layout."""
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
-def _noted(result: Any, given: Sequence[Any]) -> Any:
-    for k, value in enumerate(given):
+def _as_output(result: Any, arguments: Sequence[Any]) -> Any:
+    for k, value in enumerate(arguments):
         if result is value:
             return _Input(k)
     return result
 
 
-def _results(tensors: Sequence[torch.Tensor]) -> _Results:
-    """Note the storages of results, while nobody else holds any."""
-    found = {_key(s): s for s in (t.untyped_storage() for t in tensors)}
-    return _Results(tuple(found.values()), tuple(found), tuple(map(_uses, found)))
+def _track(tensors: Sequence[torch.Tensor]) -> _Results:
+    """Return the storages of results, with their reference counts while no caller has a result."""
+    storages = {_key(s): s for s in (t.untyped_storage() for t in tensors)}
+    return _Results(tuple(storages.values()), tuple(storages), tuple(map(_uses, storages)))
 
 
 def _key(storage: torch.UntypedStorage) -> int:

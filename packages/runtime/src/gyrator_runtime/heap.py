@@ -1,22 +1,22 @@
-"""What the C library's allocator does with memory that a program gives back."""
+"""Configuration of the C library's allocator."""
 
 import ctypes
 import functools
 import sys
 
 _LARGEST = (32 << 20) - (64 << 10)
-"""glibc learns from blocks of up to 32 MiB, with what it adds to one."""
+"""glibc adapts its thresholds to blocks of up to 32 MiB, including its own header."""
 
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let glibc keep up to 64 MiB that were given back, for tensors that are made next.
+    """Make glibc retain up to 64 MiB of freed memory for later tensors.
 
-    By default it hands back to the kernel whatever exceeds some hundred KiB, and every call of a
-    model then has its pages mapped and cleared again: a sixth of the time of a small vision model.
-    glibc raises its limits to the size of a mapped block that is freed, which this provokes; no
-    page of the block is touched. Who sets `MALLOC_TRIM_THRESHOLD_` or `MALLOC_MMAP_THRESHOLD_`
-    keeps those. Other allocators are left as they are. Only the first call does anything.
+    By default glibc returns freed memory above some hundred KiB to the kernel, and every call of a
+    model then faults and clears its pages again: a sixth of the time of a small vision model. glibc
+    raises its thresholds to the size of a freed mapped block, which this function triggers without
+    touching any page of the block. `MALLOC_TRIM_THRESHOLD_` and `MALLOC_MMAP_THRESHOLD_` take
+    precedence. Other allocators are not affected. Only the first call has an effect.
     """
     if not sys.platform.startswith("linux"):
         return

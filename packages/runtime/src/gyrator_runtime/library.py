@@ -1,4 +1,4 @@
-"""Shared libraries: looked through before they are mapped, unmapped when nothing uses them."""
+"""Shared libraries: checked before they are mapped, and unmapped when unused."""
 
 import contextlib
 import errno
@@ -21,39 +21,39 @@ _SEGMENT = "IIQQQQQQ"
 
 
 class KernelAddress(int):
-    """The address of a function. Its library stays mapped as long as this object lives."""
+    """The address of a function. Its library stays mapped as long as this object is alive."""
 
     library: "SharedLibrary"
 
 
 class SharedLibrary:
-    """A library that is mapped into the process, until it and all its addresses are forgotten.
+    """A mapped library. It is unmapped when this object and all its addresses are deleted.
 
-    The same file may be mapped by several: the last one to go unmaps it.
+    Several objects may map the same file; the last one unmaps it.
     """
 
     def __init__(self, path: Path) -> None:
-        """Map it. OSError where it is incomplete or does not load."""
-        self._handle = _mapped(path)
-        # At exit others' threads may still run what is in it.
+        """Map the library. OSError if it is incomplete or does not load."""
+        self._handle = _load(path)
+        # At exit, other threads may still run its code.
         weakref.finalize(self, dlclose, self._handle).atexit = False
 
     def address(self, symbol: str) -> KernelAddress:
-        """Return the address of a function. OSError where there is none of that name."""
-        # Not by ctypes.CDLL, which makes a callable of each: that took as long as the rest.
-        found = KernelAddress(dlsym(self._handle, symbol))
-        found.library = self
-        return found
+        """Return the address of a function. OSError if there is none of that name."""
+        # ctypes.CDLL would create a callable for each function, which doubles the loading time.
+        address = KernelAddress(dlsym(self._handle, symbol))
+        address.library = self
+        return address
 
 
-def _mapped(path: Path) -> int:
+def _load(path: Path) -> int:
     """Return the loader's handle of a library."""
     check_complete(path)
     first: OSError | None = None
-    with contextlib.closing(places(path)) as tried:
-        for place in tried:
+    with contextlib.closing(loadable_paths(path)) as paths:
+        for candidate in paths:
             try:
-                handle = dlopen(str(place), os.RTLD_NOW | os.RTLD_LOCAL)
+                handle = dlopen(str(candidate), os.RTLD_NOW | os.RTLD_LOCAL)
             except OSError as error:
                 first = first or error
                 continue
@@ -64,11 +64,11 @@ def _mapped(path: Path) -> int:
     raise first
 
 
-def places(path: Path) -> Generator[Path, None, None]:
-    """Yield the path of a library, and then of copies that last as long as the iterator.
+def loadable_paths(path: Path) -> Generator[Path, None, None]:
+    """Yield the path of a library, then paths of copies that exist as long as the iterator.
 
-    The file system of the first may forbid to run what is there. Each path is new: the loader
-    takes a library whose path it knows for the one that it has.
+    The copies are needed if the library's file system is mounted noexec. Every path is unique,
+    because the loader identifies loaded libraries by path.
     """
     yield path
     try:
@@ -84,27 +84,29 @@ def places(path: Path) -> Generator[Path, None, None]:
 
 
 _IN_MEMORY = count()
-_WAYS = "fd", "task"
-"""Folders of a process in /proc, through which each path of a file of its own can be told."""
+_PROC_FOLDERS = "fd", "task"
+"""Subfolders of a process in /proc, used as detours that give every in-memory file its own path."""
 
 
 @contextlib.contextmanager
 def in_memory(data: bytes) -> Generator[Path, None, None]:
-    """Yield the path of a file in memory, for the length of the block; no other has had that path.
+    """Provide the path of an in-memory file for the duration of the block. No path is used twice.
 
-    OSError where the system has no such files.
+    OSError if the system has no such files.
     """
     if not hasattr(os, "memfd_create"):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     with open(os.memfd_create("gyrator"), "wb", buffering=0) as file:
         file.write(data)
         number = next(_IN_MEMORY)
-        way = "".join(f"{_WAYS[number >> k & 1]}/../" for k in range(number.bit_length()))
-        yield Path(f"/proc/self/{way}fd/{file.fileno()}")
+        detour = "".join(
+            f"{_PROC_FOLDERS[number >> k & 1]}/../" for k in range(number.bit_length())
+        )
+        yield Path(f"/proc/self/{detour}fd/{file.fileno()}")
 
 
 def warn_of_copy(reason: Exception) -> None:
-    """Warn, once, that libraries cannot be mapped where they lie."""
+    """Warn, once, that libraries cannot be mapped from their folder."""
     _warn_once(str(reason).rpartition(":")[2].strip())
 
 
@@ -112,28 +114,28 @@ def warn_of_copy(reason: Exception) -> None:
 def _warn_once(why: str) -> None:
     warn(
         "GY-CACHE-010",
-        f"what is in the cache folder cannot be run there ({why}); copies of it are",
+        f"code in the cache folder cannot be run from there ({why}); copies of it are run",
         "set GYRATOR_CACHE_DIR to a folder on a file system that is not mounted noexec",
     )
 
 
 def check_complete(path: Path) -> None:
-    """Raise OSError for a library of which a part is missing, which would crash whoever maps it."""
+    """Raise OSError for a truncated library, which would crash a process that maps it."""
     if sys.platform != "linux":
         return
     with open(path, "rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
         needed = _needed_bytes(file.fileno())
     if not 0 < needed <= size:
-        raise OSError(f"{path.name}: not a whole library ({size} bytes of {needed or 'what?'})")
+        raise OSError(f"{path.name}: incomplete library ({size} of {needed or 'unknown'} bytes)")
 
 
 def _needed_bytes(file: int) -> int:
-    """Return how long a library must be by what its headers say; 0 for none."""
+    """Return the size that a library must have according to its headers; 0 if it is not ELF."""
     head = os.pread(file, 64, 0)
     if len(head) < 64 or head[:4] != b"\x7fELF":
         return 0
-    if head[4] != 2:  # the loader knows the others
+    if head[4] != 2:  # 32-bit files are left to the loader
         return 64
     order = "<" if head[5] == 1 else ">"
     fields = struct.unpack(order + _HEADER, head)

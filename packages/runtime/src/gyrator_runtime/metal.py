@@ -1,6 +1,6 @@
-"""Metal kernels on the GPUs of Macs, compiled and launched by `torch.mps.compile_shader`.
+"""Metal kernels on Mac GPUs, compiled and launched by `torch.mps.compile_shader`.
 
-A tensor's address says nothing there: PyTorch binds the memory of tensors, which it is handed.
+Kernels receive tensors rather than addresses, because PyTorch binds their memory.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from attrs import frozen
 from gyrator_ir.expr import Expr, Sym, evaluate, parse_expr, to_text
 from gyrator_ir.source import TranslationUnit
 from gyrator_runtime import host
-from gyrator_runtime.artifact import Library
+from gyrator_runtime.build import Library
 from gyrator_runtime.device import (
     Allocator,
     DeviceError,
@@ -28,30 +28,30 @@ from gyrator_runtime.native.kernels import TensorLaunch
 
 
 class MetalDevice(DeviceInterface):
-    """The one GPU that PyTorch drives by `torch.mps`."""
+    """The GPU that `torch.mps` supports."""
 
     def __init__(self, type: str) -> None:
         self._type = type
 
     @property
     def type(self) -> str:
-        """Return the type as torch spells it."""
+        """The device type as in `torch.device`."""
         return self._type
 
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of devices."""
         return int(torch.mps.device_count())
 
     def properties(self, index: int = 0) -> DeviceProperties:
-        """Facts about the device; torch tells no cores."""
+        """Return the properties of the device. PyTorch does not report the number of cores."""
         self._check(index)
         return DeviceProperties(self._type, "apple", 1, int(torch.mps.recommended_max_memory()))
 
     def memory(self, index: int = 0) -> MemoryInfo:
-        """Memory of the device; `used` is what torch's allocator holds."""
+        """Return the memory of the device. `used` is the memory of PyTorch's allocator."""
         self._check(index)
-        total, held = torch.mps.recommended_max_memory(), torch.mps.driver_allocated_memory()
-        return MemoryInfo(total, max(total - held, 0), held)
+        total, used = torch.mps.recommended_max_memory(), torch.mps.driver_allocated_memory()
+        return MemoryInfo(total, max(total - used, 0), used)
 
     def allocator(self) -> Allocator:
         """Return `torch.empty_strided`."""
@@ -64,7 +64,7 @@ class MetalDevice(DeviceInterface):
         return allocate
 
     def guard(self, index: int) -> contextlib.AbstractContextManager[object]:
-        """Do nothing, for there is one device."""
+        """Do nothing: there is only one device."""
         self._check(index)
         return contextlib.nullcontext()
 
@@ -80,33 +80,36 @@ class MetalDevice(DeviceInterface):
 
 @frozen(eq=False)
 class MetalKernel(TensorLaunch):
-    """A kernel of a compiled text."""
+    """A compiled kernel."""
 
     function: Any
-    """Takes tensors and integers, `threads` and `group_size`."""
+    """The function of PyTorch's shader library."""
     threads: int
-    """Of a threadgroup."""
+    """Threads per threadgroup."""
     groups: Callable[[Sequence[int]], int]
-    """How many threadgroups run, of the kernel's sizes."""
+    """Returns the number of threadgroups from the kernel's sizes."""
     checks: bool
 
     def launch(self, tensors: Sequence[Any], offsets: Sequence[int], sizes: Sequence[int]) -> int:
-        """Queue the kernel. One that checks indices is waited for: it says what it found."""
+        """Queue the kernel. If it checks indices, wait for it and return the number of a failed
+        check."""
         groups = self.groups(sizes)
         if not groups:
             return 0
-        given = [_from(t, at) for t, at in zip(tensors, offsets, strict=True)]
-        found = []
+        arguments = [_from(t, at) for t, at in zip(tensors, offsets, strict=True)]
+        failure = []
         if self.checks:
             place = next(t.device for t in tensors if t is not None)
-            found.append(torch.zeros(1, dtype=torch.int32, device=place))
-        whole = (groups * self.threads, 1, 1)
-        self.function(*given, *sizes, *found, threads=whole, group_size=(self.threads, 1, 1))
-        return int(found[0]) if found else 0
+            failure.append(torch.zeros(1, dtype=torch.int32, device=place))
+        total_threads = (groups * self.threads, 1, 1)
+        self.function(
+            *arguments, *sizes, *failure, threads=total_threads, group_size=(self.threads, 1, 1)
+        )
+        return int(failure[0]) if failure else 0
 
 
 def _from(tensor: torch.Tensor, offset: int) -> torch.Tensor:
-    """Return a tensor whose memory begins so many bytes after another one's."""
+    """Return a tensor that starts at a byte offset in the memory of another one."""
     if not offset:
         return tensor.detach()
     return host.over_storage(tensor, (1,), (1,), torch.uint8, offset)
@@ -114,38 +117,38 @@ def _from(tensor: torch.Tensor, offset: int) -> torch.Tensor:
 
 @frozen(eq=False)
 class MetalUnits:
-    """Texts with how their kernels are launched: PyTorch compiles them when they are loaded."""
+    """Source texts with launch parameters. PyTorch compiles them on loading."""
 
     units: tuple[TranslationUnit, ...]
 
     def libraries(self) -> tuple[Library, ...]:
-        """Return what a cache entry keeps."""
+        """Return the libraries for a cache entry."""
         return tuple(Library(u.name, _stored(u), u.symbols, u.text) for u in self.units)
 
     def addresses(self) -> Mapping[str, MetalKernel]:
-        """Compile, and return the kernels by symbol."""
-        found: dict[str, MetalKernel] = {}
+        """Compile the kernels and return them by symbol."""
+        kernels: dict[str, MetalKernel] = {}
         for unit in self.units:
-            found |= _loaded(_stored(unit).decode())
-        return found
+            kernels |= _loaded(_stored(unit).decode())
+        return kernels
 
 
 @frozen(eq=False)
 class MetalLoader:
-    """Hands texts to PyTorch."""
+    """The builder of Metal kernels. PyTorch does the actual compilation."""
 
     @property
     def identity(self) -> bytes:
-        """Nothing: entries of the cache hold text."""
+        """A constant, because cache entries contain source text."""
         return b"metal"
 
     def submit(self, units: Sequence[TranslationUnit]) -> MetalUnits:
-        """Take the units as they are."""
+        """Return the units unchanged."""
         return MetalUnits(tuple(units))
 
 
 def load_kernels(path: Path, symbols: Sequence[str]) -> Mapping[str, MetalKernel]:
-    """Compile what a cache entry holds."""
+    """Compile the kernels of a cache entry."""
     return _loaded(path.read_text(encoding="utf-8"))
 
 
@@ -165,16 +168,16 @@ def _stored(unit: TranslationUnit) -> bytes:
 def _loaded(stored: str) -> Mapping[str, MetalKernel]:
     data = json.loads(stored)
     library = torch.mps.compile_shader(data["text"])
-    found = {}
+    kernels = {}
     for symbol, row in data["kernels"].items():
         names, groups = tuple(map(Sym, row["sizes"])), parse_expr(row["groups"])
-        found[symbol] = MetalKernel(
+        kernels[symbol] = MetalKernel(
             getattr(library, symbol),
             row["threads"],
             partial(_counted, groups, names),
             row["checks"],
         )
-    return found
+    return kernels
 
 
 def _counted(groups: Expr, names: Sequence[Sym], sizes: Sequence[int]) -> int:

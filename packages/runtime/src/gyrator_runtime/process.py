@@ -1,4 +1,4 @@
-"""Child processes that end: compilers with a time limit."""
+"""Child processes with a time limit, such as compilers."""
 
 import contextlib
 import os
@@ -10,13 +10,13 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-_MOST_OUTPUT = 64 << 10
+_MAX_OUTPUT = 64 << 10
 _SCRATCH = ".scratch"
 _CACHES = ("ZIG_LOCAL_CACHE_DIR", "ZIG_GLOBAL_CACHE_DIR")
-"""Where a compiler would keep, for ever, what it has built."""
+"""Variables of cache folders that a compiler would otherwise fill permanently."""
 
-# A fork while a child is being started would copy the writing ends of its pipes, and our reader
-# would then wait for the child of that fork to exit; so forks wait for the start instead.
+# A fork while a child is being started would inherit the write ends of its pipes, and the reader
+# would wait for the forked process to exit. Forks therefore wait until the child is started.
 _SPAWNING = threading.Lock()
 os.register_at_fork(
     before=_SPAWNING.acquire,
@@ -26,38 +26,38 @@ os.register_at_fork(
 
 
 def spawning() -> contextlib.AbstractContextManager[object]:
-    """Return what must be held while a child process is being started: forks wait for it."""
+    """Return the lock to hold while a child process is being started: forks wait for it."""
     return _SPAWNING
 
 
 class Limited:
-    """A command that runs in `folder`, at most so many seconds, in a process group of its own."""
+    """A command that runs with a time limit in its own process group."""
 
     def __init__(
         self,
         command: Sequence[str],
         seconds: float,
         folder: Path | None = None,
-        given: bytes = b"",
+        stdin: bytes = b"",
     ) -> None:
-        """Start it. OSError where that fails.
+        """Start the command. OSError if that fails.
 
         Args:
             command: program and arguments.
-            seconds: how long it may take.
-            folder: where it runs, and keeps its own temporary files; None for where we are.
-            given: its input.
+            seconds: time limit.
+            folder: working directory, also for its temporary files; None for the current one.
+            stdin: its input.
         """
         self.late = False
-        """Whether it took too long."""
-        # Not pipes: something that it leaves behind may keep them open.
+        """Whether it exceeded the time limit."""
+        # Not pipes: a process that it leaves behind may keep them open.
         self._output = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         self._scratch = None if folder is None else folder.absolute() / _SCRATCH
         own = {} if folder is None else {"TMPDIR": str(folder)}
         own |= dict.fromkeys(() if folder is None else _CACHES, str(self._scratch))
         try:
             with tempfile.TemporaryFile(dir=folder) as source:
-                source.write(given)
+                source.write(stdin)
                 source.seek(0)
                 with spawning():
                     self._child = subprocess.Popen(
@@ -77,10 +77,10 @@ class Limited:
         self._timer.start()
 
     def wait(self) -> tuple[int, str]:
-        """Return its exit status and the last of what it printed."""
+        """Wait, and return the exit status and the end of the output."""
         with self._output:
             try:
-                # Without a time limit: Python would look whether it has ended every 50 ms.
+                # No timeout argument: Python would poll every 50 ms.
                 status = self._child.wait()
             except BaseException:
                 self.kill()
@@ -91,11 +91,11 @@ class Limited:
                 if self._scratch is not None:
                     shutil.rmtree(self._scratch, ignore_errors=True)
             size = self._output.seek(0, os.SEEK_END)
-            self._output.seek(max(size - _MOST_OUTPUT, 0))
+            self._output.seek(max(size - _MAX_OUTPUT, 0))
             return status, self._output.read().decode(errors="replace")
 
     def kill(self) -> None:
-        """End it, and all that it started."""
+        """Kill the command and all processes in its group."""
         with contextlib.suppress(OSError):
             os.killpg(self._child.pid, signal.SIGKILL)
 

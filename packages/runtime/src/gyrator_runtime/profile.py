@@ -1,4 +1,4 @@
-"""How long things take: a callable on a device, several against one another."""
+"""Timing of callables on a device, alone and against each other."""
 
 import statistics
 import time
@@ -11,7 +11,7 @@ from gyrator_runtime.device import DeviceInterface
 
 @frozen
 class Timing:
-    """Seconds of one call: the least and the median."""
+    """Minimum and median time of one call in seconds."""
 
     least: float
     median: float
@@ -25,7 +25,8 @@ def time_callable(
     warmup: int = 3,
     sample_seconds: float = 0.0,
 ) -> Timing:
-    """Time `run`, which queues work on `device`. Short calls repeat to fill `sample_seconds`."""
+    """Time `run`, which queues work on `device`. Short calls are repeated to fill
+    `sample_seconds`."""
     return compare({"run": run}, device, samples=samples, warmup=warmup, seconds=sample_seconds)[
         "run"
     ]
@@ -39,7 +40,7 @@ def compare(
     warmup: int = 3,
     seconds: float = 0.0,
 ) -> dict[str, Timing]:
-    """Time several callables in turn, round after round, so that a busy spell hits all alike."""
+    """Time several callables in interleaved rounds, so that background load affects all equally."""
     repeats: dict[str, int] = {}
     for name, run in runs.items():
         for _ in range(max(warmup - 1, 0)):
@@ -47,11 +48,11 @@ def compare(
         device.synchronize()
         once = _sample(run, device, 1)
         repeats[name] = max(1, min(1_000_000, int(seconds / once))) if once > 0 else 1
-    taken: dict[str, list[float]] = {name: [] for name in runs}
+    seconds_by_run: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(samples):
         for name, run in runs.items():
-            taken[name].append(_sample(run, device, repeats[name]))
-    return {n: Timing(min(t), statistics.median(t)) for n, t in taken.items()}
+            seconds_by_run[name].append(_sample(run, device, repeats[name]))
+    return {n: Timing(min(t), statistics.median(t)) for n, t in seconds_by_run.items()}
 
 
 def _sample(run: Callable[[], object], device: DeviceInterface, repeats: int) -> float:

@@ -1,7 +1,7 @@
 """Progress of long compiles, on a terminal only.
 
-Whoever waits calls `tick` now and then; nothing is drawn before `delay` seconds have passed, so
-short compiles stay silent, and nothing at all where the stream is no terminal.
+A waiting caller calls `tick` periodically. Nothing is drawn before `delay` seconds have passed, so
+short compiles are silent, and nothing at all if the stream is not a terminal.
 """
 
 import time
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class ProgressReporter(Protocol):
-    """What a stage that takes long tells a person."""
+    """Receives progress of a long-running phase."""
 
     def start(self, what: str, total: int) -> None:
-        """Begin a phase of `total` steps, for example ("compiling kernels", 12)."""
+        """Start a phase of `total` steps, for example ("compiling kernels", 12)."""
         ...
 
     def advance(self, done: int = 1) -> None:
@@ -24,16 +24,16 @@ class ProgressReporter(Protocol):
         ...
 
     def tick(self) -> None:
-        """Redraw; call it while waiting, a few times a second."""
+        """Redraw. Called a few times per second while waiting."""
         ...
 
     def finish(self) -> None:
-        """End the phase and remove what was drawn."""
+        """End the phase and remove the display."""
         ...
 
 
 class SilentProgress:
-    """Shows nothing."""
+    """A reporter that shows nothing."""
 
     def start(self, what: str, total: int) -> None:
         """Do nothing."""
@@ -49,7 +49,7 @@ class SilentProgress:
 
 
 class TerminalProgress:
-    """A bar on a terminal, drawn once a phase has lasted `delay` seconds."""
+    """A progress bar on a terminal, drawn once a phase has lasted `delay` seconds."""
 
     def __init__(self, stream: TextIO, delay: float = 1.0) -> None:
         self._stream = stream
@@ -58,7 +58,7 @@ class TerminalProgress:
         self._what, self._total, self._done, self._begin = "", 0, 0, 0.0
 
     def start(self, what: str, total: int) -> None:
-        """Begin a phase of `total` steps."""
+        """Start a phase of `total` steps."""
         self.finish()
         self._what, self._total, self._done = what, total, 0
         self._begin = time.monotonic()
@@ -69,7 +69,7 @@ class TerminalProgress:
         self.tick()
 
     def tick(self) -> None:
-        """Draw the bar where it is due, and bring it up to date."""
+        """Draw the bar if it is due, and update it."""
         if self._bar is None:
             if self._total == 0 or time.monotonic() - self._begin < self._delay:
                 return
@@ -98,7 +98,7 @@ class TerminalProgress:
 
 
 def _bar(stream: TextIO) -> "Progress":
-    # rich takes some 0.1 s to import, which only a long compile at a terminal should pay.
+    # rich takes about 0.1 s to import, which only a long compile on a terminal should pay for.
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -120,9 +120,9 @@ def _bar(stream: TextIO) -> "Progress":
 
 
 def make_progress(stream: TextIO) -> ProgressReporter:
-    """Return a bar where `stream` is a terminal, else something silent."""
+    """Return a progress bar if `stream` is a terminal, else a silent reporter."""
     try:
         terminal = stream.isatty()
-    except (AttributeError, ValueError):  # closed, or replaced by something odd
+    except (AttributeError, ValueError):  # closed, or replaced by another object
         terminal = False
     return TerminalProgress(stream) if terminal else SilentProgress()

@@ -1,6 +1,6 @@
-"""Entries of a cache as bytes, and whole caches as files, for other machines.
+"""Cache entries as bytes, and whole caches as files, for transfer to other machines.
 
-What is imported is run: take it only from those whom you would let run programs as you.
+Imported entries are executed: import only from sources that you trust to run programs as you.
 """
 
 import hashlib
@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from gyrator_runtime.cache import Cache, CacheError, CacheKey, Entry
-from gyrator_runtime.package.archive import Archive, BrokenArchiveError, write_archive
 
 SCHEMA = 1
 _LENGTH = struct.Struct("<Q")
 _MACHINES_OWN = frozenset({"toolchain"})
-"""Kinds of entries that say something of one machine."""
+"""Kinds of entries that describe a single machine."""
 
 
 def packed(key: CacheKey, entry: Entry) -> bytes:
-    """Return an entry as bytes that `unpack` takes."""
+    """Return an entry as bytes for `unpack`."""
     files = {name: entry.read(name) for name in entry.files}
     head = {
         "schema": SCHEMA,
@@ -34,9 +33,10 @@ def packed(key: CacheKey, entry: Entry) -> bytes:
 
 
 def unpack(cache: Cache, data: bytes) -> CacheKey:
-    """Put an entry into a cache that may have it already.
+    """Store a packed entry in a cache, unless it is already there.
 
-    CacheError (GY-CACHE-012) for bytes that are no whole entry.
+    Raises:
+        CacheError: GY-CACHE-012, for bytes that are not a complete entry.
     """
     try:
         (length,) = _LENGTH.unpack_from(data)
@@ -58,15 +58,17 @@ def _read(head: Mapping[str, Any], data: bytes, at: int) -> tuple[CacheKey, dict
         part = data[at : at + size]
         at += size
         if len(part) != size or hashlib.sha256(part).hexdigest() != digest:
-            raise ValueError(f"{file} is not what was written")
+            raise ValueError(f"{file} is damaged")
         if not file or Path(file).name != file:
-            raise ValueError(f"{file!r} is no name of a file")
+            raise ValueError(f"{file!r} is not a file name")
         files[file] = part
     return CacheKey(kind, name, {str(k): str(v) for k, v in head["fields"].items()}), files
 
 
 def export_cache(cache: Cache, path: Path) -> int:
-    """Write the entries of a cache into a file, but those of one machine; return how many."""
+    """Write the machine-independent entries of a cache to a file; return their number."""
+    from gyrator_runtime.package.archive import write_archive  # only exports need it
+
     members = {}
     for key in cache.stored():
         entry = cache.get(key)
@@ -77,10 +79,13 @@ def export_cache(cache: Cache, path: Path) -> int:
 
 
 def import_cache(cache: Cache, path: Path) -> int:
-    """Put the entries of a file that `export_cache` wrote into a cache; return how many.
+    """Store the entries of a file written by `export_cache` in a cache; return their number.
 
-    CacheError (GY-CACHE-012) where it is no such file; entries before the damage are kept.
+    Raises:
+        CacheError: GY-CACHE-012, when it is not such a file. Entries before the damage are kept.
     """
+    from gyrator_runtime.package.archive import Archive, BrokenArchiveError
+
     with open(path, "rb") as file:
         try:
             archive = Archive(file)
@@ -92,6 +97,6 @@ def import_cache(cache: Cache, path: Path) -> int:
     return len(names)
 
 
-def _no_entries(what: str, why: str) -> CacheError:
+def _no_entries(source: str, reason: str) -> CacheError:
     help = "export the cache again, with the same version of Gyrator"
-    return CacheError.of("GY-CACHE-012", f"no cache entries in {what}: {why}", help=help)
+    return CacheError.of("GY-CACHE-012", f"no cache entries in {source}: {reason}", help=help)

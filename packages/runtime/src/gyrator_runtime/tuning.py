@@ -1,4 +1,4 @@
-"""Choosing the quickest of several candidates by running them."""
+"""Selection of the fastest of several candidates by measurement."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -9,8 +9,8 @@ from gyrator_runtime.profile import compare
 
 Candidate = TypeVar("Candidate")
 
-_MOST_REPEATS = 16
-"""Runs in one captured graph."""
+_MAX_REPEATS = 16
+"""Maximum number of runs in one captured graph."""
 
 
 def choose(
@@ -21,11 +21,14 @@ def choose(
     sample_seconds: float = 0.0,
     gain: float = 1.0,
 ) -> Candidate:
-    """Run all candidates in turn and return the one of least median time; ties go to the first.
+    """Run all candidates in turn and return the one with the lowest median time.
 
-    A candidate that raises is left out; short ones repeat to fill `sample_seconds`. A device with
-    graphs captures them, so that what counts is its own time and not the host's. The first
-    candidate is taken unless it takes `gain` times as long as the best. ValueError where none runs.
+    Candidates that raise are skipped; short ones are repeated to fill `sample_seconds`. On a device
+    with graphs they are captured, so that device time is measured without host overhead. The first
+    candidate is returned unless it takes at least `gain` times as long as the best.
+
+    Raises:
+        ValueError: when no candidate runs.
     """
     works: dict[str, Candidate] = {}
     failures: list[str] = []
@@ -54,13 +57,12 @@ def choose(
 def _captured(
     runs: Mapping[str, Callable[[], object]], device: DeviceInterface, seconds: float
 ) -> dict[str, Callable[[], object]]:
-    """Return what replays graphs of the runs, or the runs where one cannot be captured.
+    """Return replays of captured graphs of the runs, or the runs if one cannot be captured.
 
-    Each graph has the same number of runs one after the other, so that the time between graphs
-    matters little.
+    Each graph contains the same number of repetitions, so that gaps between graphs matter little.
     """
     slowest = max(t.median for t in compare(runs, device, samples=1).values())
-    repeats = max(1, min(_MOST_REPEATS, int(seconds / slowest)))
+    repeats = max(1, min(_MAX_REPEATS, int(seconds / slowest)))
     try:
         return {n: device.capture(partial(_repeat, run, repeats)) for n, run in runs.items()}
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""The one way this package warns: a category that can be filtered, a code, and the next step."""
+"""Warnings of this package, with a category, a stable code and advice."""
 
 import warnings
 
@@ -6,10 +6,10 @@ from gyrator_ir.diagnostics import Diagnostic
 
 
 class GyratorWarning(UserWarning):
-    """Something does not work as well as it could; the results are right all the same."""
+    """Something does not work as well as it could. Results are correct nevertheless."""
 
 
 def warn(code: str, message: str, help: str = "") -> None:
-    """Warn with a stable code. Python shows a text once per place by default."""
+    """Issue a warning with a stable code. By default Python shows it once per location."""
     text = Diagnostic(code, message, help=help).render()
     warnings.warn(text, GyratorWarning, stacklevel=3)

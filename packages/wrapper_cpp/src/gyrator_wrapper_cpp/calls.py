@@ -1,4 +1,4 @@
-"""Calls out of a program: the dispatcher, the hooks, subprograms; and what a program returns."""
+"""Emitters of calls (of the dispatcher, hooks and subprograms), and of a program's results."""
 
 from collections.abc import Mapping
 
@@ -15,14 +15,15 @@ from gyrator_wrapper_cpp.schema import Argument, Schema
 from gyrator_wrapper_cpp.text import SizePrinter, integer, quoted, real
 
 PRODUCTS = frozenset({"aten.mm.out", "aten.bmm.out", "aten.addmm.out", "aten.baddbmm.out"})
-"""Operators that the ABI has without the dispatcher, too. `out` is the last argument of each."""
+"""Operators for which the ABI also has functions without the dispatcher. `out` is the last argument
+of each."""
 Lines = list[str]
 Results = tuple[str | tuple[str, ...] | Sym | None, ...]
 
 
 @define
 class CallWriter:
-    """Writes the calls of one program."""
+    """Emits the calls of one program."""
 
     kinds: Kinds
     size: SizePrinter
@@ -41,11 +42,12 @@ class CallWriter:
     # Ops
 
     def extern(self, i: h.ExternCall) -> Lines:
-        """Write a call of an op through the ABI, or else through the hook, if that is allowed."""
+        """Emit a call of an op through the ABI, or through the hook if the ABI does not support
+        it and fallback is enabled."""
         target = i.target if i.out is None else i.out
         schema = self.schemas.get(target)
         if schema is None:
-            raise refusal("GY-WCPP-001", f"no schema is known for {target}")
+            raise refusal("GY-WCPP-001", f"there is no schema for {target}")
         kwargs = dict(i.kwargs)
         if i.out is not None:
             outs = zip(i.out_names, i.results, strict=True)
@@ -53,38 +55,38 @@ class CallWriter:
         pairs = matched(schema, i.args, kwargs)
         results = i.results if i.out is None else ()
         if len(results) > len(schema.returns):
-            raise refusal("GY-WCPP-002", f"{target} gives {len(schema.returns)} results")
+            raise refusal("GY-WCPP-002", f"{target} returns {len(schema.returns)} results")
         try:
             return self._product(schema, pairs, self._dispatched(schema, pairs, results))
         except InexpressibleError as error:
             if self.fallback:
                 return self._product(schema, pairs, self._hooked(schema, pairs, results))
-            message = f"the C ABI of torch {'.'.join(map(str, self.abi))} does not pass {error}"
+            message = f"the C ABI of torch {'.'.join(map(str, self.abi))} does not support {error}"
             raise refusal("GY-WCPP-003", message, target) from error
 
     def _product(
         self, schema: Schema, pairs: tuple[tuple[Argument, h.Value], ...], otherwise: Lines
     ) -> Lines:
-        """Write a matrix product: by the CPU's own operator where that may be, else as given."""
+        """Emit a matrix product: the CPU's own function if possible, else `otherwise`."""
         if schema.target not in PRODUCTS:
             return otherwise
         out = pairs[-1][1]
-        known = isinstance(out, h.Ref) and self.layouts.host_floats(out.name)
-        given = ["true" if known else "false"]
+        on_host = isinstance(out, h.Ref) and self.layouts.host_floats(out.name)
+        arguments = ["true" if on_host else "false"]
         for argument, value in (pairs[-1], *pairs[:-1]):
             match value:
                 case h.Ref(name) if self.kinds[name] is Kind.TENSOR:
-                    given.append(f"f.{self.kinds.member(name)}")
+                    arguments.append(f"f.{self.kinds.member(name)}")
                 case Literal(int(v)) | Literal(float(v)) if argument.kind == "Scalar":
-                    given.append(real(float(v)))
+                    arguments.append(real(float(v)))
                 case _:
                     return otherwise
         function = f"aoti_torch_cpu_{schema.op.removeprefix('aten::')}_out"
-        call = f"gy::product({function}, {quoted(schema.op)}, {', '.join(given)})"
+        call = f"gy::product({function}, {quoted(schema.op)}, {', '.join(arguments)})"
         return [f"if (!{call})", *(f"  {line}" for line in otherwise)]
 
     def collective(self, i: h.CollectiveStart) -> Lines:
-        """Write the call that starts a collective; its results may be one list."""
+        """Emit the call that starts a collective; its results may be one list."""
         schema = self.schemas.get(i.target)
         listed = schema is not None and schema.returns == ("Tensor[]",)
         return self.extern(
@@ -116,23 +118,22 @@ class CallWriter:
                 return [f"c.list({k}, {{{into}}});"]
             case Sym() if kind in ("int", "SymInt", "bool", "SymBool"):
                 return [f"f.s_{result.name} = c.integer({k});"]
-        raise refusal("GY-WCPP-002", f"{schema.target} gives a {kind} for {result!r}")
+        raise refusal("GY-WCPP-002", f"{schema.target} returns a {kind} for {result!r}")
 
     def _hooked(
         self, schema: Schema, pairs: tuple[tuple[Argument, h.Value], ...], results: Results
     ) -> Lines:
         lines: Lines = []
-        given = [self.value(v, lines) for _, v in pairs]
+        arguments = [self.value(v, lines) for _, v in pairs]
         used = [r for r in results if r is not None]
         flat = [r for u in used for r in (u if isinstance(u, tuple) else (u,))]
         letters = ["0" if r is None else "L" if isinstance(r, tuple) else "1" for r in results]
-        wanted = "".join(letters).ljust(len(schema.returns), "0")
-        lines.append(f"const GyValue a[] = {{{', '.join(given) or 'gy::value_none()'}}};")
+        mask = "".join(letters).ljust(len(schema.returns), "0")
+        lines.append(f"const GyValue a[] = {{{', '.join(arguments) or 'gy::value_none()'}}};")
         lines.append(f"gy::Values<{len(flat)}> r;")
         name = f"{quoted(schema.op)}, {quoted(schema.overload)}"
-        lines.append(
-            f"gy::call_op(f.context, {name}, a, {len(given)}, {quoted(wanted)}, r.at, {len(flat)});"
-        )
+        rest = f"a, {len(arguments)}, {quoted(mask)}, r.at, {len(flat)}"
+        lines.append(f"gy::call_op(f.context, {name}, {rest});")
         for k, result in enumerate(flat):
             match result:
                 case str():
@@ -144,7 +145,7 @@ class CallWriter:
         return _block(lines)
 
     def user_kernel(self, i: h.TritonLaunch) -> Lines:
-        """Write a call of the hook that launches users' kernels."""
+        """Emit a call of the hook that launches a user's kernel."""
         lines: Lines = []
         grids: list[str] = []
         for grid in i.grid:
@@ -152,11 +153,11 @@ class CallWriter:
                 raise refusal("GY-WCPP-005", f"a grid of {i.kernel!r} has {len(grid)} dimensions")
             grids.extend([self.size(g) for g in grid] + ["1"] * (3 - len(grid)))
         pairs = (*i.args, *i.constants)
-        given = [self.value(v, lines) for _, v in pairs]
+        arguments = [self.value(v, lines) for _, v in pairs]
         lines.append(f"const int64_t g[] = {{{', '.join(grids) or '0'}}};")
         named = ", ".join(quoted(k) for k, _ in pairs)
         lines.append(f"const char* const n[] = {{{named or 'nullptr'}}};")
-        lines.append(f"const GyValue a[] = {{{', '.join(given) or 'gy::value_none()'}}};")
+        lines.append(f"const GyValue a[] = {{{', '.join(arguments) or 'gy::value_none()'}}};")
         counts = f"{len(pairs)}, {len(i.constants)}"
         call = f"{quoted(i.kernel)}, g, {len(i.grid)}, n, a, {counts}"
         lines.append(f"gy::launch_user(f.context, {call});")
@@ -165,7 +166,8 @@ class CallWriter:
     # Programs
 
     def program(self, runner: str, i: h.CallProgram | h.CallPartition) -> Lines:
-        """Write a call of a subprogram: tensors are given to it, and taken from it."""
+        """Emit a call of a subprogram: tensor arguments are moved to it, and results are moved
+        back."""
         callee = self.kinds.callee(i.program)
         if len(i.args) != len(callee.parameters):
             raise refusal("GY-WCPP-005", f"{i.program!r} takes {len(callee.parameters)} arguments")
@@ -179,12 +181,12 @@ class CallWriter:
         for k, name in enumerate(i.results):
             into = f"f.{self.kinds.member(name)}"
             tensor = self.kinds[name] is Kind.TENSOR
-            taken = f"gy::take(r.at[{k}], {quoted(name)})" if tensor else f"r.at[{k}]"
-            lines.append(f"{into} = {taken};")
+            result = f"gy::take(r.at[{k}], {quoted(name)})" if tensor else f"r.at[{k}]"
+            lines.append(f"{into} = {result};")
         return _block(lines)
 
     def output(self, k: int, value: h.Value, last: bool) -> Lines:
-        """Write result `k` of a program; `last` says that the value is not needed any more."""
+        """Emit result `k` of a program; `last` says that the value is not used again."""
         if isinstance(value, h.Ref) and self.kinds[value.name] is Kind.TENSOR:
             method = "release" if last else "new_handle"
             member = self.kinds.member(value.name)
@@ -199,9 +201,9 @@ class CallWriter:
     def value(
         self, value: h.Value, before: Lines, owned: bool = False, static: bool = False
     ) -> str:
-        """Write a `GyValue`; lines that it needs go to `before`.
+        """Format a `GyValue`; lines that it needs are appended to `before`.
 
-        Tensors are borrowed, or new handles when `owned`; `static` makes lists outlive the call.
+        Tensors are borrowed, or new handles if `owned`; `static` gives lists static storage.
         """
         match value:
             case h.Ref(name):
@@ -211,8 +213,8 @@ class CallWriter:
             case TypeArg(kind, text):
                 return f"gy::value_text({quoted(f'{kind}:{text}')}, GY_TYPE)"
             case h.ListValue(items):
-                given = [self.value(item, before) for item in items]
-                return _array(given, before, "GY_LIST", static)
+                elements = [self.value(item, before) for item in items]
+                return _array(elements, before, "GY_LIST", static)
             case Expr():
                 return f"gy::value_int({self.size(value)})"
         raise TypeError(f"not a value: {value!r}")
@@ -226,7 +228,9 @@ class CallWriter:
                 return member
             case Kind.DESCRIPTOR:
                 return f"gy::value_descriptor(&{member}.at)"
-        raise refusal("GY-WCPP-005", f"{name!r} is passed, a {self.kinds[name].name.lower()}")
+        raise refusal(
+            "GY-WCPP-005", f"{name!r} is a {self.kinds[name].name.lower()}, which cannot be passed"
+        )
 
     def _constant(self, constant: object, before: Lines, static: bool) -> str:
         match constant:
@@ -246,14 +250,14 @@ class CallWriter:
         raise TypeError(f"not a constant: {constant!r}")
 
 
-def _array(given: list[str], before: Lines, kind: str, static: bool) -> str:
+def _array(elements: list[str], before: Lines, kind: str, static: bool) -> str:
     name = f"l{len(before)}"
     storage = "static const" if static else "const"
-    before.append(f"{storage} GyValue {name}[] = {{{', '.join(given) or 'gy::value_none()'}}};")
-    return f"gy::value_list({name}, {len(given)}, {kind})"
+    before.append(f"{storage} GyValue {name}[] = {{{', '.join(elements) or 'gy::value_none()'}}};")
+    return f"gy::value_list({name}, {len(elements)}, {kind})"
 
 
 def _block(lines: Lines) -> Lines:
-    """Write one line in braces when it is short, else a block."""
+    """Return one line in braces if it is short, else a block."""
     joined = f"{{ {' '.join(lines)} }}"
     return [joined] if len(joined) <= 160 else ["{", *(f"  {line}" for line in lines), "}"]

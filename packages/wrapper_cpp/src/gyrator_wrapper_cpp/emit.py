@@ -1,5 +1,5 @@
-"""Sequences of instructions. `BodyWriter.WRITERS` lists what each is written by; a test holds it
-complete."""
+"""Emitters of instruction sequences. `BodyWriter.WRITERS` lists the emitter of each instruction;
+a test checks that it is complete."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -12,27 +12,28 @@ from gyrator_ir.expr import Cond
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.walk import bound, freed
 from gyrator_wrapper_cpp.errors import refusal
-from gyrator_wrapper_cpp.instructions import PLAIN, Lines, Place
+from gyrator_wrapper_cpp.instructions import PLAIN, Frame, Lines
 from gyrator_wrapper_cpp.kinds import Kind, leaves
 from gyrator_wrapper_cpp.text import device, quoted
 from gyrator_wrapper_cpp.units import Function
 
 PART = 120
-"""Lines in a function, more or less: longer sequences are cut into functions."""
+"""Approximate number of lines of a function: longer sequences are split into functions."""
 
 
 @define
-class BodyWriter(Place):
-    """Writes sequences of instructions of one program, and what holds such sequences."""
+class BodyWriter(Frame):
+    """Emits the instruction sequences of one program, and the instructions that contain
+    sequences."""
 
     functions: list[Function] = field(factory=list)
-    """The functions that sequences were cut into, before the ones that call them."""
+    """The functions that sequences were split into, before their callers."""
     parts: int = 0
 
     def sequence(self, instructions: Iterable[h.Instruction], before: Iterable[str] = ()) -> Lines:
-        """Write instructions in order; cut into calls of functions when there are many lines.
+        """Emit instructions in order, split into calls of functions if there are many lines.
 
-        Lines in `before` come first.
+        The lines of `before` come first.
         """
         groups: list[Lines] = [[]]
         pieces = chain.from_iterable(self._pieces(i) for i in instructions)
@@ -45,7 +46,7 @@ class BodyWriter(Place):
         return [self._function(lines) for lines in groups]
 
     def _pieces(self, i: h.Instruction) -> Iterator[Lines]:
-        """Yield what must stay together of an instruction's lines."""
+        """Yield the lines of an instruction in groups that must not be split."""
         if isinstance(i, h.Return):
             yield from self._outputs(i)
         else:
@@ -58,16 +59,16 @@ class BodyWriter(Place):
         return f"{function}(f);"
 
     def with_device(self, i: h.WithDevice) -> Lines:
-        """A block with a device guard; the CPU needs none."""
+        """A block with a device guard, which the CPU does not need."""
         guard = [] if i.device.is_host else [f"gy::DeviceGuard guard({device(i.device)});"]
         return block(guard + self.sequence(i.body))
 
     def profile_range(self, i: h.ProfileRange) -> Lines:
-        """A block with a range of the profiler."""
+        """A block with a profiler range."""
         return block([f"gy::ProfileRange range({quoted(i.label)});", *self.sequence(i.body)])
 
     def branch(self, i: h.Branch) -> Lines:
-        """`if (...) { ... } else { ... }`, each with its results."""
+        """`if (...) { ... } else { ... }`, each with the assignment of the results."""
         if isinstance(i.condition, Cond):
             test = self.size(i.condition)
         else:
@@ -83,7 +84,7 @@ class BodyWriter(Place):
         inside = frozenset(bound(body))
         for k, (name, value) in enumerate(zip(results, values, strict=True)):
             moved = value in inside and value not in values[k + 1 :]
-            lines.append(f"{self.at(name)} = {self._given(value, moved)};")
+            lines.append(f"{self.at(name)} = {self._assigned(value, moved)};")
         return lines + self._drop(n for n in bound(body) if n not in freed(body) | set(values))
 
     def loop(self, i: h.Loop) -> Lines:
@@ -99,7 +100,7 @@ class BodyWriter(Place):
         body.extend(indented([*self._drop(tested), "break;"]))
         body.append("}")
         body.extend(self.sequence(i.body))
-        body.extend(self._go_on(i, tested))
+        body.extend(self._next_iteration(i, tested))
         if i.stacked:
             added = (f"rows{k}.add(gy::tensor({self.at(c)}));" for k, c in enumerate(i.carried))
             body.extend((*added, "ran = true;"))
@@ -122,39 +123,40 @@ class BodyWriter(Place):
     def repeat(self, i: h.Repeat) -> Lines:
         """`for (f.s_s0 = 0; f.s_s0 < count; ++f.s_s0) { body; next }`."""
         step = f"f.s_{i.symbol.name}"
-        body = [*self.sequence(i.body), *self._go_on(i, ())]
+        body = [*self.sequence(i.body), *self._next_iteration(i, ())]
         count = f"const int64_t count = {self.size(i.count)};"
         head = f"for ({step} = 0; {step} < count; ++{step}) {{"
         return [*self._begin(i), *block([count, head, *indented(body), "}"]), *self._end(i)]
 
     def _begin(self, i: h.Loop | h.Repeat) -> Lines:
-        """Write what the carried names are at first."""
+        """Emit the initial values of the carried names."""
         return [
-            f"{self.at(c)} = {self._given(v, False)};"
+            f"{self.at(c)} = {self._assigned(v, False)};"
             for c, v in zip(i.carried, i.initial, strict=True)
         ]
 
-    def _go_on(self, i: h.Loop | h.Repeat, tested: Sequence[str]) -> Lines:
-        """Write the end of a loop's body: the next carried names; all else is dropped."""
+    def _next_iteration(self, i: h.Loop | h.Repeat, tested: Sequence[str]) -> Lines:
+        """Emit the end of a loop's body: update the carried names, and drop all others."""
         lines: Lines = []
         inside = frozenset((*bound(i.body), *i.carried, *tested))
         for k, value in enumerate(i.next):
             moved = value in inside and value not in i.next[k + 1 :]
-            lines.append(f"auto next{k} = {self._given(value, moved)};")
+            lines.append(f"auto next{k} = {self._assigned(value, moved)};")
         move = "static_cast<decltype(next{0})&&>(next{0})"
         lines.extend(f"{self.at(c)} = {move.format(k)};" for k, c in enumerate(i.carried))
-        gone = freed(i.body) | set(i.next)
-        return lines + self._drop(n for n in (*tested, *bound(i.body)) if n not in gone)
+        consumed = freed(i.body) | set(i.next)
+        return lines + self._drop(n for n in (*tested, *bound(i.body)) if n not in consumed)
 
     def _end(self, i: h.Loop | h.Repeat) -> Lines:
-        """Write what the results of a loop are."""
+        """Emit the results of a loop."""
         return [
-            f"{self.at(r)} = {self._given(c, True)};"
+            f"{self.at(r)} = {self._assigned(c, True)};"
             for r, c in zip(i.results, i.carried, strict=True)
         ]
 
-    def _given(self, name: str, moved: bool) -> str:
-        """Write the value of a name for another name; `moved` when it is not needed any more."""
+    def _assigned(self, name: str, moved: bool) -> str:
+        """Format the value of a name for assignment to another name; `moved` if it is not used
+        again."""
         kind = self.calls.kinds[name]
         if kind is Kind.VALUE:
             return self.at(name)
@@ -164,10 +166,10 @@ class BodyWriter(Place):
             f"static_cast<gy::Tensor&&>({self.at(name)})" if moved else f"{self.at(name)}.share()"
         )
 
-    def _drop(self, gone: Iterable[str]) -> Lines:
-        """Write what drops names; values and symbols hold nothing."""
+    def _drop(self, names: Iterable[str]) -> Lines:
+        """Emit the release of names; values and symbols own nothing."""
         kinds = self.calls.kinds
-        return [f"{self.at(n)}.reset();" for n in gone if kinds.holds(n)]
+        return [f"{self.at(n)}.reset();" for n in names if kinds.holds(n)]
 
     def returns(self, i: h.Return) -> Lines:
         """`f.out[0] = gy::value_tensor(f.t_b.release());`"""
@@ -186,10 +188,10 @@ class BodyWriter(Place):
 
 
 def indented(lines: Iterable[str]) -> Lines:
-    """Write lines one level deeper."""
+    """Indent lines by one level."""
     return [f"  {line}" for line in lines]
 
 
 def block(lines: Iterable[str]) -> Lines:
-    """Write lines in braces."""
+    """Put lines in braces."""
     return ["{", *indented(lines), "}"]

@@ -1,4 +1,4 @@
-"""Arguments of dispatcher calls, encoded as a schema asks for."""
+"""Encoding of the arguments of dispatcher calls for a schema."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _RETURNS = {
     "float": "i",
 }
 GENERATORS_SINCE = (2, 13)
-"""The first version of the ABI that passes generators."""
+"""The first version of the ABI that supports generator arguments."""
 
 
 class InexpressibleError(Exception):
@@ -34,15 +34,15 @@ class InexpressibleError(Exception):
 
 
 def return_letters(schema: Schema, mixed: bool = False) -> str:
-    """Return a letter for each result, as `gy::Call::call` takes them.
+    """Return a letter for each result, in the form that `gy::Call::call` takes.
 
     Args:
-        schema: of the op.
-        mixed: the ABI converts each result by its own type. libtorch up to 2.13 takes the types in
-            the opposite order, so that results must have the same types read from both ends.
+        schema: the schema of the op.
+        mixed: whether the ABI converts each result by its own type. libtorch up to 2.13 reads the
+            types in reverse order, so that the sequence of result types must be a palindrome.
 
     Raises:
-        InexpressibleError: when the ABI gives no results of some kind.
+        InexpressibleError: if the ABI does not support results of some type.
     """
     if not mixed and schema.returns != schema.returns[::-1]:
         raise InexpressibleError("results of several types")
@@ -55,12 +55,12 @@ def return_letters(schema: Schema, mixed: bool = False) -> str:
 def matched(
     schema: Schema, args: tuple[h.Value, ...], kwargs: Mapping[str, h.Value]
 ) -> tuple[tuple[Argument, h.Value], ...]:
-    """Pair each argument of a schema with the value given, or its default."""
+    """Pair each argument of a schema with its value or its default."""
     if len(args) > len(schema.arguments):
         raise refusal("GY-WCPP-002", f"{schema.target} takes {len(schema.arguments)} arguments")
     unknown = kwargs.keys() - {a.name for a in schema.arguments[len(args) :]}
     if unknown:
-        raise refusal("GY-WCPP-002", f"{schema.target} has no argument {min(unknown)!r} left")
+        raise refusal("GY-WCPP-002", f"{schema.target} has no further argument {min(unknown)!r}")
     pairs = list(zip(schema.arguments, args, strict=False))
     for argument in schema.arguments[len(args) :]:
         if argument.name in kwargs:
@@ -83,7 +83,7 @@ def _default(value: Default, kind: str) -> h.Value:
 
 @frozen
 class Encoder:
-    """Writes `gy::Slot` expressions."""
+    """Formats `gy::Slot` expressions."""
 
     kinds: Kinds
     size: SizePrinter
@@ -91,11 +91,11 @@ class Encoder:
     hooked: frozenset[str] = frozenset()
 
     def slot(self, kind: str, value: h.Value) -> str:
-        """Write a value as an argument of type `kind`.
+        """Format a value as an argument of type `kind`.
 
         Raises:
-            InexpressibleError: when the ABI has no such argument.
-            UnsupportedError: GY-WCPP-002, when the value is none of that type.
+            InexpressibleError: if the ABI does not support such arguments.
+            UnsupportedError: GY-WCPP-002, if the value does not have that type.
         """
         if kind.endswith("?"):
             if value == Literal(None):
@@ -103,10 +103,10 @@ class Encoder:
             if kind == "Generator?" and isinstance(value, h.Ref):
                 return self._generator(value, "maybe_generator")
             return f"gy::some({self.slot(kind[:-1], value)})"
-        found = _LIST.fullmatch(kind)
-        if found is not None:
-            items = self._items(value, found.group(2), kind)
-            added = "".join(f".add({self.slot(found.group(1), item)})" for item in items)
+        list_type = _LIST.fullmatch(kind)
+        if list_type is not None:
+            items = self._items(value, list_type.group(2), kind)
+            added = "".join(f".add({self.slot(list_type.group(1), item)})" for item in items)
             return f"gy::List({len(items)}){added}.take()"
         return self._base(kind, value)
 
@@ -147,7 +147,7 @@ class Encoder:
 
     def _direct(self, kind: str) -> None:
         if kind in self.hooked:
-            raise InexpressibleError(f"an argument of type {kind} as it should")
+            raise InexpressibleError(f"an argument of type {kind} correctly")
 
     def _integer(self, kind: str, value: h.Value) -> str:
         match value:
@@ -173,12 +173,12 @@ class Encoder:
             if isinstance(value, TypeArg) and value.kind == "device":
                 return f"gy::where({device(device_of(value.value), host_index=-1)})"
             raise _mismatch(kind, value)
-        wanted = _TYPES[kind]
+        expected = _TYPES[kind]
         match value:
-            case TypeArg(found, name) if found == wanted:
-                if name not in TYPE_NAMES[wanted]:
-                    raise InexpressibleError(f"the {wanted} {name}")
-                return f"gy::integer(aoti_torch_{wanted}_{name}())"
+            case TypeArg(type_kind, name) if type_kind == expected:
+                if name not in TYPE_NAMES[expected]:
+                    raise InexpressibleError(f"the {expected} {name}")
+                return f"gy::integer(aoti_torch_{expected}_{name}())"
             case Literal(int(v)):
                 return f"gy::integer({integer(v)})"
             case Const():
@@ -195,10 +195,10 @@ class Encoder:
 
 
 def device_of(text: str) -> Device:
-    """Read `cuda:1`."""
+    """Parse a device such as `cuda:1`."""
     kind, _, index = text.partition(":")
     return Device(kind, int(index) if index else None)
 
 
 def _mismatch(kind: str, value: h.Value) -> Exception:
-    return refusal("GY-WCPP-002", f"{value!r} is no value of type {kind}")
+    return refusal("GY-WCPP-002", f"{value!r} is not a value of type {kind}")

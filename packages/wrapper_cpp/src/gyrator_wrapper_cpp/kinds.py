@@ -1,4 +1,4 @@
-"""What each name of a program stands for: a frame has a member of that type for it."""
+"""The kind of each name of a program, which determines the type of its frame member."""
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
@@ -23,7 +23,7 @@ class Kind(Enum):
 
     @property
     def prefix(self) -> str:
-        """What the member's name begins with."""
+        """The prefix of the member's name."""
         return self.value[1]
 
 
@@ -39,13 +39,13 @@ _SYMBOLS = (h.BindSize, h.BindParameter, h.DefineSymbol, h.ReadScalar)
 
 
 def returned(program: h.HostProgram) -> tuple[h.Value, ...]:
-    """Return what a program returns."""
+    """Return the results of a program."""
     last = program.instructions[-1] if program.instructions else None
     return last.values if isinstance(last, h.Return) else ()
 
 
 def leaves(values: Iterable[h.Value]) -> Iterator[h.Value]:
-    """Yield the values in lists in place of the lists, depth first."""
+    """Yield the values with lists flattened, depth first."""
     for v in values:
         if isinstance(v, h.ListValue):
             yield from leaves(v.items)
@@ -69,13 +69,13 @@ class Kinds:
         return self._names[name]
 
     def member(self, name: str) -> str:
-        """Return the member that holds what `name` stands for."""
+        """Return the frame member of `name`."""
         if name not in self._names:
-            raise refusal("GY-WCPP-005", f"nothing binds {name!r}")
+            raise refusal("GY-WCPP-005", f"{name!r} is not bound")
         return f"{self._names[name].prefix}{name}"
 
     def holds(self, name: str) -> bool:
-        """Say whether a name holds something that can be dropped: symbols and values do not."""
+        """Return whether a name owns something that can be released: symbols and values do not."""
         return self._names.get(name, Kind.SYMBOL) not in (Kind.SYMBOL, Kind.VALUE)
 
     def members(self) -> Iterator[tuple[str, str]]:
@@ -94,7 +94,7 @@ class Kinds:
     def _bind(self, name: str, kind: Kind) -> None:
         if self._names.setdefault(name, kind) is not kind:
             raise refusal(
-                "GY-WCPP-005", f"{name!r} stands for a {kind.name.lower()} and another kind"
+                "GY-WCPP-005", f"{name!r} is a {kind.name.lower()} and also has another kind"
             )
 
     def _of(self, name: str) -> Kind:

@@ -1,4 +1,4 @@
-"""The layouts of the tensors that a program makes itself."""
+"""The layouts of the tensors that a program allocates."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -12,7 +12,7 @@ from gyrator_ir.types import Device, DType
 
 @frozen
 class Layout:
-    """An element type, sizes and strides; the device, where the program says it."""
+    """A dtype, sizes, strides, and the device if the program specifies it."""
 
     dtype: DType
     shape: tuple[Expr, ...]
@@ -22,21 +22,21 @@ class Layout:
 
 @frozen
 class Layouts:
-    """The layout of each name that an instruction of memory binds, always the same one."""
+    """The layout of each name that memory instructions bind with a single layout."""
 
-    known: Mapping[str, Layout]
+    by_name: Mapping[str, Layout]
 
     @staticmethod
     def of(program: h.HostProgram) -> "Layouts":
         """Collect the layouts of a program, without its subprograms."""
-        found: dict[str, Layout | None] = {p.name: None for p in program.parameters}
+        layouts: dict[str, Layout | None] = {p.name: None for p in program.parameters}
         for name, layout in _bound(program.instructions):
-            found[name] = layout if found.get(name, layout) == layout else None
-        return Layouts({name: layout for name, layout in found.items() if layout is not None})
+            layouts[name] = layout if layouts.get(name, layout) == layout else None
+        return Layouts({name: layout for name, layout in layouts.items() if layout is not None})
 
     def same(self, i: h.Reuse) -> bool:
-        """Say whether the source of a reuse is laid out as the result is."""
-        source = self.known.get(i.source)
+        """Return whether the source of a reuse has the layout of the result."""
+        source = self.by_name.get(i.source)
         return source is not None and (source.dtype, source.shape, source.strides) == (
             i.dtype,
             i.shape,
@@ -44,11 +44,11 @@ class Layouts:
         )
 
     def host_floats(self, name: str) -> bool:
-        """Say whether a tensor is known to hold real floating-point numbers on the host."""
-        found = self.known.get(name)
-        if found is None or found.device is None:
+        """Return whether a tensor is known to contain real floats on the CPU."""
+        layout = self.by_name.get(name)
+        if layout is None or layout.device is None:
             return False
-        return found.device.is_host and found.dtype.is_float and not found.dtype.is_complex
+        return layout.device.is_host and layout.dtype.is_float and not layout.dtype.is_complex
 
 
 def _bound(instructions: Iterable[h.Instruction]) -> Iterator[tuple[str, Layout | None]]:

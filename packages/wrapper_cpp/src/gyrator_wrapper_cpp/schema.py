@@ -1,4 +1,4 @@
-"""Schemas of dispatcher ops, as data read from their text: no torch is needed."""
+"""Schemas of dispatcher ops, parsed from their text without torch."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ from gyrator_ir.host.walk import walk
 __all__ = ["Schema", "parse_schemas", "targets"]
 
 Default = bool | int | float | str | tuple[bool | int | float | str | None, ...] | None
-"""What an argument is when it is not given; words such as `contiguous_format` are strings."""
+"""The default of an argument; words such as `contiguous_format` are strings."""
 
 
 @frozen
@@ -30,7 +30,7 @@ class Argument:
 
 @frozen
 class Schema:
-    """What a dispatcher op takes and gives."""
+    """The arguments and results of a dispatcher op."""
 
     op: str = field(validator=exactly(str))
     """`aten::add`"""
@@ -46,15 +46,15 @@ class Schema:
 
 
 def parse_schema(text: str) -> Schema:
-    """Read `str(torch._C.FunctionSchema)`: `aten::add.Tensor(Tensor self, ...) -> Tensor`.
+    """Parse `str(torch._C.FunctionSchema)`: `aten::add.Tensor(Tensor self, ...) -> Tensor`.
 
     Raises:
-        ParseError: GY-WCPP-006, when the text is no schema.
+        ParseError: GY-WCPP-006, if the text is not a schema.
     """
-    found = re.fullmatch(r"\s*(\w+::\w+)(?:\.(\w+))?\((.*)\)\s*->\s*(.*?)\s*", text, re.DOTALL)
-    if found is None:
+    match = re.fullmatch(r"\s*(\w+::\w+)(?:\.(\w+))?\((.*)\)\s*->\s*(.*?)\s*", text, re.DOTALL)
+    if match is None:
         raise _error(text)
-    op, overload, inside, after = found.groups()
+    op, overload, inside, after = match.groups()
     arguments = tuple(_argument(part, text) for part in _split(inside) if part != "*")
     if after.startswith("(") and after.endswith(")"):
         after = after[1:-1]
@@ -63,14 +63,14 @@ def parse_schema(text: str) -> Schema:
 
 
 def parse_schemas(texts: Iterable[str]) -> dict[str, Schema]:
-    """Read many schemas, by target."""
+    """Parse schemas; return them by target."""
     return {s.target: s for s in map(parse_schema, texts)}
 
 
 def targets(program: HostProgram) -> tuple[str, ...]:
     """Return the ops whose schemas `emit` needs for a program, by first use.
 
-    A caller with torch makes the table from them: the schema of `torch.ops.aten.add.Tensor` is
+    A caller with torch builds the table from them: the schema of `torch.ops.aten.add.Tensor` is
     `str(torch.ops.aten.add.Tensor._schema)`.
     """
     return tuple(dict.fromkeys(_targets(program)))
@@ -88,21 +88,21 @@ def _targets(program: HostProgram) -> Iterator[str]:
 
 
 def digest_text(schemas: Mapping[str, Schema]) -> str:
-    """Return a text that differs for tables that differ."""
+    """Return text that identifies a table."""
     return "\n".join(f"{key}: {schemas[key]!r}" for key in sorted(schemas))
 
 
 def _error(text: str) -> ParseError:
     return ParseError.of(
         "GY-WCPP-006",
-        "this is no operator schema",
+        "this is not an operator schema",
         where=text,
         help="pass the text of a torch._C.FunctionSchema",
     )
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas that are in no bracket and no string."""
+    """Split at the commas outside of brackets and strings."""
     parts: list[str] = []
     depth, start, quote = 0, 0, ""
     for k, c in enumerate(text):
@@ -124,17 +124,17 @@ def _split(text: str) -> list[str]:
 def _typed(text: str) -> tuple[str, str]:
     """Split `Tensor(a!)[] name` into the type without its aliasing, and the rest."""
     plain = re.sub(r"\([^()]*\)", "", text, count=1) if re.match(r"\w+\(", text) else text
-    found = re.match(r"[\w.]+(?:\[\d*\]|\?)*", plain)
-    if found is None:
+    match = re.match(r"[\w.]+(?:\[\d*\]|\?)*", plain)
+    if match is None:
         return plain, ""
-    return found.group(), plain[found.end() :].strip()
+    return match.group(), plain[match.end() :].strip()
 
 
-def _argument(text: str, whole: str) -> Argument:
+def _argument(text: str, schema: str) -> Argument:
     kind, rest = _typed(text)
     name, equals, default = rest.partition("=")
     if not re.fullmatch(r"\w+", name.strip()):
-        raise _error(whole)
+        raise _error(schema)
     if not equals:
         return Argument(name.strip(), kind)
     return Argument(name.strip(), kind, _default(default.strip()), True)

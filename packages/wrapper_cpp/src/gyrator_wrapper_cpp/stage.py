@@ -1,4 +1,4 @@
-"""Wrapper IR in, the text of a C++ host program out."""
+"""The stage from Wrapper IR to the text of a C++ host program."""
 
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
@@ -32,31 +32,31 @@ class CppWrapper:
 
     schemas: Mapping[str, Schema] = _NO_SCHEMAS
     """The schema of each op that programs call, by target (`aten.add.Tensor`);
-    `gyrator_wrapper_cpp.schema` reads them from text."""
+    `gyrator_wrapper_cpp.schema` parses them."""
     abi: tuple[int, int] = (2, 11)
-    """The version of libtorch that the text will run with, at least (2, 11)."""
+    """The libtorch version that the text will run with, at least (2, 11)."""
     fallback: bool = False
-    """Call ops that the ABI can't express through the hook `call_op` of the context; don't refuse
-    them."""
+    """Call ops that the ABI does not support through the hook `call_op` of the context instead of
+    refusing them."""
     hooked: frozenset[str] = frozenset()
-    """Types of arguments that the ABI is not to pass: `Generator` where opaque parameters are no
-    handles of generators; `str`, of each of which libtorch 2.13 leaks 48 bytes."""
+    """Argument types for which the ABI is not used: `Generator` if opaque parameters are not
+    generator handles; `str`, since libtorch 2.13 leaks 48 bytes for each."""
     mixed_results: bool = False
-    """The libtorch that runs the text gives results of several types rightly, which 2.13 does not:
-    it takes their types in the opposite order."""
+    """Whether the libtorch that runs the text supports results of several types; 2.13 reads their
+    types in reverse order."""
     name: str = field(default="cpp", init=False)
 
     @property
     def content_hash(self) -> str:
-        """A digest of this package's source and of the choices above."""
+        """A digest of this package's source and of the fields above."""
         chosen = f"{self.abi} {self.fallback} {sorted(self.hooked)} {self.mixed_results}"
         parts = (content_hash("gyrator_wrapper_cpp"), chosen, digest_text(self.schemas))
         return sha256("\n".join(parts).encode()).hexdigest()
 
     def refuses(self, program: HostProgram) -> Diagnostic | None:
-        """Say why this program can't be written, or None.
+        """Return why this program cannot be emitted, or None.
 
-        The codes are in the README. What is not refused is written: `emit` raises exactly then.
+        The README lists the codes. `emit` raises if and only if this method returns a diagnostic.
         """
         try:
             self._sheet(program)
@@ -65,23 +65,23 @@ class CppWrapper:
         return None
 
     def emit(self, program: HostProgram) -> Program:
-        """Write `program` and its subprograms: one translation unit, or several of a long one.
+        """Emit `program` and its subprograms as one or more translation units.
 
-        The text leaves out what stands before every program.
+        The text excludes the preamble.
 
         Raises:
-            UnsupportedError: what `refuses` says.
+            UnsupportedError: with the diagnostic of `refuses`.
         """
         takes("emit", program, HostProgram)
         before = preamble()
-        made = units(self._sheet(program), before)
+        emitted = units(self._sheet(program), before)
         return Program(
             language="c++",
-            text="\n".join(unit.text.removeprefix(before).lstrip() for unit in made),
+            text="\n".join(unit.text.removeprefix(before).lstrip() for unit in emitted),
             entry=ENTRY,
             kernels=kernels_used(program),
             constants=constants_used(program),
-            units=made,
+            units=emitted,
         )
 
     def _sheet(self, program: HostProgram) -> Sheet:
@@ -92,18 +92,18 @@ class CppWrapper:
 
 
 def preamble() -> str:
-    """Return the text before every program: prototypes, the entry's types, the runtime."""
+    """Return the text before every program: prototypes, the entry's types, and the runtime."""
     data = files("gyrator_wrapper_cpp") / "data"
     return "\n".join((data / name).read_text() for name in ("abi.h", "host.h", "calls.h"))
 
 
 def interface() -> str:
-    """Return the C declarations that a caller of the entry needs (`GyProgramContext` and so on)."""
+    """Return the C declarations for callers of the entry (`GyProgramContext` and so on)."""
     return (files("gyrator_wrapper_cpp") / "data" / "abi.h").read_text()
 
 
 def output_count(program: HostProgram) -> int:
-    """Return how many outputs the entry writes: the leaves of what the program returns."""
+    """Return the number of outputs of the entry: the leaves of the program's results."""
     return sum(1 for _ in leaves(returned(program)))
 
 
@@ -139,7 +139,7 @@ class _Writer:
     written: list[str] = field(factory=list)
 
     def program(self, program: HostProgram) -> str:
-        """Write a program after its subprograms and return the function that runs it."""
+        """Emit a program after its subprograms, and return the function that runs it."""
         runners = {sub.name: self.program(sub) for sub in program.subprograms}
         name = f"p{len(self.written)}_{program.name}"
         self.written.append(name)
@@ -166,7 +166,7 @@ class _Writer:
 
 
 def _frame(name: str, kinds: Kinds) -> Iterator[str]:
-    """Yield the lines of a frame's type, with members of one type side by side."""
+    """Yield the lines of a frame's type, with members of the same type grouped."""
     yield f"struct {name}_frame {{"
     yield "  GyProgramContext* context;"
     yield "  GyValue* in;"

@@ -1,4 +1,4 @@
-"""Small helpers for writing C++ text."""
+"""Helpers for formatting C++ text."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,7 +9,7 @@ _DEVICES = frozenset({"cpu", "cuda", "meta", "xpu", "mps"})
 
 
 class SizePrinter(CPrinter):
-    """Writes size expressions on the symbols of a frame, with floor semantics."""
+    """Formats size expressions over the symbols of a frame, with floor semantics."""
 
     def __init__(self, facts: ShapeFacts) -> None:
         super().__init__(
@@ -21,7 +21,7 @@ class SizePrinter(CPrinter):
         )
 
     def ints(self, exprs: Iterable[Expr]) -> str:
-        """Write a braced list of sizes."""
+        """Format a braced list of sizes."""
         return f"{{{', '.join(self(e) for e in exprs)}}}"
 
 
@@ -36,15 +36,15 @@ def quoted(text: str) -> str:
 
 
 def dtype(value: DType) -> str:
-    """Write the number that libtorch gives a dtype."""
+    """Format libtorch's number of a dtype."""
     return f"aoti_torch_dtype_{value.full_name}()"
 
 
 def device(value: Device, host_index: int = 0) -> str:
-    """Write a `gy::Device`; names that the ABI has no function for are parsed when run.
+    """Format a `gy::Device`; types for which the ABI has no function are parsed at run time.
 
-    `host_index` is the index of the host where `value` has none: functions of the ABI take 0, and
-    what is to equal `torch.device` of the plain name has -1.
+    `host_index` is the index of the CPU if `value` has none: ABI functions take 0, while a value
+    that must equal the plain `torch.device` has -1.
     """
     if value.type not in _DEVICES:
         return f"gy::device({quoted(str(value))})"
@@ -53,7 +53,7 @@ def device(value: Device, host_index: int = 0) -> str:
 
 
 def real(value: float) -> str:
-    """Write a double exactly."""
+    """Format a double exactly."""
     if value != value:
         return '__builtin_nan("")'
     if value in (float("inf"), -float("inf")):
@@ -62,12 +62,12 @@ def real(value: float) -> str:
 
 
 def integer(value: int) -> str:
-    """Write an int64."""
+    """Format an int64."""
     return "INT64_MIN" if value == -(2**63) else f"{value}LL"
 
 
 def comment(text: str) -> list[str]:
-    """Write comment lines; a backslash at the end would continue one."""
+    """Format comment lines, without a backslash at the end, which would continue a line."""
     return [f"// {line.rstrip().rstrip(chr(92))}".rstrip() for line in text.splitlines()]
 
 
@@ -84,4 +84,4 @@ TYPE_NAMES: Mapping[str, frozenset[str]] = {
         "contiguous_format channels_last channels_last_3d preserve_format".split()
     ),
 }
-"""The values of a `TypeArg` that the ABI has a function for, by kind."""
+"""The values of a `TypeArg` for which the ABI has a function, by kind."""

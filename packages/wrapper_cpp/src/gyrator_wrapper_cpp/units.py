@@ -1,4 +1,4 @@
-"""A program's functions laid out in translation units, which compile side by side."""
+"""Distribution of a program's functions over translation units, which compile in parallel."""
 
 import re
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from gyrator_ir.source import HostUnit
 ENTRY = "gy_main"
 """`extern "C" int32_t gy_main(GyProgramContext*, GyValue* inputs, GyValue* outputs)`."""
 LIMIT = 2000
-"""The most lines of a translation unit, the text before every program included."""
+"""Maximum number of lines of a translation unit, including the preamble."""
 _FULL = 900
-"""Lines of functions that are worth a unit: its own start costs as much time as these."""
+"""Minimum number of lines for a separate unit: compiling its preamble takes as long as these."""
 _PART = 130
-"""Lines of a usual function, which units must not be cut at."""
+"""Lines of a typical function, the slack in the size of units."""
 _CALL = re.compile(r"\b(p\d+_\w+)\(")
 _VISIBLE = '__attribute__((visibility("default")))'
 
@@ -45,7 +45,7 @@ class Function:
 
 @frozen
 class Sheet:
-    """A whole program before it is laid out."""
+    """A program before its distribution over units."""
 
     name: str
     runner: str
@@ -70,28 +70,29 @@ class Sheet:
 
 
 def units(sheet: Sheet, preamble: str) -> tuple[HostUnit, ...]:
-    """Return the units of a program; the first has the runner and the entry."""
+    """Return the units of a program; the first contains the runner and the entry."""
     groups = _groups(sheet, LIMIT - len(preamble.splitlines()) - len(sheet.frames) - 20)
     home = {f.name: k for k, group in enumerate(groups) for f in group}
     table = [f.name for group in groups[1:] for f in group]
-    places = {name: k for k, name in enumerate(table)}
-    found = {f.name: f for f in sheet.functions}
-    made = []
+    slots = {name: k for k, name in enumerate(table)}
+    functions = {f.name: f for f in sheet.functions}
+    result = []
     for k, group in enumerate(groups):
         called = dict.fromkeys(n for f in group for n in sorted(f.calls) if home.get(n, k) != k)
         lines = [f"// Host program {sheet.name}, unit {k + 1} of {len(groups)}.", ""]
         lines += sheet.frames
-        lines += [_stub(found[name], places[name]) for name in called]
+        lines += [_stub(functions[name], slots[name]) for name in called]
         for f in group:
             lines.extend(_written(f, exported=k > 0))
         lines += sheet.entry if k == 0 else []
         symbols = (ENTRY,) if k == 0 else tuple(_symbol(f) for f in group)
-        made.append(HostUnit(f"host{k}", "\n".join([preamble, *lines]) + "\n", symbols))
-    return tuple(made)
+        result.append(HostUnit(f"host{k}", "\n".join([preamble, *lines]) + "\n", symbols))
+    return tuple(result)
 
 
 def _groups(sheet: Sheet, room: int) -> list[list[Function]]:
-    """Share the functions out: all in one group, or the runner, which nothing calls, in the first.
+    """Distribute the functions: all in one group, or the runner, which nothing calls, in the first
+    group, and the others in further ones.
 
     `room` is the number of lines for functions in a unit.
     """
@@ -129,8 +130,8 @@ def _written(f: Function, exported: bool) -> Iterator[str]:
     yield ""
 
 
-def _stub(f: Function, place: int) -> str:
-    """Return a function that calls one of another unit."""
+def _stub(f: Function, slot: int) -> str:
+    """Return a function that calls a function of another unit."""
     context = "context" if f.names.startswith("context") else "f.context"
-    target = f"reinterpret_cast<void (*)({f.types})>({context}->parts[{place}])"
+    target = f"reinterpret_cast<void (*)({f.types})>({context}->parts[{slot}])"
     return f"static void {f.name}({f.parameters}) {{ {target}({f.names}); }}"

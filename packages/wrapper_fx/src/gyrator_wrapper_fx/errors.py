@@ -4,7 +4,7 @@ from gyrator_ir.diagnostics import GyratorError
 
 
 class FxWrapperError(GyratorError):
-    """A host program that cannot become a graph in this process, or a compiler not found."""
+    """A host program that cannot be converted to a graph here, or an unknown graph compiler."""
 
 
 class NanError(GyratorError, AssertionError):

@@ -1,4 +1,4 @@
-"""The kernels that a graph module carries."""
+"""The kernels of a graph module."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -6,16 +6,16 @@ from types import MappingProxyType
 import torch
 
 KernelFunction = Callable[[tuple[torch.Tensor, ...], tuple[int, ...]], None]
-"""`kernel(tensors, sizes)`: tensors in the order of `Kernel.parameters`, each from its first
-element on, then the values of `Kernel.sizes`. It writes in place."""
+"""`kernel(tensors, sizes)`: tensors in the order of `Kernel.parameters`, starting at their first
+elements, then the values of `Kernel.sizes`. Results are written in place."""
 
 NO_KERNELS: Mapping[str, KernelFunction] = MappingProxyType({})
 
 
 class KernelTable(torch.nn.Module):
-    """Kernels by name: the submodule `kernels` of a graph module that launches any.
+    """Kernels by name: the submodule `kernels` of a graph module that launches kernels.
 
-    It never changes, so copies of a graph module share it.
+    It is immutable, so copies of a graph module share it.
     """
 
     def __init__(self, kernels: Mapping[str, KernelFunction] = NO_KERNELS) -> None:
@@ -25,9 +25,9 @@ class KernelTable(torch.nn.Module):
     def forward(
         self, kernel: str, tensors: tuple[torch.Tensor, ...], sizes: tuple[int, ...]
     ) -> None:
-        """Run one kernel; LookupError for a name that the table lacks."""
+        """Run one kernel. Raises LookupError for an unknown name."""
         if kernel not in self.functions:
-            raise LookupError(f"no kernel {kernel!r} was given to this graph module")
+            raise LookupError(f"this graph module has no kernel {kernel!r}")
         self.functions[kernel](tensors, sizes)
 
     def extra_repr(self) -> str:

@@ -1,8 +1,8 @@
-"""Functions that every tracer of torch keeps as one call.
+"""Functions that all of torch's tracers record as a single call.
 
-A graph's own functions must survive a second trace. `torch.fx.symbolic_trace` and
-`torch.fx.Transformer` pass proxies, `make_fx` watches from a dispatch mode, and fake tensors have
-no data. `leaf` sorts these cases out, so that a function is written for real tensors only.
+The functions in a graph must survive retracing. `torch.fx.symbolic_trace` and
+`torch.fx.Transformer` pass proxies, `make_fx` records in a dispatch mode, and fake tensors have no
+data. `leaf` handles these cases, so that a function only has to support real tensors.
 """
 
 import functools
@@ -23,8 +23,8 @@ from torch.utils import _pytree as pytree
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _Found(Enum):
-    """What the arguments of a call hold."""
+class _Content(Enum):
+    """The most abstract kind of value among the arguments of a call."""
 
     REAL = 0
     FAKE = 1
@@ -41,9 +41,10 @@ def leaf(
     """Decorate a function that graphs call.
 
     Args:
-        fake: what the function does on fake tensors and symbolic sizes; None for the same.
-        opaque: `make_fx` records one call, too, and not the dispatcher ops that the function runs.
-        pure: dead code elimination may drop a call whose result is not used.
+        fake: the function for fake tensors and symbolic sizes; None to use the function itself.
+        opaque: whether `make_fx` also records a single call instead of the dispatcher ops of the
+            function.
+        pure: whether dead code elimination may remove a call whose result is not used.
     """
 
     def decorate(function: F) -> F:
@@ -51,12 +52,12 @@ def leaf(
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            found = _scan((*args, *kwargs.values()))
-            if found is _Found.PROXY:
+            content = _scan((*args, *kwargs.values()))
+            if content is _Content.PROXY:
                 every = pytree.tree_leaves((args, kwargs))
                 proxies = [a for a in every if isinstance(a, torch.fx.Proxy)]
                 return torch.overrides.handle_torch_function(call, proxies, *args, **kwargs)
-            chosen = on_fakes if found is _Found.FAKE else function
+            chosen = on_fakes if content is _Content.FAKE else function
             mode = get_proxy_mode() if opaque else None
             if mode is None:
                 return chosen(*args, **kwargs)
@@ -69,22 +70,22 @@ def leaf(
     return decorate
 
 
-def _scan(values: Iterable[Any]) -> _Found:
-    found = _Found.REAL
+def _scan(values: Iterable[Any]) -> _Content:
+    content = _Content.REAL
     for value in values:
         kind = value.__class__
         if kind in _PLAIN:
             continue
         if issubclass(kind, tuple | list):
             inner = _scan(value)
-            if inner is _Found.PROXY:
+            if inner is _Content.PROXY:
                 return inner
-            found = inner if found is _Found.REAL else found
+            content = inner if content is _Content.REAL else content
         elif issubclass(kind, torch.fx.Proxy):
-            return _Found.PROXY
+            return _Content.PROXY
         elif issubclass(kind, _SYMBOLIC):
-            found = _Found.FAKE
-    return found
+            content = _Content.FAKE
+    return content
 
 
 def _record(
@@ -94,16 +95,16 @@ def _record(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Run a call under `make_fx`, which records it as one node."""
+    """Run a call under `make_fx`, and record it as one node."""
     with disable_proxy_modes_tracing():
         result = function(*args, **kwargs)
     tracer = mode.tracer
-    # Streams and events are no values that torch's tracer follows.
-    followed: dict[int, tuple[Any, Any]] = vars(tracer).setdefault("gyrator_followed", {})
+    # torch's tracer does not track streams and events.
+    tracked: dict[int, tuple[Any, Any]] = vars(tracer).setdefault("gyrator_tracked", {})
 
     def proxied(value: Any) -> Any:
         if isinstance(value, torch.Stream | torch.Event):
-            return followed[id(value)][1]
+            return tracked[id(value)][1]
         if isinstance(value, torch.nn.Module):
             return tracer.create_proxy("get_attr", _attribute(tracer, value), (), {})
         return tracer.unwrap_proxy(value)
@@ -111,15 +112,15 @@ def _record(
     passed = pytree.tree_map(proxied, (args, kwargs))
     node = tracer.create_proxy("call_function", target, *passed, name=target.__name__)
     if isinstance(result, torch.Stream | torch.Event):
-        followed[id(result)] = (result, node)
+        tracked[id(result)] = (result, node)
         return result
     return track_tensor_tree(result, node, constant=None, tracer=tracer)
 
 
 def _attribute(tracer: Any, module: torch.nn.Module) -> str:
-    """Return the path of a module under the root of a trace, putting it there if need be."""
-    for path, known in tracer.root.named_modules():
-        if known is module:
+    """Return the path of a module under the root of a trace, adding it if necessary."""
+    for path, submodule in tracer.root.named_modules():
+        if submodule is module:
             return str(path)
     name = str(tracer.get_fresh_qualname("carried"))
     tracer.root.add_module(name, module)

@@ -1,4 +1,4 @@
-"""Host programs as callables by way of their graphs, and the hook for compilers of graphs."""
+"""Loading host programs through their graphs, and the hook for graph compilers."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +17,11 @@ from gyrator_wrapper_fx.stage import to_graph
 __all__ = ["GraphCompiler", "LoadedProgram", "find_compiler", "load"]
 
 GraphCompiler = Callable[[torch.fx.GraphModule], Callable[..., Sequence[Any]]]
-"""`compile_graph(gm)`: takes the graph module of a host program, returns what is called instead of
-it, with the same arguments and results."""
+"""`compile_graph(gm)` takes the graph module of a host program, and returns a callable that
+replaces it, with the same arguments and results."""
 
 ENTRY_POINTS = "gyrator.fx_compilers"
-"""The group of entry points by which other distributions offer a `GraphCompiler`."""
+"""The entry point group in which other distributions register a `GraphCompiler`."""
 
 
 @frozen(eq=False)
@@ -30,7 +30,7 @@ class LoadedProgram:
 
     module: torch.fx.GraphModule
     plan: Callable[[list[Any]], tuple[Any, ...]]
-    """Takes the arguments in a list, which it empties."""
+    """Takes a list of arguments, which it clears."""
 
 
 def load(
@@ -39,14 +39,14 @@ def load(
     constants: Mapping[str, torch.Tensor],
     compiler: GraphCompiler | None = None,
 ) -> LoadedProgram:
-    """Return what runs the graph of a program: the code of FX, or what a compiler makes of it.
+    """Return a callable for a program: the code of its graph, or the compiled graph.
 
-    FxWrapperError as `to_graph` raises it.
+    Raises FxWrapperError like `to_graph`.
     """
     module = to_graph(program, kernels, constants)
     if compiler is not None:
         return LoadedProgram(module, _boxed(compiler(module)))
-    # Its own copy of the code takes the arguments in a list and drops each after its last use.
+    # A copy of the graph takes the arguments in a list and releases each after its last use.
     graph = torch.fx.Graph()
     values: dict[torch.fx.Node, torch.fx.Node] = {}
     graph.output(graph.graph_copy(module.graph, values))
@@ -67,35 +67,35 @@ def load(
 
 def _boxed(function: Callable[..., Sequence[Any]]) -> Callable[[list[Any]], tuple[Any, ...]]:
     def plan(args: list[Any]) -> tuple[Any, ...]:
-        given = tuple(args)
+        arguments = tuple(args)
         args.clear()
         with torch.no_grad():
-            return tuple(function(*given))
+            return tuple(function(*arguments))
 
     return plan
 
 
 def find_compiler(chosen: str | GraphCompiler) -> GraphCompiler | None:
-    """Return a compiler of graphs: itself, `module:attribute`, or the name of an entry point.
+    """Return a graph compiler: `chosen` itself, `module:attribute`, or an entry point by name.
 
-    None for the empty string. FxWrapperError (GY-FX-004) for a name that nothing answers to.
+    Returns None for the empty string. Raises FxWrapperError (GY-FX-004) for an unknown name.
     """
     if not isinstance(chosen, str):
         return chosen
     if not chosen:
         return None
-    offered = entry_points(group=ENTRY_POINTS)
-    if chosen in offered.names:
-        loaded: GraphCompiler = offered[chosen].load()
+    installed = entry_points(group=ENTRY_POINTS)
+    if chosen in installed.names:
+        loaded: GraphCompiler = installed[chosen].load()
         return loaded
     path, _, name = chosen.partition(":")
     try:
-        found: GraphCompiler = getattr(importlib.import_module(path), name)
+        compiler: GraphCompiler = getattr(importlib.import_module(path), name)
     except (ImportError, AttributeError, ValueError) as error:
-        names = ", ".join(sorted(offered.names)) or "none"
+        names = ", ".join(sorted(installed.names)) or "none"
         raise fx_error(
             4,
-            f"there is no compiler of graphs {chosen!r}",
-            help=f"give `module:function`, or the name of an installed one ({names})",
+            f"there is no graph compiler {chosen!r}",
+            help=f"use `module:function`, or the name of an installed one ({names})",
         ) from error
-    return found
+    return compiler

@@ -1,7 +1,7 @@
-"""The functions that graphs call besides torch's own.
+"""The functions that graphs call in addition to torch's.
 
-All of them are named after what the Wrapper IR says, take tensors, integers and constants, and
-stay one node when a graph is traced again. A compiler that takes graphs meets only these,
+They are named after the instructions of the Wrapper IR, take tensors, integers and constants, and
+remain single nodes when a graph is retraced. A graph compiler has to support only these,
 `operator`, `torch.empty_strided`, `torch.as_strided`, `torch.sym_min`, `torch.sym_max`, dispatcher
 overloads and Triton's higher-order op.
 """
@@ -41,7 +41,7 @@ Body = torch.nn.Module
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """Do nothing: what launches and checks of data mean for tensors without data."""
+    """Do nothing: the fake implementation of launches and checks of data."""
 
 
 # Sizes ----------------------------------------------------------------------------------------
@@ -49,51 +49,53 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 @leaf(opaque=False, pure=True)
 def select(condition: bool, a: int, b: int) -> int:
-    """Return `a` where a condition on sizes holds, else `b`."""
+    """Return `a` if a condition on sizes holds, else `b`."""
     return a if condition else b
 
 
 @leaf(opaque=False, pure=True)
 def floordiv_or_zero(a: int, b: int) -> int:
-    """Return `a // b`, or 0 where `b` is zero: graphs compute both sides of a `select`."""
+    """Return `a // b`, or 0 if `b` is zero: graphs evaluate both operands of a `select`."""
     return a // b if b != 0 else 0
 
 
 @leaf(opaque=False, pure=True)
 def mod_or_zero(a: int, b: int) -> int:
-    """Return `a % b`, or 0 where `b` is zero: graphs compute both sides of a `select`."""
+    """Return `a % b`, or 0 if `b` is zero: graphs evaluate both operands of a `select`."""
     return a % b if b != 0 else 0
 
 
 @leaf(opaque=False)
 def read_scalar(tensor: torch.Tensor) -> int:
-    """Return the one element of a tensor as an integer; waits for its device."""
-    # A bool or a float would become a symbol that sizes cannot be made of.
-    whole = tensor if tensor.dtype == torch.int64 else tensor.to(torch.int64)
-    value: Any = whole.item()
+    """Return the only element of a tensor as an integer; waits for its device."""
+    # A bool or a float would become a symbol that cannot be used in sizes.
+    integer = tensor if tensor.dtype == torch.int64 else tensor.to(torch.int64)
+    value: Any = integer.item()
     return value  # type: ignore[no-any-return]  # an int, or a symbolic one while tracing
 
 
 # Checks ---------------------------------------------------------------------------------------
 
 
-def _as_promised(
-    given: torch.Tensor,
+def _fake_conform(
+    tensor: torch.Tensor,
     shape: Strided,
     strides: Strided,
     dtype: torch.dtype,
     device: torch.device,
     *_: str,
 ) -> torch.Tensor:
-    """Return what a tensor without data is once it conforms: itself if it does."""
-    if (given.dtype, given.device) == (dtype, device) and not (given.is_conj() or given.is_neg()):
-        return given
+    """The fake implementation of `conform`: return the tensor if it conforms, else a new one."""
+    if (tensor.dtype, tensor.device) == (dtype, device) and not (
+        tensor.is_conj() or tensor.is_neg()
+    ):
+        return tensor
     return torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
 
-@leaf(_as_promised)
+@leaf(_fake_conform)
 def conform(
-    given: torch.Tensor,
+    tensor: torch.Tensor,
     shape: Strided,
     strides: Strided,
     dtype: torch.dtype,
@@ -102,35 +104,35 @@ def conform(
     name: str,
     what: str,
 ) -> torch.Tensor:
-    """Return a tensor from outside as the program takes it: itself, or a copy.
+    """Return an external tensor in the layout that the program expects: itself, or a copy.
 
-    LayoutError (GY-RUNTIME-090 for a parameter, GY-RUNTIME-091 for a result of the op `what`)
-    where sizes differ, or anything else that `mend` (a value of `gyrator_ir.host.nodes.Mend`) does
-    not name.
+    Raises LayoutError (GY-RUNTIME-090 for a parameter, GY-RUNTIME-091 for a result of the op
+    `what`) if sizes differ, or anything else that `mend` (a value of `gyrator_ir.host.nodes.Mend`)
+    does not allow to copy.
     """
-    if isinstance(given, torch.Tensor) and tuple(given.shape) == tuple(shape):
-        pending = given.is_conj() or given.is_neg()
+    if isinstance(tensor, torch.Tensor) and tuple(tensor.shape) == tuple(shape):
+        pending = tensor.is_conj() or tensor.is_neg()
         other = (
-            given.dtype != dtype
-            or given.layout is not torch.strided
-            or given.device.type != device.type
-            or device.index not in (None, given.device.index)
-            or (given.numel() > 0 and not _steps(given, strides))
+            tensor.dtype != dtype
+            or tensor.layout is not torch.strided
+            or tensor.device.type != device.type
+            or device.index not in (None, tensor.device.index)
+            or (tensor.numel() > 0 and not _same_strides(tensor, strides))
         )
         if not pending and not other:
-            return given
+            return tensor
         if mend == Mend.ALL or (mend == Mend.PENDING and not other):
-            made = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+            copy = torch.empty_strided(shape, strides, dtype=dtype, device=device)
             # Elements that share memory are written once.
             once = tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)
-            made[once].copy_(given.detach()[once])
-            return made
+            copy[once].copy_(tensor.detach()[once])
+            return copy
     expected = f"{dtype} {tuple(shape)}, strides {tuple(strides)}, on {device}"
-    raise LayoutError.of_tensor(name, what, given, expected)
+    raise LayoutError.of_tensor(name, what, tensor, expected)
 
 
-def _steps(given: torch.Tensor, strides: Strided) -> bool:
-    layout = zip(given.shape, given.stride(), strides, strict=True)
+def _same_strides(tensor: torch.Tensor, strides: Strided) -> bool:
+    layout = zip(tensor.shape, tensor.stride(), strides, strict=True)
     return all(n < 2 or have == want for n, have, want in layout)
 
 
@@ -138,19 +140,19 @@ def _steps(given: torch.Tensor, strides: Strided) -> bool:
 def separate(
     tensors: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]
 ) -> tuple[torch.Tensor, ...]:
-    """Return the tensors, copied where one of `others`, or one before, has their storage."""
-    seen = {other.untyped_storage()._cdata for other in others}
+    """Return the tensors, copied if one of `others`, or an earlier one, shares their storage."""
+    storages = {other.untyped_storage()._cdata for other in others}
     result: list[torch.Tensor] = []
     for tensor in tensors:
-        shared = tensor.untyped_storage()._cdata in seen
+        shared = tensor.untyped_storage()._cdata in storages
         result.append(tensor.detach().clone() if shared else tensor)
-        seen.add(result[-1].untyped_storage()._cdata)
+        storages.add(result[-1].untyped_storage()._cdata)
     return tuple(result)
 
 
 @leaf(_nothing)
 def assert_no_nan(tensor: torch.Tensor, what: str) -> None:
-    """NanError (GY-RUNTIME-003) where a floating or complex tensor holds NaN or infinity."""
+    """Raise NanError (GY-RUNTIME-003) if a float or complex tensor contains NaN or infinity."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return
     wide = tensor.float() if tensor.itemsize == 1 else tensor
@@ -162,18 +164,18 @@ def assert_no_nan(tensor: torch.Tensor, what: str) -> None:
     raise NanError.of(
         "GY-RUNTIME-003",
         f"buffer {what} holds {nans} NaN and {infinite} infinite of {tensor.numel()} elements",
-        help="look at the operation that made it; the check is an option of the compile",
+        help="look at the operation that produced it; the check is a compile option",
     )
 
 
-def _suppose(condition: bool, message: str) -> None:
-    """Tell torch's symbolic shapes what the check would ensure."""
+def _assume(condition: bool, message: str) -> None:
+    """Add the condition to torch's symbolic shapes."""
     torch._check(condition, lambda: message)  # type: ignore[no-untyped-call]
 
 
-@leaf(_suppose)
+@leaf(_assume)
 def assert_true(condition: bool, message: str) -> None:
-    """RuntimeError unless a condition on sizes holds."""
+    """Raise RuntimeError unless a condition on sizes holds."""
     if not condition:
         raise RuntimeError(message)
 
@@ -185,10 +187,10 @@ def assert_true(condition: bool, message: str) -> None:
 def view(
     source: torch.Tensor, shape: Strided, strides: Strided, offset: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """Return a view of any element type; offset and strides count elements of `dtype`.
+    """Return a view of any dtype; offset and strides count elements of `dtype`.
 
-    The offset is from the first element of `source`. ValueError where that does not lie at a
-    multiple of the element's size.
+    The offset is relative to the first element of `source`. Raises ValueError if its address is not
+    a multiple of the element size.
     """
     return _over_storage(source, shape, strides, offset * dtype.itemsize, dtype)
 
@@ -208,15 +210,17 @@ def _over_storage(
     first = base.storage_offset() * base.itemsize + offset
     start, rest = first // dtype.itemsize, first % dtype.itemsize
     if rest:
-        raise ValueError(f"a view of {dtype} starts {rest} byte(s) off the grid of its elements")
+        raise ValueError(
+            f"a view of {dtype} starts {rest} byte(s) after a multiple of its element size"
+        )
     if base.dtype == dtype:
         return torch.as_strided(base, shape, strides, start)
-    # The elements of the source's own type that cover the view, seen as the other type.
+    # The elements of the source's dtype that cover the view, viewed as the other dtype.
     last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
     end = 0 if any(n == 0 for n in shape) else start + last + 1
     count = -(-end * dtype.itemsize // base.itemsize)
-    whole = torch.as_strided(base, (count,), (1,), 0).view(dtype)
-    return torch.as_strided(whole, shape, strides, start)
+    covering = torch.as_strided(base, (count,), (1,), 0).view(dtype)
+    return torch.as_strided(covering, shape, strides, start)
 
 
 # Work -----------------------------------------------------------------------------------------
@@ -238,7 +242,7 @@ def launch(
 
 
 def _first(_: Any, then: Body, __: Body, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the results of one side, whose layout the other side has."""
+    """Return the results of one arm, whose layout the other arm shares."""
     return tuple(then(*operands))
 
 
@@ -248,7 +252,7 @@ def branch(
 ) -> tuple[Any, ...]:
     """Run one of two graph modules on the operands, as `torch.cond` does.
 
-    Unlike there, results may be operands, and operands may be changed.
+    Unlike in `torch.cond`, results may be operands, and operands may be modified.
     """
     return tuple((then if bool(condition) else otherwise)(*operands))
 
@@ -256,7 +260,7 @@ def branch(
 def _once(
     _: Body, body: Body, carried: tuple[Any, ...], captured: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """Return the results of one run, whose layout all runs have."""
+    """Return the results of one iteration, whose layout all iterations share."""
     return tuple(body(*carried, *captured))
 
 
@@ -264,7 +268,7 @@ def _once(
 def loop(
     condition: Body, body: Body, carried: tuple[Any, ...], captured: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """Replace `carried` by what `body` returns while `condition` gives true, as a while loop."""
+    """Replace `carried` by the results of `body` while `condition` returns true."""
     while bool(condition(*carried, *captured)[0]):
         carried = tuple(body(*carried, *captured))
     return tuple(carried)
@@ -273,7 +277,7 @@ def loop(
 def _stacked_once(
     _: Body, body: Body, carried: tuple[Any, ...], captured: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """Return the results of one run, stacked."""
+    """Return the results of one iteration, stacked."""
     return tuple(torch.stack([value]) for value in body(*carried, *captured))
 
 
@@ -281,9 +285,9 @@ def _stacked_once(
 def stacking_loop(
     condition: Body, body: Body, carried: tuple[Any, ...], captured: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """Return all that `body` returned, each stacked, while `condition` gave true.
+    """Run `body` while `condition` returns true, and return the stacked results of all iterations.
 
-    Where it never did, these are the stacks of `carried` alone.
+    Without an iteration, the stacks contain `carried` alone.
     """
     rows: list[tuple[Any, ...]] = []
     while bool(condition(*carried, *captured)[0]):
@@ -295,7 +299,7 @@ def stacking_loop(
 def _first_step(
     body: Body, _: int, carried: tuple[Any, ...], captured: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """Return the results of the first run, whose layout all runs have."""
+    """Return the results of the first iteration, whose layout all iterations share."""
     return tuple(body(0, *carried, *captured))
 
 
@@ -303,7 +307,7 @@ def _first_step(
 def repeat(
     body: Body, count: int, carried: tuple[Any, ...], captured: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """Replace `carried` by what `body` returns for each of 0, 1, ... below `count`."""
+    """Replace `carried` by the results of `body` for each of 0, 1, ..., `count - 1`."""
     for step in range(count):
         carried = tuple(body(step, *carried, *captured))
     return tuple(carried)
@@ -325,7 +329,7 @@ def within_device(device: torch.device, body: Body, operands: tuple[Any, ...]) -
 
 @leaf(_body_of)
 def within_profile(label: str, body: Body, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Run a graph module inside a named range of the profiler."""
+    """Run a graph module inside a named profiler range."""
     if not torch._C._autograd._profiler_enabled():
         return tuple(body(*operands))
     with torch.profiler.record_function(label):

@@ -1,4 +1,4 @@
-"""A graph while it is written, and what names stand for in it."""
+"""A graph under construction, and the nodes of the program's names in it."""
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -21,21 +21,21 @@ from gyrator_wrapper_fx.sizes import SizeBuilder
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {dtype: getattr(torch, dtype.full_name) for dtype in DType}
 )
-"""torch's element types by their names in the text form of the IR."""
+"""torch's dtypes by IR dtype."""
 
 Writer = Callable[["Scope", Iterable[h.Instruction]], None]
 
 
 @frozen(eq=False)
 class Context:
-    """What is the same in every graph of one program."""
+    """The shared context of all graphs of one program."""
 
     program: h.HostProgram
     kernels: KernelTable
     constants: Mapping[str, torch.Tensor]
     subprograms: Mapping[str, torch.fx.GraphModule]
     write: Writer
-    """Writes instructions into a scope."""
+    """Translates instructions in a scope."""
 
     _kernels: Mapping[str, Launchable] = field(init=False)
 
@@ -53,24 +53,24 @@ class Context:
 
 
 @frozen
-class Place:
-    """What is known of a tensor without running: its type, and where in its storage it starts."""
+class Start:
+    """The static facts of a tensor: its dtype, and its offset in its storage."""
 
     dtype: DType
-    start: Expr = field(factory=lambda: expr(0))
+    offset: Expr = field(factory=lambda: expr(0))
 
 
 @define(eq=False)
 class Scope:
-    """One graph, the attributes of its module, and the nodes that names stand for."""
+    """One graph, the attributes of its module, and the nodes of names."""
 
     context: Context
     name: str
     graph: torch.fx.Graph = field(factory=torch.fx.Graph)
     root: torch.nn.Module = field(factory=torch.nn.Module)
     env: dict[str, Any] = field(factory=dict)
-    """Names and symbols: nodes, or integers known already."""
-    places: dict[str, Place] = field(factory=dict)
+    """The values of names and symbols: nodes, or constant integers."""
+    starts: dict[str, Start] = field(factory=dict)
     descriptors: dict[str, h.TmaDescriptor] = field(factory=dict)
     size: SizeBuilder = field(init=False)
     constants: dict[str, torch.fx.Node] = field(factory=dict)
@@ -102,7 +102,7 @@ class Scope:
         return self.noted(node, meta)
 
     def noted(self, node: torch.fx.Node, meta: Mapping[str, Any]) -> torch.fx.Node:
-        """Give a node its metadata, and the remarks that stand before it."""
+        """Set a node's metadata, and attach the pending comments."""
         node.meta.update(meta)
         if self._comments:
             node.meta["comment"] = "\n".join(self._comments)
@@ -110,11 +110,11 @@ class Scope:
         return node
 
     def comment(self, text: str) -> None:
-        """Keep a remark for the next node."""
+        """Attach a comment to the next node."""
         self._comments.append(text)
 
     def attribute(self, name: str, value: torch.nn.Module | torch.Tensor) -> torch.fx.Node:
-        """Return a node for an attribute of the graph module, put there once."""
+        """Return the node of an attribute of the graph module, which is added on first use."""
         if name not in self._attributes:
             if isinstance(value, torch.nn.Module):
                 self.root.add_module(name, value)
@@ -124,7 +124,7 @@ class Scope:
         return self._attributes[name]
 
     def free_attribute(self, hint: str) -> str:
-        """Return an attribute name that is not taken."""
+        """Return an unused attribute name."""
         name, count = hint, 0
         while hasattr(self.root, name) or name == "kernels":
             name, count = f"{hint}_{count}", count + 1
@@ -133,7 +133,7 @@ class Scope:
     # Values
 
     def value(self, value: h.Value) -> Any:
-        """Return an operand: a node, or a constant that a graph may hold."""
+        """Return an operand: a node, or a constant that graphs support."""
         match value:
             case h.Ref(name):
                 return self.env[name]
@@ -145,18 +145,18 @@ class Scope:
                 return [self.value(item) for item in items]
         return self.size(value)
 
-    def bind(self, name: str, value: Any, place: Place | None = None) -> None:
-        """Let a name stand for a node."""
+    def bind(self, name: str, value: Any, start: Start | None = None) -> None:
+        """Bind a name to a node."""
         self.env[name] = value
-        if place is not None:
-            self.places[name] = place
+        if start is not None:
+            self.starts[name] = start
 
-    def bind_results(self, results: Iterable[Any], whole: torch.fx.Node) -> None:
-        """Bind what a call returned: one value, or one for each result."""
+    def bind_results(self, results: Iterable[Any], output: torch.fx.Node) -> None:
+        """Bind the results of a call: one value, or one for each result."""
         results = tuple(results)
-        parts = [whole]
+        parts = [output]
         if len(results) != 1:
-            parts = [self.item(whole, k, r) for k, r in enumerate(results)]
+            parts = [self.item(output, k, r) for k, r in enumerate(results)]
         for part, result in zip(parts, results, strict=True):
             if isinstance(result, tuple):
                 for k, name in enumerate(result):
@@ -164,24 +164,24 @@ class Scope:
             elif result is not None:
                 self.bind(str(getattr(result, "name", result)), part)
 
-    def unpack(self, names: tuple[str, ...], whole: torch.fx.Node) -> None:
+    def unpack(self, names: tuple[str, ...], values: torch.fx.Node) -> None:
         """Bind each name to its entry of a tuple."""
         for k, name in enumerate(names):
-            self.bind(name, self.item(whole, k, name))
+            self.bind(name, self.item(values, k, name))
 
-    def item(self, whole: torch.fx.Node, index: int, result: Any) -> Any:
-        """Return entry `index` of a tuple or list; nothing for a result that is not used."""
+    def item(self, values: torch.fx.Node, index: int, result: Any) -> Any:
+        """Return entry `index` of a tuple or list; None for an unused result."""
         if result is None:
             return None
         name = None if isinstance(result, tuple) else str(getattr(result, "name", result))
-        return self.graph.create_node("call_function", operator.getitem, (whole, index), {}, name)
+        return self.graph.create_node("call_function", operator.getitem, (values, index), {}, name)
 
     # Nested graphs
 
     def captures(
         self, body: tuple[h.Instruction, ...], extra: Iterable[str] = ()
     ) -> tuple[str, ...]:
-        """Return the names that a body takes from here, and those it must pass on."""
+        """Return the names of this scope that a body uses, and those in `extra`."""
         names = dict.fromkeys((*free_names(body), *extra))
         for name in tuple(names):
             if name in self.descriptors:
@@ -197,7 +197,7 @@ class Scope:
         body: tuple[h.Instruction, ...],
         values: tuple[str, ...],
     ) -> torch.fx.Node:
-        """Write a body as a graph module of its own, which returns the tuple of `values`."""
+        """Translate a body to a separate graph module that returns the tuple of `values`."""
         inner = Scope(self.context, f"{self.name}_{hint}", descriptors=dict(self.descriptors))
         for name in parameters:
             inner.parameter(name)
@@ -209,7 +209,7 @@ class Scope:
         """Return the graph module, with `values` as its results."""
         self.noted(self.graph.output(values), {})
         module = torch.fx.GraphModule(self.root, self.graph, self.name)
-        # What keeps a call of it from being dropped as dead code.
+        # Keeps calls of the module from being removed as dead code.
         vars(module)["_is_impure"] = True
         return module
 
@@ -227,13 +227,13 @@ def device_of(device: Device) -> torch.device:
 def overload(name: str, where: str = "") -> Any:
     """Return the dispatcher op called `namespace.op.overload`.
 
-    FxWrapperError (GY-FX-001) where this torch has none.
+    Raises FxWrapperError (GY-FX-001) if this torch has no such op.
     """
-    found: Any = torch.ops
+    op: Any = torch.ops
     try:
         for part in name.split("."):
-            found = getattr(found, part)
-        if not isinstance(found, torch._ops.OpOverload):
+            op = getattr(op, part)
+        if not isinstance(op, torch._ops.OpOverload):
             raise AttributeError("it is not of the form namespace.op.overload")
     except AttributeError as error:
         raise fx_error(
@@ -242,4 +242,4 @@ def overload(name: str, where: str = "") -> Any:
             where,
             "import the library that registers it before the program is loaded",
         ) from error
-    return found
+    return op

@@ -47,15 +47,15 @@ _GUARDED: Mapping[type, Callable[..., Any]] = MappingProxyType(
 
 @define(eq=False)
 class SizeBuilder:
-    """Writes expressions into one graph; an expression that was written before keeps its node.
+    """Adds expressions to one graph; equal expressions share a node.
 
-    `graph`'s nodes work on Python integers and on symbolic ones. FX computes every node, so
-    quotients in either side of a `where` give 0 for a zero divisor.
+    The nodes accept Python integers and symbolic ones. FX evaluates every node, so quotients in
+    either operand of a `where` return 0 for a zero divisor.
     """
 
     graph: torch.fx.Graph
     symbol: Callable[[str], Any]
-    """Gives the value of a symbol by its name."""
+    """Returns the value of a symbol by its name."""
     _memo: dict[tuple[Node, bool], Value] = field(factory=dict)
 
     def __call__(self, node: Expr | Cond, guarded: bool = False) -> Any:
@@ -95,7 +95,7 @@ class SizeBuilder:
                 return self._chain(function, [self(c, guarded) for c in conditions])
             case Eq(a=a, b=b) | Ne(a=a, b=b) | Lt(a=a, b=b) | Le(a=a, b=b):
                 return self._call(_RELATIONS[type(node)], self(a, guarded), self(b, guarded))
-        raise TypeError(f"no meaning is given for {type(node).__name__}")
+        raise TypeError(f"no translation for {type(node).__name__}")
 
     def _chain(self, function: Callable[..., Any], values: list[Value]) -> Value:
         result = values[0]

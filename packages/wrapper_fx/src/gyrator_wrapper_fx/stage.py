@@ -1,4 +1,4 @@
-"""Wrapper IR in, a `torch.fx.GraphModule` out; and its code as text."""
+"""The stage from Wrapper IR to a `torch.fx.GraphModule`, or to the text of its code."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -25,14 +25,15 @@ def to_graph(
     kernels: Mapping[str, KernelFunction] | KernelTable = NO_KERNELS,
     constants: Mapping[str, torch.Tensor] = NO_CONSTANTS,
 ) -> torch.fx.GraphModule:
-    """Return a host program as a graph module: parameters in order, a tuple of results.
+    """Return a host program as a graph module that takes the parameters in order, and returns a
+    tuple.
 
     Args:
-        program: one that verifies.
-        kernels: a function for each kernel. The module carries them as the submodule `kernels`; a
-            launch of one that is missing is a LookupError.
-        constants: a tensor for each key. An empty meta tensor stands for a missing one: such
-            a module can be read and traced, not run.
+        program: a program that passes verification.
+        kernels: a function for each kernel. They are the submodule `kernels` of the module; a
+            launch of a missing one raises LookupError.
+        constants: a tensor for each key. A missing one is replaced by an empty meta tensor: such a
+            module can be read and traced, but not run.
 
     Raises:
         FxWrapperError: GY-FX-001 for an op that torch lacks, GY-FX-002 and 003 for a user's Triton
@@ -46,14 +47,14 @@ def to_graph(
 def _module(
     program: HostProgram, kernels: KernelTable, constants: Mapping[str, torch.Tensor]
 ) -> torch.fx.GraphModule:
-    known = {
+    placeholders = {
         c.key: torch.empty(0, dtype=DTYPES[c.buffer.dtype], device="meta")
         for c in program.constants
     }
     context = Context(
         program=program,
         kernels=kernels,
-        constants={**known, **constants},
+        constants={**placeholders, **constants},
         subprograms={s.name: _module(s, kernels, constants) for s in program.subprograms},
         write=write,
     )
@@ -62,7 +63,7 @@ def _module(
         scope.parameter(p.name)
     write(scope, program.instructions)
     last = program.instructions[-1]
-    assert isinstance(last, Return)  # the verifier's GY-HOST-005
+    assert isinstance(last, Return)  # guaranteed by the verifier (GY-HOST-005)
     module = scope.finish(tuple(scope.value(v) for v in last.values))
     module.graph.lint()
     return module
@@ -72,19 +73,19 @@ def _module(
 class FxWrapper:
     """The `WrapperBackend` for FX.
 
-    The text is the code of the graph, for people. What a cache keeps is the Wrapper IR, of which
-    `load` makes the graph again.
+    The text is the code of the graph, for reading. Caches store the Wrapper IR, from which `load`
+    rebuilds the graph.
     """
 
     name: str = "fx"
 
     @property
     def content_hash(self) -> str:
-        """A digest of the source of this package, and of what it imports of ours."""
+        """A digest of this package's source, including the sibling packages that it imports."""
         return content_hash("gyrator_wrapper_fx")
 
     def emit(self, program: HostProgram) -> Program:
-        """Write `program` and its subprograms."""
+        """Emit `program` and its subprograms."""
         text: str = to_graph(program).print_readable(print_output=False)
         instructions = [i for p in programs(program) for i in walk(p.instructions)]
         kernels = (f"# user kernel {k.key}\n{k.source.strip()}\n" for k in user_kernels(program))

@@ -1,4 +1,5 @@
-"""What each instruction becomes. `TRANSLATIONS` has every class; a test holds it complete."""
+"""Translation of instructions to nodes. `TRANSLATIONS` lists the function of each class; a test
+checks that it is complete."""
 
 import operator
 import re
@@ -14,14 +15,14 @@ from gyrator_ir.host.print import show_instruction
 from gyrator_ir.host.walk import bound, freed
 from gyrator_ir.types import DType
 from gyrator_wrapper_fx import ops
-from gyrator_wrapper_fx.scope import DTYPES, Place, Scope, device_of, overload
+from gyrator_wrapper_fx.scope import DTYPES, Scope, Start, device_of, overload
 from gyrator_wrapper_fx.triton import triton_launch
 
 _ATEN = torch.ops.aten
 
 
 def write(scope: Scope, instructions: Iterable[h.Instruction]) -> None:
-    """Write instructions in order; `Return` is written by who owns the graph."""
+    """Translate instructions in order; the owner of the graph translates `Return`."""
     for instruction in instructions:
         TRANSLATIONS[type(instruction)](scope, instruction)
 
@@ -63,9 +64,9 @@ def _conform(scope: Scope, i: h.Conform) -> None:
 def _separate(scope: Scope, i: h.Separate) -> None:
     names = tuple(dict.fromkeys(i.tensors))
     others = tuple(scope.env[n] for n in i.others)
-    whole = scope.call(ops.separate, tuple(scope.env[n] for n in names), others)
+    separated = scope.call(ops.separate, tuple(scope.env[n] for n in names), others)
     for k, name in enumerate(names):
-        scope.bind(name, scope.call(operator.getitem, whole, k))
+        scope.bind(name, scope.call(operator.getitem, separated, k))
 
 
 def _assert_no_nan(scope: Scope, i: h.AssertNoNan) -> None:
@@ -83,14 +84,14 @@ def _allocate(scope: Scope, i: h.Allocate) -> None:
     layout = (scope.size.all(i.shape), scope.size.all(i.strides))
     where: dict[str, Any] = {"dtype": DTYPES[i.dtype], "device": device_of(i.device)}
     node = scope.call(torch.empty_strided, *layout, name=i.name, **where)
-    scope.bind(i.name, node, Place(i.dtype))
+    scope.bind(i.name, node, Start(i.dtype))
 
 
 def _allocate_pool(scope: Scope, i: h.AllocatePool) -> None:
     where: dict[str, Any] = {"dtype": torch.uint8, "device": device_of(i.device)}
     size = (scope.size(i.bytes),)
     node = scope.call(torch.empty_strided, size, (1,), name=i.name, **where)
-    scope.bind(i.name, node, Place(DType.U8))
+    scope.bind(i.name, node, Start(DType.U8))
 
 
 def _allocate_from_pool(scope: Scope, i: h.AllocateFromPool) -> None:
@@ -113,12 +114,12 @@ def _view(scope: Scope, i: h.View) -> None:
 
 
 def _strided(scope: Scope, i: h.Reuse | h.View, offset: Expr | None) -> None:
-    source, place = scope.env[i.source], scope.places.get(i.source)
+    source, known_start = scope.env[i.source], scope.starts.get(i.source)
     layout = (scope.size.all(i.shape), scope.size.all(i.strides))
-    if place is not None and place.dtype is i.dtype:
-        start = place.start if offset is None else place.start + offset
+    if known_start is not None and known_start.dtype is i.dtype:
+        start = known_start.offset if offset is None else known_start.offset + offset
         node = scope.call(torch.as_strided, source, *layout, scope.size(start), name=i.name)
-        scope.bind(i.name, node, Place(i.dtype, start))
+        scope.bind(i.name, node, Start(i.dtype, start))
         return
     shift = 0 if offset is None else scope.size(offset)
     scope.bind(i.name, scope.call(ops.view, source, *layout, shift, DTYPES[i.dtype], name=i.name))
@@ -205,11 +206,11 @@ def _within(
     scope: Scope, function: Callable[..., Any], subject: Any, body: tuple[h.Instruction, ...]
 ) -> None:
     names = scope.captures(body)
-    gone = freed(body)
-    kept = tuple(n for n in bound(body) if n not in gone)
-    inner = scope.nested("body", names, body, kept)
-    scope.unpack(kept, scope.call(function, subject, inner, _operands(scope, names)))
-    for name in gone & scope.env.keys():
+    released = freed(body)
+    results = tuple(n for n in bound(body) if n not in released)
+    inner = scope.nested("body", names, body, results)
+    scope.unpack(results, scope.call(function, subject, inner, _operands(scope, names)))
+    for name in released & scope.env.keys():
         del scope.env[name]
 
 
@@ -226,8 +227,8 @@ def _branch(scope: Scope, i: h.Branch) -> None:
 
 
 def _loop(scope: Scope, i: h.Loop) -> None:
-    known = {*i.carried, *bound(i.condition), *bound(i.body)}
-    passed = [v for v in (i.test, *i.next) if v not in known]
+    defined = {*i.carried, *bound(i.condition), *bound(i.body)}
+    passed = [v for v in (i.test, *i.next) if v not in defined]
     inner = dict.fromkeys((*scope.captures(i.condition), *scope.captures(i.body, passed)))
     names = tuple(n for n in inner if n not in i.carried)
     parameters = (*i.carried, *names)
@@ -240,8 +241,8 @@ def _loop(scope: Scope, i: h.Loop) -> None:
 
 
 def _repeat(scope: Scope, i: h.Repeat) -> None:
-    known = {*i.carried, *bound(i.body)}
-    passed = [v for v in i.next if v not in known]
+    defined = {*i.carried, *bound(i.body)}
+    passed = [v for v in i.next if v not in defined]
     symbol = i.symbol.name
     names = tuple(n for n in scope.captures(i.body, passed) if n not in (symbol, *i.carried))
     body = scope.nested("body", (symbol, *i.carried, *names), i.body, i.next)
@@ -272,7 +273,7 @@ def _comment(scope: Scope, i: h.Comment) -> None:
 
 
 def _return(scope: Scope, i: h.Return) -> None:
-    """Leave the results to `Scope.finish`."""
+    """Do nothing: `Scope.finish` sets the results."""
 
 
 TRANSLATIONS: Mapping[type, Callable[[Scope, Any], None]] = MappingProxyType(
@@ -310,4 +311,4 @@ TRANSLATIONS: Mapping[type, Callable[[Scope, Any], None]] = MappingProxyType(
         h.Return: _return,
     }
 )
-"""How each class of instruction is written."""
+"""The translation function of each instruction class."""

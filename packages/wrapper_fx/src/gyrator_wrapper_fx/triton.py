@@ -18,8 +18,8 @@ from gyrator_wrapper_fx.scope import Scope
 def triton_launch(scope: Scope, i: h.TritonLaunch) -> None:
     """Append the launch of a user's kernel.
 
-    FxWrapperError: GY-FX-002 without Triton, GY-FX-003 where there are not as many grids as the
-    kernel has configurations, or PyTorch's op cannot tell those apart.
+    Raises FxWrapperError: GY-FX-002 without Triton, GY-FX-003 if the number of grids differs from
+    the number of configurations, or if PyTorch's op cannot distinguish these.
     """
     where = show_instruction(i)[0]
     kernel = scope.context.user_kernel(i.kernel)
@@ -45,9 +45,9 @@ def higher_order_call(
     tma: dict[str, Any],
     where: str,
 ) -> torch.fx.Node:
-    """Append `triton_kernel_wrapper_mutation(...)`, the kernel put into torch's table of kernels.
+    """Append `triton_kernel_wrapper_mutation(...)`, and add the kernel to torch's kernel table.
 
-    The numbers in that table hold in this process only.
+    The indices of that table are only valid in this process.
     """
     if find_spec("triton") is None:
         raise fx_error(
@@ -59,7 +59,7 @@ def higher_order_call(
     count = len(getattr(function, "configs", (None,)))
     if len(grids) != count:
         raise fx_error(3, f"{len(grids)} grids for the {count} configurations of a kernel", where)
-    if count > 1 and not _told_apart(function.configs):
+    if count > 1 and not _distinguishable(function.configs):
         raise fx_error(3, "configurations that differ in more than plain values", where)
     fixed = {k: v for k, v in constants.items() if not isinstance(v, torch.fx.Node)}
     running = {k: v for k, v in constants.items() if k not in fixed}
@@ -79,12 +79,12 @@ def jit_function(kernel: UserKernel) -> Any:
     """Return the last Triton function that a kernel's text defines."""
     triton = importlib.import_module("triton")
     language = importlib.import_module("triton.language")
-    found = defined_last(kernel.source, {"triton": triton, "tl": language})
-    return found if hasattr(found, "arg_names") else triton.jit(found)
+    function = defined_last(kernel.source, {"triton": triton, "tl": language})
+    return function if hasattr(function, "arg_names") else triton.jit(function)
 
 
-def _told_apart(configurations: Sequence[Any]) -> bool:
-    """Whether PyTorch's op, which compares values as text, can choose among the grids."""
+def _distinguishable(configurations: Sequence[Any]) -> bool:
+    """Return whether PyTorch's op, which compares values as text, can choose among the grids."""
     values = [v for c in configurations for v in c.kwargs.values()]
     return all(v is None or isinstance(v, (bool, int, float, str)) for v in values)
 

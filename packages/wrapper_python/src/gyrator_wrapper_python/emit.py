@@ -1,4 +1,4 @@
-"""One function an instruction. `WRITERS` lists them; a test holds it complete."""
+"""One emitter function per instruction. `WRITERS` lists them; a test checks that it is complete."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from gyrator_wrapper_python.text import Lines, SizePrinter, names, string
 
 @frozen
 class Writer:
-    """Writes instructions as lines of Python; `rt` is what the text calls the runtime."""
+    """Emits instructions as lines of Python; `rt` is the name of the runtime in the text."""
 
     out: Lines
     rt: str
@@ -26,12 +26,12 @@ class Writer:
         return SizePrinter(self.rt)
 
     def body(self, instructions: Iterable[h.Instruction]) -> None:
-        """Write the instructions in order."""
+        """Emit the instructions in order."""
         for instruction in instructions:
             WRITERS[type(instruction)](self, instruction)
 
     def block(self, head: str, instructions: Iterable[h.Instruction], *last: str) -> None:
-        """Write instructions, and then lines, below a head."""
+        """Emit a block: a head line, and below it instructions and further lines."""
         self.out.add(head)
         with self.out.indent():
             before = self.out.count
@@ -42,17 +42,17 @@ class Writer:
                 self.out.add("pass")
 
     def call(self, method: str, *args: str, into: str = "") -> None:
-        """Write `into = rt.method(args)`."""
+        """Emit `into = rt.method(args)`."""
         target = f"{into} = " if into else ""
         self.out.add(f"{target}{self.rt}.{method}({', '.join(args)})")
 
     def value(self, value: h.Value) -> str:
-        """Write an operand."""
+        """Format an operand."""
         match value:
             case h.Ref(name):
                 return name
             case Literal(constant):
-                return f"float({str(constant)!r})" if _odd(constant) else repr(constant)
+                return f"float({str(constant)!r})" if _non_finite(constant) else repr(constant)
             case TypeArg(kind, text):
                 return f"{self.rt}.{'device' if kind == 'device' else 'typed'}({string(text)})"
             case h.ListValue(items):
@@ -60,20 +60,20 @@ class Writer:
         return self.size(value)
 
     def values(self, values: Iterable[h.Value]) -> str:
-        """Write a tuple of operands."""
+        """Format a tuple of operands."""
         return names(tuple(map(self.value, values)))
 
     def table(
         self, rows: Iterable[tuple[str, h.Value]], more: Iterable[tuple[str, str]] = ()
     ) -> str:
-        """Write a dictionary of operands, and of names."""
+        """Format a dictionary of operands, and of names."""
         text = [*((k, self.value(v)) for k, v in rows), *more]
         return f"{{{', '.join(f'{string(k)}: {v}' for k, v in text)}}}"
 
     def layout(
         self, i: h.Allocate | h.AllocateFromPool | h.Reuse | h.View | h.Conform
     ) -> tuple[str, str, str]:
-        """Write sizes, strides and element type."""
+        """Format sizes, strides and dtype."""
         return self.size.tuple(i.shape), self.size.tuple(i.strides), string(i.dtype)
 
 
@@ -225,14 +225,14 @@ def _profile_range(w: Writer, i: h.ProfileRange) -> None:
 
 
 def _branch(w: Writer, i: h.Branch) -> None:
-    """`if` and `else`, each ending with the results."""
+    """`if` and `else`, each ending with the assignment of the results."""
     condition = i.condition.name if isinstance(i.condition, h.Ref) else w.size(i.condition)
     w.block(f"if {condition}:", i.then, *_assigned(i.results, i.then_values))
     w.block("else:", i.otherwise, *_assigned(i.results, i.otherwise_values))
 
 
 def _loop(w: Writer, i: h.Loop) -> None:
-    """`while True`, left where the condition gives false."""
+    """`while True`, with a `break` if the condition is false."""
     for line in _assigned(i.carried, i.initial):
         w.out.add(line)
     rows = f"{w.rt}_rows"
@@ -295,11 +295,11 @@ WRITERS: Mapping[type, Callable[[Writer, Any], None]] = MappingProxyType({
     h.CallProgram: _call_program, h.CallPartition: _call_program, h.Comment: _comment,
     h.Return: _return,
 })  # fmt: skip
-"""How each class of instruction is written."""
+"""The emitter function of each instruction class."""
 
 
 def runtime_name(program: h.HostProgram) -> str:
-    """Return what a program's text calls the runtime: no name of the program."""
+    """Return a name for the runtime in a program's text that the program does not use."""
     used = {p.name for p in program.parameters}
     for i in walk(program.instructions):
         used.update(binds(i))
@@ -330,7 +330,7 @@ def _assigned(targets: tuple[str, ...], values: tuple[str, ...]) -> tuple[str, .
 
 
 def _targets(results: tuple[str | tuple[str, ...] | Sym | None, ...]) -> str:
-    """Write what the returns of an op are assigned to."""
+    """Format the assignment target of an op's results."""
     if all(r is None for r in results):
         return ""
     parts = tuple(map(_target, results))
@@ -348,7 +348,7 @@ def _target(result: str | tuple[str, ...] | Sym | None) -> str:
     return "_"
 
 
-def _odd(constant: object) -> bool:
+def _non_finite(constant: object) -> bool:
     return isinstance(constant, float) and (
         constant != constant or constant in (float("inf"), -float("inf"))
     )

@@ -1,4 +1,4 @@
-"""Wrapper IR in, the text of a Python host program out."""
+"""The stage from Wrapper IR to the text of a Python host program."""
 
 from attrs import frozen
 
@@ -17,8 +17,8 @@ __all__ = ["PythonWrapper"]
 class PythonWrapper:
     """The `WrapperBackend` for Python: a function for the program and for each subprogram.
 
-    The text is for people: what runs is the plan of the same instructions. It can be run all the
-    same, on a runtime `rt` whose methods do what the instructions say:
+    The text is for reading: programs run as a plan of the same instructions. The text can also be
+    run, on a runtime `rt` whose methods implement the instructions:
 
         def program_main(rt, x, s0):
             b0 = rt.allocate((s0, 8), (8, 1), 'f32', 'cpu')
@@ -30,11 +30,11 @@ class PythonWrapper:
 
     @property
     def content_hash(self) -> str:
-        """A digest of the source of this package, and of what it imports of ours."""
+        """A digest of this package's source, including the sibling packages that it imports."""
         return content_hash("gyrator_wrapper_python")
 
     def emit(self, program: HostProgram) -> Program:
-        """Write `program` and its subprograms."""
+        """Emit `program` and its subprograms."""
         takes("emit", program, HostProgram)
         out = Lines()
         out.add(f'"""Host program {program.name}. It runs as a plan of the same instructions."""')
@@ -54,5 +54,5 @@ class PythonWrapper:
 
 
 def function_name(program: HostProgram) -> str:
-    """Return what the text calls the function of a program."""
+    """Return the name of a program's function in the text."""
     return f"program_{program.name}"

@@ -1,4 +1,4 @@
-"""Small helpers for writing Python text."""
+"""Helpers for formatting Python text."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,33 +10,33 @@ from gyrator_ir.types import Device
 
 
 class SizePrinter(PythonPrinter):
-    """Writes size expressions in Python."""
+    """Formats size expressions in Python."""
 
     def __init__(self, rt: str) -> None:
         super().__init__()
         self.rt = rt
 
     def extremum(self, node: Min | Max) -> Fragment:
-        """`rt.minimum(a, b)`: a program may call a tensor `min`."""
+        """`rt.minimum(a, b)`, since a tensor of the program may be named `min`."""
         name = "minimum" if isinstance(node, Min) else "maximum"
         args = ", ".join(map(self, node.args))
         return Fragment(f"{self.rt}.{name}({args})", Prec.ATOM)
 
     def tuple(self, exprs: tuple[Expr, ...]) -> str:
-        """Write a tuple of sizes."""
+        """Format a tuple of sizes."""
         return names(tuple(map(self, exprs)))
 
 
 @define
 class Lines:
-    """Lines with the current indentation."""
+    """Lines of text with the current indentation."""
 
     _lines: list[str] = field(factory=list)
     _depth: int = 0
 
     @property
     def count(self) -> int:
-        """How many lines that are no comments were written."""
+        """Number of lines that are not comments."""
         return sum(not line.lstrip().startswith("#") for line in self._lines)
 
     def add(self, line: str) -> None:
@@ -45,13 +45,13 @@ class Lines:
 
     @contextmanager
     def indent(self) -> Iterator[None]:
-        """Write the lines of the `with` block one level deeper."""
+        """Indent the lines of the `with` block by one level."""
         self._depth += 1
         yield
         self._depth -= 1
 
     def text(self) -> str:
-        """Return everything written, ending in a newline."""
+        """Return the text, ending in a newline."""
         return "\n".join(self._lines) + "\n"
 
 
@@ -65,5 +65,5 @@ def string(value: object) -> str:
 
 
 def names(items: tuple[str, ...]) -> str:
-    """Write a tuple of what is written."""
+    """Format a tuple of formatted items."""
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"

@@ -1,1 +1,1 @@
-"""What lowering rules write to: a growing Loop IR program, traced bodies, wanted results."""
+"""The builder that lowering rules write to: a growing Loop IR program and traced bodies."""

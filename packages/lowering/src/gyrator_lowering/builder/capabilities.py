@@ -1,4 +1,4 @@
-"""What a device's kernels lack: a rule's operations that need it give way to a call of ATen."""
+"""Capabilities that a device's kernels lack: a rule that needs one gives way to a call of ATen."""
 
 from collections.abc import Callable, Iterable
 
@@ -22,27 +22,30 @@ from gyrator_ir.target import Capabilities
 from gyrator_ir.types import DType
 
 RANDOM = frozenset({"rand", "randn", "randint"})
-"""Rows of the op table that draw random numbers."""
-_WITHIN = frozenset({DType.F64, DType.F32, DType.I64, DType.I32, DType.BOOL})
-"""Element types that rules compute in whatever their tensors hold."""
+"""Rows of the op table that generate random numbers."""
+_INTERMEDIATES = frozenset({DType.F64, DType.F32, DType.I64, DType.I32, DType.BOOL})
+"""Element types that rules may compute in, whatever their tensors' dtypes."""
 
 
-def complete(offered: Capabilities) -> bool:
-    """Whether nothing that `missing` looks for is lacking."""
+def is_complete(offered: Capabilities) -> bool:
+    """Return whether no capability that `missing_capability` checks is lacking."""
     flags = (offered.reductions, offered.scans, offered.sorts, offered.indirect)
-    more = (offered.device_checks, offered.random, offered.dtypes >= _WITHIN)
+    more = (offered.device_checks, offered.random, offered.dtypes >= _INTERMEDIATES)
     return all(flags) and all(more) and not offered.ops_lacking
 
 
-def reaches(most: int, extent: Expr) -> bool:
-    """Whether a range is one that kernels take, which take constant ones up to `most`; 0: any."""
+def is_within(most: int, extent: Expr) -> bool:
+    """Return whether kernels can loop over `extent`: only constants up to `most`, or anything if
+    0."""
     return not most or (isinstance(extent, Const) and extent.value <= most)
 
 
-def missing(operations: Iterable[Operation], offered: Callable[[str], Capabilities | None]) -> str:
-    """Return the first thing that operations need and a device lacks, or an empty string.
+def missing_capability(
+    operations: Iterable[Operation], offered: Callable[[str], Capabilities | None]
+) -> str:
+    """Return the first capability that operations need and a device lacks, or an empty string.
 
-    `offered` gives the capabilities of the device that holds a buffer, None for complete ones.
+    `offered` returns the capabilities of the device of a buffer, None for complete ones.
     """
     for operation in operations:
         if not isinstance(operation, Pointwise | Scatter | Reduction | Scan | Sort):
@@ -56,16 +59,17 @@ def missing(operations: Iterable[Operation], offered: Callable[[str], Capabiliti
     return ""
 
 
-def touched(operation: Operation) -> set[str]:
-    """Return the buffers that a kernel reads or writes; none for what is no kernel."""
+def accessed_buffers(operation: Operation) -> set[str]:
+    """Return the buffers that a kernel reads or writes; none for operations that are not
+    kernels."""
     if not isinstance(operation, Pointwise | Scatter | Reduction | Scan | Sort):
         return set()
     stores = () if isinstance(operation, Pointwise | Scatter) else operation.stores
     return {s.buffer for s in (*operation.body, *stores) if isinstance(s, Load | Store)}
 
 
-def written(operation: Operation) -> set[str]:
-    """Return the buffers that an operation writes to; results that calls create are left out."""
+def written_buffers(operation: Operation) -> set[str]:
+    """Return the buffers that an operation writes to, except results that a call allocates."""
     match operation:
         case Pointwise(body=body) | Scatter(body=body):
             return set(writes(body))
@@ -98,7 +102,7 @@ def _lack(operation: Operation, body: tuple[Statement, ...], offered: Capabiliti
             case Let(op=op, dtype=dtype) if op in offered.ops_lacking:
                 return f"the op {op!r} on {DType(dtype).value}"
             case Let(dtype=dtype) | Number(dtype=dtype) | IndexValue(dtype=dtype) if (
-                dtype in _WITHIN - offered.dtypes
+                dtype in _INTERMEDIATES - offered.dtypes
             ):
                 return f"the element type {dtype.value}"
     return ""

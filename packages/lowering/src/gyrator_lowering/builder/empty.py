@@ -1,7 +1,7 @@
-"""Places in tensors that may have no element.
+"""Bounds checks for indices into tensors that may be empty.
 
-A rule promises that the places it computes lie inside the tensor. Where it takes the nearest one
-inside, as resizing does, the promise fails for a tensor that is empty: eager raises there.
+A rule guarantees that the indices it computes are in bounds. If it clamps them to the nearest
+element, as resizing does, the guarantee fails for an empty tensor, for which eager raises.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -18,17 +18,17 @@ _Kernel = Pointwise | Scatter | Reduction | Scan | Sort
 def with_checks(
     operations: Sequence[Operation], facts: Callable[[], ShapeFacts]
 ) -> Sequence[Operation]:
-    """Return operations that check the places they compute in tensors that may be empty."""
-    sizes = {s.size for o in operations for s in _promises(o) if type(s.size) is not Const}
+    """Return the operations with checks of unchecked indices into tensors that may be empty."""
+    sizes = {s.size for o in operations for s in _unchecked_binds(o) if type(s.size) is not Const}
     if not sizes:
         return operations
-    known = facts()
-    open_sizes = {size for size in sizes if not known.known_positive(size)}
+    shape_facts = facts()
+    open_sizes = {size for size in sizes if not shape_facts.known_positive(size)}
     return [_checked(o, open_sizes) for o in operations] if open_sizes else operations
 
 
-def _promises(operation: Operation) -> Iterator[Bind]:
-    """Iterate over the places that are promised to lie inside."""
+def _unchecked_binds(operation: Operation) -> Iterator[Bind]:
+    """Iterate over the indices that are assumed to be in bounds."""
     if isinstance(operation, _Kernel):
         for s in operation.body:
             if isinstance(s, Bind) and s.check is Check.NONE and s.mask is None:
@@ -36,8 +36,8 @@ def _promises(operation: Operation) -> Iterator[Bind]:
 
 
 def _checked(operation: Operation, sizes: Collection[Expr]) -> Operation:
-    promises = {s for s in _promises(operation) if s.size in sizes}
-    if not isinstance(operation, _Kernel) or not promises:
+    unchecked = {s for s in _unchecked_binds(operation) if s.size in sizes}
+    if not isinstance(operation, _Kernel) or not unchecked:
         return operation
-    body = [evolve(s, check=Check.RUNTIME) if s in promises else s for s in operation.body]
+    body = [evolve(s, check=Check.RUNTIME) if s in unchecked else s for s in operation.body]
     return evolve(operation, body=tuple(body))

@@ -1,4 +1,4 @@
-"""The FX node that is being lowered, and what its results must look like."""
+"""The FX node that is being lowered, and the specs of its results."""
 
 import operator
 from collections.abc import Callable
@@ -17,16 +17,15 @@ from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of
 from gyrator_lowering.torch_bridge.symbols import Symbols
 
-BY_PYTORCH = "PyTorch runs the op; what surrounds it is compiled"
-"""What becomes of a node that is refused."""
+BY_PYTORCH = "PyTorch runs the op; the rest of the graph is compiled"
+"""The help of a diagnostic that refuses a node."""
 
 
 @define
 class CurrentNode:
-    """What rules ask of the node that they lower.
+    """The node that is being lowered, as rules see it.
 
-    While a rule runs, `node` is the FX node that it lowers and `out`/`outs` say what its results
-    must look like.
+    While a rule runs, `node` is the FX node, and `out`/`outs` are the specs of its results.
     """
 
     options: LoweringOptions
@@ -34,23 +33,24 @@ class CurrentNode:
     origins: list[Origin] = field(factory=list, kw_only=True)
     node: Node = field(init=False)
     by_part: bool = field(default=False, init=False)
-    """Results of the current node look like their real, or imaginary, parts."""
+    """The specs of complex results describe their real or imaginary parts."""
     _origin: tuple[int, ...] = field(default=(), init=False)
     _locate: Callable[[Node], Origin] = field(kw_only=True)
 
     def begin(self, node: Node) -> None:
-        """Set the FX node that the operations to come belong to."""
+        """Set the FX node that the operations emitted next belong to."""
         self.node = node
         self._origin = ()
 
     @property
     def generates(self) -> bool:
-        """Whether the current node, if it is a dense product, becomes loops, and no call."""
+        """Whether the current node, if it is a dense product, is lowered to loops rather than to a
+        call."""
         return self.options.extern_kernels == "none" or self.node.name in self.options.generated
 
     @property
     def origin(self) -> tuple[int, ...]:
-        """The row of the current node in the table of origins, made on first use."""
+        """The row of the current node in the table of origins, added on first use."""
         if not self._origin:
             self._origin = (len(self.origins),)
             self.origins.append(self._locate(self.node))
@@ -58,20 +58,20 @@ class CurrentNode:
 
     @property
     def out(self) -> Spec:
-        """What the only result of the current node must look like."""
+        """The spec of the current node's only result."""
         return self.spec(self.node.meta["val"])
 
     @property
     def outs(self) -> tuple[Spec | None, ...]:
-        """What each result of the current node must look like; None for an undefined one."""
+        """The spec of each result of the current node; None for an undefined one."""
         return tuple(
             self.spec(v) if isinstance(v, torch.Tensor) else None for v in self.node.meta["val"]
         )
 
     def spec(self, fake: torch.Tensor) -> Spec:
-        """Return dtype, device, shape and strides of a fake tensor.
+        """Return the dtype, device, shape and strides of a fake tensor.
 
-        Overlapping strides (a result that eager leaves expanded) become contiguous.
+        Overlapping strides (of a result that eager leaves expanded) become contiguous.
         """
         shape = self.symbols.sizes(fake.shape)
         strides = self.symbols.sizes(fake.stride())
@@ -83,19 +83,19 @@ class CurrentNode:
         """Return the element type of a fake tensor.
 
         Raises:
-            UnsupportedError: GY-LOWER-002, for a type or a layout that programs do not hold.
+            UnsupportedError: GY-LOWER-002, for a dtype or layout that programs do not support.
         """
-        found = FROM_TORCH.get(fake.dtype)
-        if found is None or fake.layout is not torch.strided:
+        dtype = FROM_TORCH.get(fake.dtype)
+        if dtype is None or fake.layout is not torch.strided:
             raise self.unsupported(
                 "GY-LOWER-002",
                 f"a tensor of {fake.layout} and {fake.dtype}, which programs cannot hold",
                 help=BY_PYTORCH,
             )
-        return found.part if self.by_part else found
+        return dtype.part if self.by_part else dtype
 
     def unsupported(self, code: str, message: str, help: str = "") -> UnsupportedError:
-        """Return an error that names the current node and the user's line."""
+        """Return an error that names the current node and the user's source line."""
         origin = self._locate(self.node)
         where = (f"%{origin.node} = {origin.target}", origin.location)
         return UnsupportedError.of(
@@ -104,17 +104,17 @@ class CurrentNode:
 
     @property
     def used_results(self) -> frozenset[int]:
-        """Places of the results of the current node that the graph reads."""
-        places: set[int] = set()
+        """Indices of the current node's results that have users."""
+        indices: set[int] = set()
         for user in self.node.users:
             if user.target is operator.getitem:
-                places.add(user.args[1])  # type: ignore[arg-type]
+                indices.add(user.args[1])  # type: ignore[arg-type]
             else:
                 return frozenset(range(64))
-        return frozenset(places)
+        return frozenset(indices)
 
     def exact_spec(self, fake: torch.Tensor) -> Spec:
-        """Like `spec`, with the strides as they are: for what the caller or ATen allocates."""
+        """Like `spec`, but keep the strides: for tensors that the caller or ATen allocates."""
         return Spec(
             self.dtype_of(fake),
             device_of(fake.device),
@@ -122,27 +122,28 @@ class CurrentNode:
             self.symbols.sizes(fake.stride()),
         )
 
-    def views(self, base: Any, place: int, fake: Any) -> Any:
-        """Return the view, or list of views, of argument `place` that eager's result `fake` is."""
+    def views(self, base: Any, position: int, fake: Any) -> Any:
+        """Return the view, or list of views, of argument `position` that eager returns as
+        `fake`."""
         if isinstance(fake, (list, tuple)):
-            return [self.views(base, place, item) for item in fake]
-        given: Any = self.node.args[place]
-        return self.view_of(base, given.meta["val"] if isinstance(given, Node) else given, fake)
+            return [self.views(base, position, item) for item in fake]
+        argument: Any = self.node.args[position]
+        base_fake = argument.meta["val"] if isinstance(argument, Node) else argument
+        return self.view_of(base, base_fake, fake)
 
     def view_of(
         self, base: TensorValue, base_fake: torch.Tensor, fake: torch.Tensor
     ) -> TensorValue:
-        """Return the view of `base` that has the form of `fake`, a view of `base_fake`.
+        """Return the view of `base` with the layout of `fake`, a view of `base_fake`.
 
         Raises:
-            UnsupportedError: GY-LOWER-006, where the base is laid out differently from eager's.
+            UnsupportedError: GY-LOWER-006, if the strides of the base differ from eager's.
         """
         sizes = self.symbols.sizes
-        if sizes(base_fake.stride()) != base.strides and any(
-            size is not ONE and mine is not theirs
-            for size, mine, theirs in zip(
-                base.shape, base.strides, sizes(base_fake.stride()), strict=True
-            )
+        strides = sizes(base_fake.stride())
+        if strides != base.strides and any(
+            size is not ONE and stride is not eager_stride
+            for size, stride, eager_stride in zip(base.shape, base.strides, strides, strict=True)
         ):
             raise self.unsupported(
                 "GY-LOWER-006",
@@ -150,13 +151,13 @@ class CurrentNode:
                 help="PyTorch runs the op; clone the tensor before the view",
             )
         dtype = self.dtype_of(fake)
-        mine = self.symbols.size(fake.storage_offset())
-        theirs = self.symbols.size(base_fake.storage_offset())
+        view_offset = self.symbols.size(fake.storage_offset())
+        base_offset = self.symbols.size(base_fake.storage_offset())
         if dtype is base.dtype:
-            offset = base.offset + (mine - theirs)
+            offset = base.offset + (view_offset - base_offset)
         else:
-            moved = (base.offset - theirs) * base.dtype.size
-            offset = mine + moved // dtype.size
+            shift = (base.offset - base_offset) * base.dtype.size
+            offset = view_offset + shift // dtype.size
         return TensorValue(
             base.buffer,
             dtype,
@@ -170,9 +171,9 @@ class CurrentNode:
 
 
 def _overlaps(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> bool:
-    """Whether two points surely share an element. Symbolic strides are judged by zeros alone."""
+    """Return whether two indices surely share an element. Symbolic strides overlap only if zero."""
     dims: list[tuple[int, int]] = []
-    known = True
+    is_static = True
     for size, stride in zip(shape, strides, strict=True):
         if size is ONE:
             continue
@@ -181,8 +182,8 @@ def _overlaps(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> bool:
         if type(size) is Const and type(stride) is Const:
             dims.append((stride.value, size.value))
         else:
-            known = False
-    if not known:
+            is_static = False
+    if not is_static:
         return False
     span = 1
     for step, count in sorted(dims):

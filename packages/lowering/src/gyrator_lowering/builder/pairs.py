@@ -1,4 +1,4 @@
-"""Complex scalars of a body that is being traced: pairs of real ones."""
+"""Complex scalars in a traced body, as pairs of real scalars."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ from gyrator_lowering.builder.values import TensorValue
 
 @frozen
 class Pair:
-    """A complex scalar. Operators compute as ATen's do: products and sums are rounded each, and
-    contracted in quotients."""
+    """A complex scalar whose operators round as ATen's do: products and sums round each operation,
+    quotients use fused multiply-adds."""
 
     real: Value
     imag: Value
@@ -33,7 +33,8 @@ class Pair:
         return Pair(a * c - b * d, a * d + b * c)
 
     def __truediv__(self, other: "Pair") -> "Pair":
-        """The quotient by Smith's method: the larger part of the divisor is divided out first."""
+        """The quotient by Smith's method: both parts are scaled by the larger part of the
+        divisor."""
         a, b, c, d = self.real, self.imag, other.real, other.imag
         ops = a.ops
         size_c, size_d = ops.abs(c), ops.abs(d)
@@ -44,8 +45,8 @@ class Pair:
         first, second = ops.where(wide, a, b), ops.where(wide, b, a)
         real = ops.fma(second, ratio, first) * scale
         imag = ops.where(wide, ops.fma(-a, ratio, b), ops.fma(b, ratio, -a)) * scale
-        nothing = ops.eq(size_c, 0.0) & ops.eq(size_d, 0.0)
-        return Pair(ops.where(nothing, a / size_c, real), ops.where(nothing, b / size_c, imag))
+        is_zero = ops.eq(size_c, 0.0) & ops.eq(size_d, 0.0)
+        return Pair(ops.where(is_zero, a / size_c, real), ops.where(is_zero, b / size_c, imag))
 
     def part(self, which: int) -> Value:
         """Return the real (0) or the imaginary (1) part."""
@@ -53,7 +54,8 @@ class Pair:
 
 
 def pair_of(ops: Tracer, arg: Any, index: Index, dtype: DType) -> Pair:
-    """Return an argument at a point of the result, its parts as `dtype`, broadcast as needed."""
+    """Return an argument at an index of the result, its parts cast to `dtype`, with
+    broadcasting."""
     if isinstance(arg, TensorValue) and arg.dtype.is_complex:
         return Pair(*(operand(ops, arg.part(which), index, dtype) for which in range(2)))
     if isinstance(arg, complex):
@@ -64,12 +66,12 @@ def pair_of(ops: Tracer, arg: Any, index: Index, dtype: DType) -> Pair:
 def in_planes(
     b: LoopBuilder, real: TensorValue, imaginary: TensorValue, dtype: DType
 ) -> TensorValue:
-    """Return the complex tensor of two new buffers, which hold its parts and lie alike.
+    """Return the complex tensor whose parts are two buffers of the same layout.
 
-    It has no buffer of its own before `LoopBuilder.join` makes one.
+    It has no buffer of its own until `LoopBuilder.join` creates one.
     """
     name = b.reserve(f"{real.buffer}_complex")
-    whole = evolve(real, buffer=name, dtype=dtype, planes=(real.buffer, imaginary.buffer))
-    b.apart[name] = whole
+    tensor = evolve(real, buffer=name, dtype=dtype, planes=(real.buffer, imaginary.buffer))
+    b.planar[name] = tensor
     b.devices[name] = real.device
-    return whole
+    return tensor

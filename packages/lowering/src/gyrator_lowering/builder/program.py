@@ -1,4 +1,4 @@
-"""The builder that lowering rules write to: one growing Loop IR program."""
+"""The builder of a Loop IR program that lowering rules write to."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ from gyrator_ir.loop.nodes import (
 )
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device, DType
-from gyrator_lowering.builder.capabilities import written
+from gyrator_lowering.builder.capabilities import written_buffers
 from gyrator_lowering.builder.node import CurrentNode
 from gyrator_lowering.builder.trace import Index, Tracer, Value, address
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
@@ -42,63 +42,64 @@ __all__ = ["LoopBuilder", "each"]
 
 Body = Callable[[Tracer, tuple[Expr, ...]], Value]
 ManyBody = Callable[[Tracer, tuple[Expr, ...]], Sequence[Value]]
-FoldBody = Callable[[Tracer, tuple[Expr, ...], tuple[Expr, ...]], Value | tuple[Value, ...]]
+ReductionBody = Callable[[Tracer, tuple[Expr, ...], tuple[Expr, ...]], Value | tuple[Value, ...]]
 Effect = Callable[[Tracer, tuple[Expr, ...]], None]
 
 
 @define
 class LoopBuilder(CurrentNode):
-    """Grows one program. Names are numbered per builder, so output never depends on history."""
+    """Builds one program. Names are numbered per builder, so its output is deterministic."""
 
     targets: dict[str, Target]
     buffers: dict[str, Buffer] = field(factory=dict)
-    """What the program creates, by name and in order."""
+    """The buffers that the program allocates, in order of creation."""
     operations: list[Operation] = field(factory=list)
-    given: dict[str, TensorValue] = field(factory=dict)
-    """Tensors that exist before the program runs, by the names of their buffers."""
-    apart: dict[str, TensorValue] = field(factory=dict)
-    """Complex tensors that lie in planes alone, by the names that their buffers will have."""
+    external: dict[str, TensorValue] = field(factory=dict)
+    """Tensors that exist before the program runs, by buffer name."""
+    planar: dict[str, TensorValue] = field(factory=dict)
+    """Complex tensors stored only as separate planes, by the names reserved for their buffers."""
     devices: dict[str, Device] = field(factory=dict)
-    """Where each buffer lies."""
-    of_empty: bool = False
-    """Whether an operation reads an element of a view that has none; who looks, resets it."""
-    known: set[Sym] = field(factory=set)
-    """Unbacked symbols that the program's inputs or operations have bound."""
-    numbers: dict[str, TensorValue] = field(factory=dict)
-    """0-d tensors that hold run-time numbers, by the names of their buffers."""
+    """The device of each buffer."""
+    reads_empty: bool = False
+    """Whether an operation reads an element of an empty view. The code that checks it also resets
+    it."""
+    bound_symbols: set[Sym] = field(factory=set)
+    """Unbacked symbols that inputs or operations of the program define."""
+    scalar_tensors: dict[str, TensorValue] = field(factory=dict)
+    """0-d tensors that hold symbolic scalars, by buffer name."""
     _moves: dict[tuple[TensorRef, Device], tuple[int, TensorValue]] = field(factory=dict)
-    """Copies to other devices: the numbers of their operations, and what they made."""
-    _taken: set[str] = field(factory=set)
+    """Copies to other devices: the index of the operation, and the copy."""
+    _names: set[str] = field(factory=set)
     _count: int = 0
 
     def mark(self) -> tuple[int, int]:
-        """Return how much has been emitted, for `rewind`."""
+        """Return the current position, for `rewind`."""
         return len(self.buffers), len(self.operations)
 
     def rewind(self, mark: tuple[int, int]) -> None:
-        """Forget what was emitted since `mark`."""
+        """Drop everything emitted since `mark`."""
         buffers, operations = mark
         for name in list(self.buffers)[buffers:]:
-            self._taken.discard(name)
+            self._names.discard(name)
             del self.buffers[name]
         del self.operations[operations:]
 
     # Buffers ------------------------------------------------------------------------------
 
     def reserve(self, name: str) -> str:
-        """Return a name that nothing else in the program has, `name` itself if it is free."""
+        """Return a name that is unique in the program: `name` itself if it is free."""
         free, k = name, 0
-        while free in self._taken:
+        while free in self._names:
             k += 1
             free = f"{name}_{k}"
-        self._taken.add(free)
+        self._names.add(free)
         return free
 
     def buffer(self, spec: Spec) -> TensorValue:
-        """Create a buffer, and return the view that covers it."""
+        """Create a buffer, and return the view of all of it."""
         name = f"buf{self._count}"
         self._count += 1
-        if name in self._taken:
+        if name in self._names:
             name = self.reserve(name)
         self.buffers[name] = Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides)
         self.devices[name] = spec.device
@@ -109,28 +110,28 @@ class LoopBuilder(CurrentNode):
     def existing(self, name: str, spec: Spec) -> tuple[Buffer, TensorValue]:
         """Return the buffer and the view of a tensor that exists before the program runs."""
         for size in (*spec.shape, *spec.strides):
-            self.known |= size.free_symbols
+            self.bound_symbols |= size.free_symbols
         self.devices[name] = spec.device
-        view = self.given[name] = TensorValue(
+        view = self.external[name] = TensorValue(
             name, spec.dtype, spec.device, spec.shape, spec.strides, ZERO, spec.dtype.part
         )
         return Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides), view
 
     def join(self, begin: int, outputs: Iterable[Output] = ()) -> None:
-        """Write each complex tensor that lies in planes to a buffer of its own, if operations from
-        number `begin` on, or outputs, refer to it; do so before them."""
-        if not self.apart:
+        """Interleave planar complex tensors that operations from index `begin` on, or outputs,
+        refer to: write each to a buffer of its own, before those operations."""
+        if not self.planar:
             return
         later = self.operations[begin:]
-        named = dict.fromkeys(ref.buffer for item in (*later, *outputs) for ref in _refs(item))
-        found = [self.apart.pop(name) for name in named if name in self.apart]
-        if not found:
+        names = dict.fromkeys(ref.buffer for item in (*later, *outputs) for ref in _refs(item))
+        tensors = [self.planar.pop(name) for name in names if name in self.planar]
+        if not tensors:
             return
         del self.operations[begin:]
-        for whole in found:
-            spec = Spec(whole.dtype, whole.device, whole.shape, whole.strides)
-            self.buffers[whole.buffer] = Buffer(whole.buffer, *astuple(spec, recurse=False))
-            self.copy_into(whole.in_memory, whole)
+        for tensor in tensors:
+            spec = Spec(tensor.dtype, tensor.device, tensor.shape, tensor.strides)
+            self.buffers[tensor.buffer] = Buffer(tensor.buffer, *astuple(spec, recurse=False))
+            self.copy_into(tensor.in_memory, tensor)
         for operation in later:
             self.operations.append(evolve(operation, name=self.op_name()))
 
@@ -140,19 +141,19 @@ class LoopBuilder(CurrentNode):
         return self.buffer(Spec(dtype, like.device, shape, contiguous_strides(shape)))
 
     def op_name(self) -> str:
-        """Return a fresh name for an operation of the current node."""
+        """Return the name of the next operation."""
         return f"op{len(self.operations)}"
 
     # Devices ------------------------------------------------------------------------------
 
-    def moved(self, value: TensorValue, device: Device) -> TensorValue:
-        """Return a view's elements on a device: copied there once, as long as nobody writes."""
+    def to_device(self, value: TensorValue, device: Device) -> TensorValue:
+        """Return a copy of a view on a device; reused until the view or the copy is written."""
         if value.device == device:
             return value
         key = value.ref, device
-        place, found = self._moves.get(key, (0, None))
-        if found is not None and _stands(self.operations[place:], value.buffer, found.buffer):
-            return found
+        index, cached = self._moves.get(key, (0, None))
+        if cached is not None and _is_valid(self.operations[index:], value.buffer, cached.buffer):
+            return cached
         source = value
         if value.strides != contiguous_strides(value.shape):
             source = self.copy(value)
@@ -165,41 +166,40 @@ class LoopBuilder(CurrentNode):
         return result
 
     def _body(self, ops: Tracer, axes: Sequence[Axis], device: Device) -> tuple[Statement, ...]:
-        """Return a body traced over `axes` that reads the run-time numbers of other devices from
-        `device`."""
+        """Return the statements of a body traced over `axes`. Symbolic scalars on other devices are
+        copied to `device` first."""
         body = ops.body
-        if ops.of_empty and not any(axis.extent is ZERO for axis in axes):
-            self.of_empty = True
-        if not self.numbers:
+        if ops.reads_empty and not any(axis.extent is ZERO for axis in axes):
+            self.reads_empty = True
+        if not self.scalar_tensors:
             return tuple(body)
         names = {
-            name: self.moved(number, device).buffer
+            name: self.to_device(scalar, device).buffer
             for name in reads(body)
-            if (number := self.numbers.get(name)) is not None and number.device != device
+            if (scalar := self.scalar_tensors.get(name)) is not None and scalar.device != device
         }
         return tuple([rewritten(s, buffers=names) for s in body]) if names else tuple(body)
 
     # Loop operations ----------------------------------------------------------------------
 
     def pointwise(self, fn: Body, out: Spec | None = None) -> TensorValue:
-        """Store `fn(ops, index)` at every point of a new buffer (by default, the node's result)."""
+        """Store `fn(ops, index)` at every index of a new buffer (by default, the node's result)."""
         result = self.buffer(self.out if out is None else out)
         self.pointwise_into(result, fn)
         return result
 
     def pointwise_into(self, into: TensorValue, fn: Body) -> None:
-        """Store `fn(ops, index)` at every point of an existing view."""
+        """Store `fn(ops, index)` at every index of an existing view."""
         self.many_into((into,), lambda ops, index: (fn(ops, index),))
 
     def pointwise_many(self, fn: ManyBody, outs: Sequence[Spec]) -> tuple[TensorValue, ...]:
-        """Like `pointwise` for several results of one shape, in one operation."""
+        """Like `pointwise` for several results of one shape, in a single operation."""
         results = tuple(self.buffer(out) for out in outs)
         self.many_into(results, fn)
         return results
 
     def many_into(self, into: Sequence[TensorValue], fn: ManyBody) -> None:
-        """Store each of `fn(ops, index)` at every point of an existing view; they have one
-        shape."""
+        """Store the values of `fn(ops, index)` at every index of existing views of one shape."""
         axes, index = axes_of(into[0].shape)
         ops = Tracer()
         for view, value in zip(into, fn(ops, index), strict=True):
@@ -208,7 +208,7 @@ class LoopBuilder(CurrentNode):
         self.operations.append(Pointwise(self.op_name(), axes, body, self.origin))
 
     def scatter(self, shape: Sequence[Expr], fn: Effect) -> None:
-        """Run `fn(ops, index)`, which stores to existing buffers, at every point of `shape`."""
+        """Run `fn(ops, index)`, which stores to existing buffers, for every index of `shape`."""
         axes, index = axes_of(tuple(shape))
         ops = Tracer()
         fn(ops, index)
@@ -219,19 +219,19 @@ class LoopBuilder(CurrentNode):
     def reduction(
         self,
         kind: ReduceKind,
-        fn: FoldBody,
+        fn: ReductionBody,
         shape: Sequence[Expr],
         inner: Sequence[Expr],
         into: Sequence[TensorValue | None],
         dtype: DType,
     ) -> None:
-        """Fold `fn(ops, index, rindex)` over `inner` at every point of `shape`.
+        """Reduce `fn(ops, index, rindex)` over `inner` for every index of `shape`.
 
-        The k-th result of the fold goes to `into[k]`, a view of the shape `shape`, if any. Values
-        are cast to `dtype`, in which the fold is done.
+        The k-th result of the reduction is stored to `into[k]`, a view of shape `shape`, unless
+        that is None. Values are cast to `dtype`, the accumulator type.
         """
         axes, index = axes_of(tuple(shape))
-        folded, rindex = inner_axes(tuple(inner))
+        inner_loops, rindex = inner_axes(tuple(inner))
         ops = Tracer()
         values = fn(ops, index, rindex)
         args = values if isinstance(values, tuple) else (values,)
@@ -243,9 +243,9 @@ class LoopBuilder(CurrentNode):
             if t is not None
         )
         step = Reduce(results, kind, names, dtype)
-        body = self._body(ops, (*axes, *folded), _device_of(into))
+        body = self._body(ops, (*axes, *inner_loops), _device_of(into))
         self.operations.append(
-            Reduction(self.op_name(), axes, folded, body, step, stores, self.origin)
+            Reduction(self.op_name(), axes, inner_loops, body, step, stores, self.origin)
         )
 
     def scan(
@@ -258,7 +258,7 @@ class LoopBuilder(CurrentNode):
         dtype: DType,
         reverse: bool = False,
     ) -> None:
-        """Store the running fold of `fn(ops, index)` along dimension `dim` of `shape`."""
+        """Store the running reduction of `fn(ops, index)` along dimension `dim` of `shape`."""
         axes, axis, index = _split_axis(tuple(shape), dim)
         ops = Tracer()
         value = ops.cast(fn(ops, index), dtype)
@@ -277,7 +277,7 @@ class LoopBuilder(CurrentNode):
         descending: bool,
         stable: bool,
     ) -> None:
-        """Sort `fn(ops, index)` along `dim`: values to `into[0]`, `i64` positions to `into[1]`."""
+        """Sort `fn(ops, index)` along `dim`: values to `into[0]`, `i64` indices to `into[1]`."""
         axes, axis, index = _split_axis(tuple(shape), dim)
         ops = Tracer()
         value = fn(ops, index)
@@ -288,7 +288,8 @@ class LoopBuilder(CurrentNode):
         self.operations.append(Sort(self.op_name(), axes, axis, body, step, stores, self.origin))
 
     def copy(self, value: TensorValue, out: Spec | None = None) -> TensorValue:
-        """Copy a view to a new buffer of `out` (by default contiguous), converting its type."""
+        """Copy a view to a new buffer with the spec `out` (by default contiguous), casting its
+        elements."""
         if out is None:
             out = Spec(value.dtype, value.device, value.shape, contiguous_strides(value.shape))
         result = self.buffer(out)
@@ -296,16 +297,16 @@ class LoopBuilder(CurrentNode):
         return result
 
     def copy_into(self, into: TensorValue, value: TensorValue) -> None:
-        """Copy a view to an existing one, of complex tensors both parts at once."""
+        """Copy a view to an existing one; both parts of a complex tensor in one operation."""
         if not into.dtype.is_complex:
             self.pointwise_into(into, lambda ops, index: ops.get(value, index))
             return
-        parts, given = (tuple(map(t.part, range(2))) for t in (into, value))
-        self.many_into(parts, lambda ops, index: [ops.get(part, index) for part in given])
+        destinations, sources = (tuple(map(t.part, range(2))) for t in (into, value))
+        self.many_into(destinations, lambda ops, index: [ops.get(part, index) for part in sources])
 
 
 def _refs(item: object) -> Iterator[TensorRef]:
-    """Iterate over the tensors that a call, an argument or a result names."""
+    """Iterate over the tensors that a call, an argument or a result refers to."""
     if isinstance(item, TensorRef):
         yield item
     elif isinstance(item, tuple):
@@ -315,12 +316,11 @@ def _refs(item: object) -> Iterator[TensorRef]:
         yield from _refs(astuple(item, recurse=False))
 
 
-def _stands(since: Sequence[Operation], source: str, destination: str) -> bool:
-    """Whether a copy, the first of operations, was not taken back, and its source not written
-    since."""
+def _is_valid(since: Sequence[Operation], source: str, destination: str) -> bool:
+    """Return whether a copy, the first of `since`, was not rewound and its source is unchanged."""
     if not since or not isinstance(since[0], DeviceCopy) or since[0].destination != destination:
         return False
-    return not any(source in written(o) for o in since)
+    return not any(source in written_buffers(o) for o in since)
 
 
 def _device_of(results: Sequence[TensorValue | None]) -> Device:
@@ -341,20 +341,20 @@ _AXES = {kind: tuple(Sym(f"{kind.value}{d}", kind) for d in range(32)) for kind 
 
 
 def axes_of(shape: tuple[Expr, ...]) -> tuple[tuple[Axis, ...], tuple[Expr, ...]]:
-    """Return loops over `shape`, and the index; a dimension of size 1 has no loop and index 0."""
-    axes, index = _walked(shape, SymKind.ITER)
+    """Return loops over `shape` and the index. A dimension of size 1 has no loop and index 0."""
+    axes, index = _axes_and_index(shape, SymKind.ITER)
     return tuple(axes), tuple(index)
 
 
 def inner_axes(shape: tuple[Expr, ...]) -> tuple[tuple[Axis, ...], tuple[Expr, ...]]:
     """Like `axes_of` for reduced dimensions; there is at least one loop."""
-    axes, index = _walked(shape, SymKind.REDUCE)
+    axes, index = _axes_and_index(shape, SymKind.REDUCE)
     if not axes:
         axes.append(Axis(_AXES[SymKind.REDUCE][0], ONE))
     return tuple(axes), tuple(index)
 
 
-def _walked(shape: tuple[Expr, ...], kind: SymKind) -> tuple[list[Axis], list[Expr]]:
+def _axes_and_index(shape: tuple[Expr, ...], kind: SymKind) -> tuple[list[Axis], list[Expr]]:
     axes: list[Axis] = []
     index: list[Expr] = []
     for size in shape:
@@ -370,7 +370,7 @@ def _walked(shape: tuple[Expr, ...], kind: SymKind) -> tuple[list[Axis], list[Ex
 def _split_axis(
     shape: tuple[Expr, ...], dim: int
 ) -> tuple[tuple[Axis, ...], Axis, tuple[Expr, ...]]:
-    """Return loops over all dimensions but `dim`, the loop over `dim`, and the whole index."""
+    """Return loops over all dimensions but `dim`, the loop over `dim`, and the full index."""
     axes, index = axes_of((*shape[:dim], ONE, *shape[dim + 1 :]))
     symbol = _AXES[SymKind.REDUCE][0]
     inner: Expr = ZERO if shape[dim] is ONE else symbol
@@ -390,18 +390,18 @@ def unravel(flat: Expr, shape: Sequence[Expr]) -> tuple[Expr, ...]:
         if shape[d] is ONE:
             index.append(ZERO)
             continue
-        place = flat // step
-        index.append(place if d == 0 else place % shape[d])
+        quotient = flat // step
+        index.append(quotient if d == 0 else quotient % shape[d])
         step = step * shape[d]
     return tuple(reversed(index))
 
 
 def dims_of(dims: Any, ndim: int) -> tuple[int, ...]:
-    """Return non-negative dimensions in order; None, or an empty list, means all of them."""
+    """Return sorted non-negative dimensions; None or an empty list stands for all of them."""
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
         return tuple(range(ndim))
-    given: list[int] = list(dims) if isinstance(dims, (list, tuple)) else [dims]
-    return tuple(sorted(d % ndim for d in given)) if ndim else ()
+    requested: list[int] = list(dims) if isinstance(dims, (list, tuple)) else [dims]
+    return tuple(sorted(d % ndim for d in requested)) if ndim else ()
 
 
 def each(value: Any) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Operands of elementwise rules: promotion, broadcasting, scalars."""
+"""Operands of elementwise rules: promotion, broadcasting and scalars."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +12,8 @@ from gyrator_lowering.torch_bridge.dtypes import result_type
 Arg = TensorValue | Expr | ScalarValue | bool | int | float
 
 
-def computed_in(args: Sequence[Any]) -> DType:
-    """Return the type that eager promotes these arguments of an elementwise op to."""
+def promoted_dtype(args: Sequence[Any]) -> DType:
+    """Return the dtype to which eager promotes the arguments of an elementwise op."""
     tensors: list[DType] = []
     zero_dim: list[DType] = []
     scalars: list[DType] = []
@@ -34,7 +34,7 @@ def computed_in(args: Sequence[Any]) -> DType:
 
 
 def operand(ops: Tracer, arg: Arg, index: Index, dtype: DType) -> Value:
-    """Return an argument at a point of the result, as `dtype`, broadcast as needed."""
+    """Return an argument at an index of the result, cast to `dtype`, with broadcasting."""
     if isinstance(arg, TensorValue):
         return ops.cast(ops.get(arg, index), dtype)
     if isinstance(arg, Expr):

@@ -1,5 +1,4 @@
-"""Run-time numbers: sizes, and floats and booleans, which are computed inside the kernels that use
-them."""
+"""Symbolic scalars: sizes, and floats and booleans that the kernels which use them compute."""
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
@@ -37,10 +36,10 @@ _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.defaul
 
 
 def scalar_of(b: LoopBuilder, fake: Any, leaves: Mapping[Any, ScalarValue]) -> ScalarValue:
-    """Return a `SymFloat` or `SymBool` as a value that is traced where it is used: in `f64`, or in
-    `f32` on devices whose kernels lack that.
+    """Return a `SymFloat` or `SymBool` as a value that is traced in the bodies that use it.
 
-    `leaves` gives the values of symbols that were read from tensors.
+    It is computed in `f64`, or in `f32` on devices without `f64`. `leaves` has the values of
+    symbols that were read from tensors.
     """
     expression = fake.node.expr
     if isinstance(fake, torch.SymBool):
@@ -50,17 +49,17 @@ def scalar_of(b: LoopBuilder, fake: Any, leaves: Mapping[Any, ScalarValue]) -> S
         return _float(b, ops, expression, leaves, _real(b))
 
     if not expression.free_symbols and expression.is_number:
-        number = float(expression)
-        return ScalarValue(DType.F64, lambda ops: ops.const(number, _real(b)))
+        constant = float(expression)
+        return ScalarValue(DType.F64, lambda ops: ops.const(constant, _real(b)))
     return ScalarValue(DType.F64, trace)
 
 
 def _real(b: LoopBuilder) -> DType:
-    """Return what floats of Python are in the kernels of the current node's device."""
+    """Return the dtype of Python floats in the kernels of the current node's device."""
     fakes = (f for f in each(b.node.meta.get("val")) if isinstance(f, torch.Tensor))
     targets = (b.targets[f.device.type] for f in fakes if f.device.type in b.targets)
-    known = all(DType.F64 in t.capabilities.dtypes for t in targets)
-    return DType.F64 if known or b.options.numerics is Numerics.BITWISE else DType.F32
+    has_f64 = all(DType.F64 in t.capabilities.dtypes for t in targets)
+    return DType.F64 if has_f64 or b.options.numerics is Numerics.BITWISE else DType.F32
 
 
 def read_size(
@@ -69,13 +68,13 @@ def read_size(
     """Compute a size that is a rounded float on the host, and bind the symbol to it."""
 
     def body(ops: Tracer, _: object) -> Value:
-        number = _float(b, ops, value.args[0], leaves, DType.F64)
-        return ops.cast(ops.let(ROUNDINGS[type(value).__name__], number), DType.I64)
+        unrounded = _float(b, ops, value.args[0], leaves, DType.F64)
+        return ops.cast(ops.let(ROUNDINGS[type(value).__name__], unrounded), DType.I64)
 
     if HOST not in b.targets:
         raise _unknown(b, "size", value)
-    held = b.pointwise(body, Spec(DType.I64, Device(HOST), (), ()))
-    b.operations.append(ScalarRead(b.op_name(), held.ref, symbol, b.origin))
+    buffer = b.pointwise(body, Spec(DType.I64, Device(HOST), (), ()))
+    b.operations.append(ScalarRead(b.op_name(), buffer.ref, symbol, b.origin))
 
 
 def _bool(
@@ -97,10 +96,10 @@ def _bool(
     raise _unknown(b, "condition", e)
 
 
-def _unknown(b: LoopBuilder, what: str, e: sympy.Basic) -> UnsupportedError:
+def _unknown(b: LoopBuilder, kind: str, e: sympy.Basic) -> UnsupportedError:
     return b.unsupported(
         "GY-LOWER-008",
-        f"the run-time {what} {e} cannot be computed in a kernel",
+        f"the run-time {kind} {e} cannot be computed in a kernel",
         help="PyTorch runs the op; compute on the tensor, before the number is read",
     )
 
@@ -108,9 +107,9 @@ def _unknown(b: LoopBuilder, what: str, e: sympy.Basic) -> UnsupportedError:
 def _float(
     b: LoopBuilder, ops: Tracer, e: sympy.Basic, leaves: Mapping[Any, ScalarValue], real: DType
 ) -> Value:
-    found = leaves.get(e)
-    if found is not None:
-        return ops.cast(found.trace(ops), real)
+    leaf = leaves.get(e)
+    if leaf is not None:
+        return ops.cast(leaf.trace(ops), real)
     if e.is_number:
         return ops.const(float(e), real)  # type: ignore[arg-type]
     if getattr(e, "is_integer", False):
@@ -139,25 +138,25 @@ def _float(
 
 
 @frozen
-class Numbers:
-    """Lowers the nodes of a graph whose results are numbers."""
+class SymbolicScalars:
+    """Lowers the nodes of a graph whose results are scalars."""
 
     b: LoopBuilder
     env: Mapping[Node, Any]
-    """What nodes became."""
+    """The values of lowered nodes."""
 
-    def compute(self, place: int, inputs: Iterable[Input]) -> None:
-        """Compute, before operation number `place`, the sizes that are rounded floats."""
+    def compute(self, begin: int, inputs: Iterable[Input]) -> None:
+        """Compute pending sizes that are rounded floats, before the operation at index `begin`."""
         b = self.b
-        given = {
+        input_sizes = {
             size
-            for one in inputs
-            if isinstance(one, TensorInput)
-            for size in one.buffer.shape
+            for tensor in inputs
+            if isinstance(tensor, TensorInput)
+            for size in tensor.buffer.shape
             if isinstance(size, Sym)
         }
-        later = b.operations[place:]
-        del b.operations[place:]
+        later = b.operations[begin:]
+        del b.operations[begin:]
         leaves = {
             node.meta["val"].node.expr: value
             for node, value in self.env.items()
@@ -168,7 +167,7 @@ class Numbers:
             b.symbols.translate_within(value)
             while b.symbols.pending:
                 compute(*b.symbols.pending.popitem())
-            if symbol not in given:
+            if symbol not in input_sizes:
                 read_size(b, symbol, value, leaves)
 
         while b.symbols.pending:
@@ -178,48 +177,56 @@ class Numbers:
         )
 
     def reads(self, op: torch._ops.OpOverload, fake: Any) -> bool:
-        """Whether an op gives a number that is known only once it ran."""
+        """Return whether an op returns a scalar that is known only after it ran."""
         if op in _READS:
             return True
         if not isinstance(fake, torch.SymInt):
             return False
         size = self.b.symbols.size(fake)
-        return isinstance(size, Sym) and size.kind is SymKind.UNBACKED and size not in self.b.known
+        return (
+            isinstance(size, Sym)
+            and size.kind is SymKind.UNBACKED
+            and size not in self.b.bound_symbols
+        )
 
     def assertion(self, node: Node) -> None:
-        """Check a condition on sizes at run time."""
+        """Check a condition on sizes when the program runs."""
         condition, message = node.args[:2]
-        given: Any = condition.meta["val"] if isinstance(condition, Node) else condition
-        if isinstance(given, (bool, int)):
-            if not given:
+        condition_value: Any = condition.meta["val"] if isinstance(condition, Node) else condition
+        if isinstance(condition_value, (bool, int)):
+            if not condition_value:
                 raise self.b.unsupported(
                     "GY-LOWER-010",
                     f"the graph asserts: {message}",
                     help="the assertion is known to be false: correct the model or its inputs",
                 )
             return
-        if self.b.symbols.defined & given.node.expr.free_symbols:
-            return  # about the offset of a slice, which is kept inside of the tensor
+        if self.b.symbols.defined & condition_value.node.expr.free_symbols:
+            return  # about the offset of a slice, which is clamped to the tensor
         self.b.operations.append(
             AssertCond(
-                self.b.op_name(), cond_from_sympy(given.node.expr), str(message), self.b.origin
+                self.b.op_name(),
+                cond_from_sympy(condition_value.node.expr),
+                str(message),
+                self.b.origin,
             )
         )
 
     def division(self, node: Node) -> None:
-        """Divide by a number that is known at run time only where that may raise: on the host."""
+        """Check a division by an unbacked size on the host, where division by zero raises."""
         numbers = [n.meta["val"] if isinstance(n, Node) else n for n in node.args]
         if not all(isinstance(n, (int, torch.SymInt)) for n in numbers):
             return
         dividend, divisor = (self.b.symbols.size(n) for n in numbers)
         if any(s.kind is SymKind.UNBACKED for s in divisor.free_symbols):
-            any_number = le(floordiv(dividend, divisor), _MOST)
+            is_finite = le(floordiv(dividend, divisor), _MOST)
             self.b.operations.append(
-                AssertCond(self.b.op_name(), any_number, "division by zero", self.b.origin)
+                AssertCond(self.b.op_name(), is_finite, "division by zero", self.b.origin)
             )
 
     def scalar(self, node: Node, fake: Any) -> Any:
-        """Return a number: known, a size, or a value that is traced where it is used."""
+        """Return a scalar: a constant, a size, or a value that is traced in the bodies that use
+        it."""
         if isinstance(fake, (bool, float)):
             return fake
         if isinstance(fake, (int, torch.SymInt)):

@@ -1,4 +1,4 @@
-"""Tracing: a rule's Python function runs once, and what it does becomes a body."""
+"""Tracing: a rule's Python function runs once on symbolic values, which record a body."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,21 +31,19 @@ Operand = Union["Value", Number]
 
 
 class TraceError(GyratorError):
-    """A rule wrote a body that makes no sense: a bug in the rule."""
+    """A rule traced an invalid body: a bug in the rule."""
 
 
 def _wrong(message: str) -> TraceError:
-    return TraceError.of(
-        "GY-LOWER-003", message, help="correct the lowering rule that is named above"
-    )
+    return TraceError.of("GY-LOWER-003", message, help="correct the lowering rule named above")
 
 
 @final
 class Value:
-    """A scalar of a body that is being traced. Operators work as on Python numbers.
+    """A scalar in a traced body. Operators work as on Python numbers.
 
-    The other operand is a value of the same type or a Python number. Narrow floats are cast to
-    `f32` where arithmetic is done on them.
+    The other operand is a value of the same dtype or a Python number. Narrow floats are cast to
+    `f32` for arithmetic.
     """
 
     __slots__ = ("dtype", "name", "ops")
@@ -106,17 +104,17 @@ class Value:
 
 
 def _is_narrowed(value: Any, number: Any) -> bool:
-    """Whether a float of Python is `f32` here, for its device has no `f64`."""
+    """Return whether a Python float is `f32` here because its device has no `f64`."""
     python = isinstance(number, ScalarValue) and number.dtype is DType.F64
     return python and value.dtype is DType.F32
 
 
 @frozen(eq=False)
 class ScalarValue:
-    """A float or bool that is known at run time only: traced where it is used, as `dtype`.
+    """A symbolic float or bool, traced in each body that uses it, as `dtype`.
 
-    What Python computes with it is computed where it is used, in Python's type, `f64`, or in `f32`
-    where the trace is for a device without that.
+    Python arithmetic on it is traced too, in Python's type `f64`, or in `f32` for devices without
+    `f64`.
     """
 
     dtype: DType
@@ -125,11 +123,13 @@ class ScalarValue:
     def _with(self, row: str, other: Any, swapped: bool = False) -> Any:
         if not isinstance(other, (bool, int, float, ScalarValue)):
             return NotImplemented
-        pair = (other, self) if swapped else (self, other)
+        operands = (other, self) if swapped else (self, other)
 
         def trace(ops: Tracer) -> Value:
-            values: list[Any] = [n.trace(ops) if isinstance(n, ScalarValue) else n for n in pair]
-            narrowed = any(map(_is_narrowed, values, pair))
+            values: list[Any] = [
+                n.trace(ops) if isinstance(n, ScalarValue) else n for n in operands
+            ]
+            narrowed = any(map(_is_narrowed, values, operands))
             real = DType.F32 if narrowed else DType.F64
             return ops.let(row, *[ops.number(v, real) for v in values])
 
@@ -164,7 +164,7 @@ Index = Sequence[Expr]
 
 
 def address(value: TensorValue, index: Index) -> Expr:
-    """Return the flat offset of an element of a view, from the start of its buffer."""
+    """Return the linear offset of a view's element, from the start of its buffer."""
     terms: list[Expr | int] = [value.offset]
     for stride, i in zip(value.strides, index, strict=True):
         if i is not ZERO:
@@ -173,7 +173,7 @@ def address(value: TensorValue, index: Index) -> Expr:
 
 
 def broadcast_index(value: TensorValue, index: Index) -> tuple[Expr, ...]:
-    """Return the index into `value` for a point of the shape that it is broadcast to."""
+    """Return the index into `value` for an index of the shape that it is broadcast to."""
     tail = index[len(index) - len(value.shape) :]
     return tuple(
         ZERO if type(size) is ConstExpr and size.value == 1 else i
@@ -183,17 +183,17 @@ def broadcast_index(value: TensorValue, index: Index) -> tuple[Expr, ...]:
 
 @final
 class Tracer:
-    """Writes one body. Every row of the op table is a method: `ops.exp(a)`, `ops.add(a, 1.0)`.
+    """Records one body. Every row of the op table is a method: `ops.exp(a)`, `ops.add(a, 1.0)`.
 
-    Equal statements are written once. `body` holds them in order.
+    Equal statements are emitted once. `body` holds the statements in order.
     """
 
-    __slots__ = ("_binds", "_count", "_memo", "body", "of_empty")
+    __slots__ = ("_binds", "_count", "_memo", "body", "reads_empty")
 
     def __init__(self) -> None:
         self.body: list[Statement] = []
-        self.of_empty = False
-        """Whether the body reads an element of a view that has none."""
+        self.reads_empty = False
+        """Whether the body reads an element of an empty view."""
         self._memo: dict[Any, Value] = {}
         self._binds = 0
         self._count = 0
@@ -204,10 +204,10 @@ class Tracer:
         return partial(self.let, op)
 
     def let(self, op: str, *operands: Operand) -> Value:
-        """Apply a row of the op table. Numbers take the type of the other operands.
+        """Apply a row of the op table. Python numbers take the dtype of the other operands.
 
         Raises:
-            TraceError: GY-LOWER-003, when the operands' types do not fit the row.
+            TraceError: GY-LOWER-003, if the operands' dtypes do not fit the row.
         """
         typing = OPS[op].typing
         if typing is Typing.SELECT:
@@ -230,18 +230,18 @@ class Tracer:
         return self._emit(op, values, DType.BOOL if boolean else values[0].dtype)
 
     def _same(self, operands: Sequence[Operand], narrow: bool = False) -> tuple[Value, ...]:
-        found = {o.dtype for o in operands if isinstance(o, Value)}
-        if len(found) == 1:
-            (dtype,) = found
+        dtypes = {o.dtype for o in operands if isinstance(o, Value)}
+        if len(dtypes) == 1:
+            (dtype,) = dtypes
             if narrow and all(isinstance(o, Value) for o in operands):
                 return tuple(operands)  # type: ignore[arg-type]
         else:
-            if not found:
+            if not dtypes:
                 raise _wrong("an op was applied to Python numbers alone")
-            wide = {d.compute for d in found}
+            wide = {d.compute for d in dtypes}
             if len(wide) != 1:
-                names = ", ".join(sorted(found))
-                raise _wrong(f"operands of different types meet without a cast: {names}")
+                names = ", ".join(sorted(dtypes))
+                raise _wrong(f"operands of different types without a cast: {names}")
             (dtype,) = wide
         dtype = dtype.compute
         return tuple(
@@ -251,23 +251,25 @@ class Tracer:
     def _emit(self, op: str, args: tuple[Value, ...], dtype: DType) -> Value:
         names = tuple(a.name for a in args)
         key = (op, names, dtype)
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._value(dtype)
-            self.body.append(Let(found.name, op, names, dtype))
-        return found
+        value = self._memo.get(key)
+        if value is None:
+            value = self._memo[key] = self._value(dtype)
+            self.body.append(Let(value.name, op, names, dtype))
+        return value
 
     def _value(self, dtype: DType) -> Value:
         name = f"v{self._count}"
         self._count += 1
         return Value(self, name, dtype)
 
-    def number(self, given: "Value | bool | int | float", dtype: DType) -> Value:
-        """Return a value cast to a type, or a constant of it."""
-        return self.cast(given, dtype) if isinstance(given, Value) else self.const(given, dtype)
+    def number(self, operand: "Value | bool | int | float", dtype: DType) -> Value:
+        """Return a value cast to a dtype, or a constant of that dtype."""
+        return (
+            self.cast(operand, dtype) if isinstance(operand, Value) else self.const(operand, dtype)
+        )
 
     def const(self, number: Number, dtype: DType) -> Value:
-        """Return a constant of the given type; narrow floats are rounded from `f32`."""
+        """Return a constant of a dtype; narrow floats are rounded from `f32`."""
         if isinstance(number, ScalarValue):
             return self.cast(number.trace(self), dtype)
         if dtype.is_narrow_float:
@@ -281,14 +283,14 @@ class Tracer:
         else:
             number = wrapped(int(number), dtype)
         key = ("const", repr(number), dtype)
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._value(dtype)
-            self.body.append(Const(found.name, number, dtype))
-        return found
+        value = self._memo.get(key)
+        if value is None:
+            value = self._memo[key] = self._value(dtype)
+            self.body.append(Const(value.name, number, dtype))
+        return value
 
     def cast(self, value: Value, dtype: DType) -> Value:
-        """Convert by value, as eager converts; nothing is written where the type is the same."""
+        """Convert by value, as eager does. Emits nothing if the dtype is the same."""
         if value.dtype is dtype:
             return value
         if dtype is DType.F8E4M3 and not SATURATES:
@@ -297,11 +299,11 @@ class Tracer:
         return self._emit("cast", (value,), dtype)
 
     def bitcast(self, value: Value, dtype: DType) -> Value:
-        """Return the same bits as another type of the same size."""
+        """Reinterpret the bits as another type of the same size."""
         return value if value.dtype is dtype else self._emit("bitcast", (value,), dtype)
 
     def wide(self, value: Value) -> Value:
-        """Return the value in the type that arithmetic is done in."""
+        """Cast a value to the dtype of its arithmetic."""
         return self.cast(value, value.dtype.compute)
 
     def index(self, expr: Expr | int, dtype: DType = DType.I64) -> Value:
@@ -311,11 +313,11 @@ class Tracer:
         if type(expr) is ConstExpr:
             return self.const(expr.value, dtype)
         key = ("index", expr, dtype)
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._value(dtype)
-            self.body.append(IndexValue(found.name, expr, dtype))
-        return found
+        value = self._memo.get(key)
+        if value is None:
+            value = self._memo[key] = self._value(dtype)
+            self.body.append(IndexValue(value.name, expr, dtype))
+        return value
 
     def bind(
         self,
@@ -326,49 +328,51 @@ class Tracer:
         check: bool | Check = True,
         mask: Value | None = None,
     ) -> Expr:
-        """Turn an integer into an index in [0, `size`): see `gyrator_ir.body.nodes.Bind`."""
+        """Convert an integer to an index in [0, `size`): see `gyrator_ir.body.nodes.Bind`."""
         value = self.cast(value, DType.I64)
         key = ("bind", value.name, size, wrap, check, None if mask is None else mask.name)
-        found = self._memo.get(key)
-        if found is None:
+        bound = self._memo.get(key)
+        if bound is None:
             symbol = Sym(f"t{self._binds}", SymKind.INDIRECT)
             self._binds += 1
-            found = self._memo[key] = symbol  # type: ignore[assignment]
+            bound = self._memo[key] = symbol  # type: ignore[assignment]
             name = None if mask is None else mask.name
             self.body.append(Bind(symbol, value.name, size, wrap, check, name))
-        return found  # type: ignore[return-value]
+        return bound  # type: ignore[return-value]
 
     def load(self, tensor: TensorValue, index: Index, mask: Value | None = None) -> Value:
-        """Read one element of a view, 0 where `mask` is false."""
+        """Read one element of a view, or 0 if `mask` is false."""
         flat = address(tensor, index)
-        self.of_empty = self.of_empty or (mask is None and ZERO in tensor.shape)
+        self.reads_empty = self.reads_empty or (mask is None and ZERO in tensor.shape)
         if tensor.planes is None:
             return self.bitcast(self._load(tensor.buffer, flat, tensor.stored, mask), tensor.dtype)
-        place, which = floordiv(flat, _PARTS), mod(flat, _PARTS)
+        plane_offset, which = floordiv(flat, _PARTS), mod(flat, _PARTS)
         if type(which) is ConstExpr:
-            found = self._load(tensor.planes[which.value], place, tensor.stored, mask)
+            value = self._load(tensor.planes[which.value], plane_offset, tensor.stored, mask)
         else:
-            parts = (self._load(plane, place, tensor.stored, mask) for plane in tensor.planes)
-            found = self.let("where", self.eq(self.index(which), 0), *parts)
-        return self.bitcast(found, tensor.dtype)
+            parts = (
+                self._load(plane, plane_offset, tensor.stored, mask) for plane in tensor.planes
+            )
+            value = self.let("where", self.eq(self.index(which), 0), *parts)
+        return self.bitcast(value, tensor.dtype)
 
     def _load(self, buffer: str, flat: Expr, dtype: DType, mask: Value | None) -> Value:
         key = ("load", buffer, flat, None if mask is None else mask.name)
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._value(dtype)
+        value = self._memo.get(key)
+        if value is None:
+            value = self._memo[key] = self._value(dtype)
             name = None if mask is None else mask.name
-            self.body.append(Load(found.name, buffer, flat, name))
-        return found
+            self.body.append(Load(value.name, buffer, flat, name))
+        return value
 
     def get(self, tensor: TensorValue, index: Index) -> Value:
-        """Read a view at a point of the shape that it is broadcast to."""
+        """Read a view at an index of the shape that it is broadcast to."""
         return self.load(tensor, broadcast_index(tensor, index))
 
     def masked_load(
         self, tensor: TensorValue, index: Index, mask: Value, other: Number = 0
     ) -> Value:
-        """Read one element where `mask` is true; elsewhere the value is `other`."""
+        """Read one element if `mask` is true; otherwise the value is `other`."""
         value = self.load(tensor, index, mask)
         return value if other == 0 else self.let("where", mask, value, other)
 
@@ -380,14 +384,14 @@ class Tracer:
         mode: StoreMode = StoreMode.SET,
         mask: Value | None = None,
     ) -> None:
-        """Write one element of a view, converted to its type."""
+        """Write one element of a view, cast to its dtype."""
         value = self.bitcast(self.cast(value, tensor.dtype), tensor.stored)
         name = None if mask is None else mask.name
         self.body.append(Store(tensor.buffer, address(tensor, index), value.name, mode, name))
 
 
 def wrapped(number: int, dtype: DType) -> int:
-    """Return the integer of `dtype` that `number` becomes."""
+    """Return `number` wrapped to the range of `dtype`, in two's complement."""
     bits = 8 * dtype.size
     number &= (1 << bits) - 1
     if dtype.is_signed and number >> (bits - 1):

@@ -1,4 +1,4 @@
-"""What rules receive and return: strided views of buffers, and the wanted form of a result."""
+"""The values that rules receive and return: strided views of buffers, and specs of results."""
 
 from attrs import evolve, frozen
 
@@ -11,7 +11,7 @@ __all__ = ["Spec", "TensorValue"]
 
 @frozen
 class Spec:
-    """What a result must look like: eager's dtype, device, sizes and strides (in elements)."""
+    """The form of a result: eager's dtype, device, sizes and strides (in elements)."""
 
     dtype: DType
     device: Device
@@ -23,8 +23,8 @@ class Spec:
 class TensorValue:
     """A strided view of a buffer. Sizes, strides and offset count elements of `dtype`.
 
-    `stored` is the type in which bodies address the buffer; where the two differ the view reads the
-    same bits as another type.
+    `stored` is the dtype in which bodies address the buffer; if the two differ, the view
+    reinterprets the bits.
     """
 
     buffer: str
@@ -35,8 +35,8 @@ class TensorValue:
     offset: Expr
     stored: DType
     planes: tuple[str, str] | None = None
-    """Where real and imaginary parts lie if kernels computed the complex tensor that this views: in
-    two buffers, each laid out as the tensor. `buffer` exists only if more than kernels read it."""
+    """The two buffers of the real and imaginary parts, if kernels computed this complex tensor;
+    each has the tensor's layout. `buffer` is allocated only if other operations read it."""
 
     @property
     def ndim(self) -> int:
@@ -50,7 +50,7 @@ class TensorValue:
 
     @property
     def in_memory(self) -> "TensorValue":
-        """The same view of `buffer` alone: what is true once a call has written to it."""
+        """The same view without planes, as after a call has written to `buffer`."""
         return self if self.planes is None else evolve(self, planes=None)
 
     def part(self, which: int) -> "TensorValue":
@@ -62,7 +62,7 @@ class TensorValue:
         return evolve(self, dtype=dtype, strides=strides, offset=self.offset * 2 + which)
 
     def permuted(self, dims: tuple[int, ...]) -> "TensorValue":
-        """Return the view with dimension `dims[k]` at place `k`."""
+        """Return the view whose dimension `k` is dimension `dims[k]` of this one."""
         return evolve(
             self,
             shape=tuple(self.shape[d] for d in dims),
@@ -72,9 +72,9 @@ class TensorValue:
 
 @frozen
 class Opaque:
-    """A value that programs do not hold: whatever has to read it is refused."""
+    """A value that programs do not support: nodes that read it are refused."""
 
-    def __getitem__(self, place: int) -> "Opaque":
+    def __getitem__(self, index: int) -> "Opaque":
         return self
 
 
@@ -84,8 +84,8 @@ OPAQUE = Opaque()
 def contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """Return row-major strides, in elements, as eager computes them.
 
-    A size of 0 counts as 1 where it is a constant; a symbolic size never is 0 or 1 in eager's
-    strides either, except where it is proved so.
+    A constant size of 0 counts as 1. Symbolic sizes are never 0 or 1 in eager's strides either,
+    unless torch proved it.
     """
     strides: list[Expr] = []
     step: Expr = ONE

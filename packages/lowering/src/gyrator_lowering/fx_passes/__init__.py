@@ -1,4 +1,4 @@
-"""The pipelines of FX graphs: over joint graphs, and over graphs that are about to be lowered.
+"""The pipelines of FX passes: over joint graphs, and over graphs about to be lowered.
 
 A pass changes a `GraphModule` in place and returns whether it did.
 """
@@ -42,6 +42,8 @@ from gyrator_lowering.fx_passes.replace_random import ReplaceRandom
 from gyrator_lowering.fx_passes.restride_outputs import NO_STRIDES, RestrideOutputs, Strides
 from gyrator_lowering.fx_passes.split_cross_entropy import SplitCrossEntropy
 from gyrator_lowering.fx_passes.split_norms import SplitNorms
+from gyrator_lowering.fx_passes.split_softmax import SplitSoftmax
+from gyrator_lowering.fx_passes.split_thresholds import SplitThresholds
 from gyrator_lowering.fx_passes.whole_formulas import WholeFormulas
 from gyrator_lowering.fx_text import KIND, parse, show
 from gyrator_lowering.options import LoweringOptions
@@ -54,13 +56,13 @@ def _runnable(gm: GraphModule) -> GraphModule:
 
 
 FX = Level("fx", GraphModule, show, _runnable, parse, KIND, in_place=True)
-"""ATen graphs that are about to be lowered."""
+"""ATen graphs about to be lowered."""
 JOINT = evolve(FX, name="joint")
-"""Joint graphs before they are partitioned, and whole graphs of inference."""
+"""Joint graphs before they are partitioned, and whole inference graphs."""
 
 
 class Libraries(Packing, Layouts, Protocol):
-    """What knows the libraries of a machine."""
+    """Measurements of a machine's libraries."""
 
 
 def joint_pipeline(
@@ -70,22 +72,24 @@ def joint_pipeline(
     strides: Mapping[int, Strides] = NO_STRIDES,
     frozen: bool = False,
     libraries: Libraries | None = None,
+    packs: bool = True,
 ) -> Pipeline[GraphModule]:
     """Return the passes over a joint graph, in order.
 
     Args:
-        options: `fallback_random` keeps ATen's random ops; `numerics` may leave out the passes
-            after which results have other bits.
+        options: `fallback_random` keeps ATen's random ops; `numerics` may exclude passes that
+            change the bits of results.
         targets: by device type.
-        recomputing: a partitioner comes next which may compute pointwise ops again.
-        strides: eager's of the graph's results, by place.
-        frozen: some inputs are known, those that are marked so.
-        libraries: what knows those that are called; None where none is, and everything stays as
-            it lies.
+        recomputing: a partitioner that may recompute pointwise ops runs next.
+        strides: eager's strides of the graph's results, by index.
+        frozen: the inputs marked as known are constants.
+        libraries: measurements of the libraries that are called; None if there are none, which
+            leaves all layouts unchanged.
+        packs: known weights may be converted to layouts private to a library.
     """
     exact = options.numerics is Numerics.BITWISE
     fast = options.numerics is Numerics.FAST
-    packing = libraries if frozen else None
+    packing = libraries if frozen and packs else None
     passes = (
         RestrideOutputs(strides),
         when(exact, WholeFormulas()),
@@ -97,8 +101,10 @@ def joint_pipeline(
         when(packing is not None, QuantizedCalls.of(targets, packing)),
         when(packing is not None, PackWeights.of(targets, packing or NotPacked(), fast)),
         when(not exact and recomputing, SplitNorms()),
+        when(not exact and recomputing, SplitSoftmax()),
         when(not exact and recomputing, SplitCrossEntropy()),
         when(not exact and recomputing, ChunkLosses()),
+        when(recomputing, SplitThresholds.of(targets)),
         when(recomputing, Cse(joint=True)),
     )
     return Pipeline(JOINT, passes)
@@ -110,11 +116,13 @@ def fx_pipeline(
     exact: bool = False,
     kernels: Mapping[str, Target] = NO_TARGETS,
 ) -> Pipeline[GraphModule]:
-    """Return the passes over a graph that is about to be lowered, in order.
+    """Return the passes over a graph about to be lowered, in order.
 
-    Those that suit calls of libraries go by `targets`, which has the devices whose libraries are
-    called; `quicker` knows what oneDNN computes quicker. `exact` leaves results their bits, if
-    there are no targets. `kernels` has the devices whose templates flexible attention may be.
+    Args:
+        targets: the devices whose libraries are called, for passes that prepare library calls.
+        quicker: returns whether oneDNN computes a product faster.
+        exact: keep the bits of results, provided that there are no `targets`.
+        kernels: the devices whose templates may implement flexible attention.
     """
     passes = (
         CallAttention.of(targets),
@@ -165,6 +173,8 @@ __all__ = [
     "SplitCrossEntropy",
     "SplitNorms",
     "SplitProductBias",
+    "SplitSoftmax",
+    "SplitThresholds",
     "WholeFormulas",
     "fx_pipeline",
     "hold_inputs",

@@ -1,10 +1,11 @@
-"""`call-attention`: attention that a model spells out becomes a call of flash attention
-or of cuDNN's, whichever eager prefers.
+"""`call-attention`: attention written as separate ops becomes a call of flash attention or of
+cuDNN's attention, whichever eager prefers.
 
     softmax(q @ k^T * scale) @ v, the softmax in a type of its own or not
 
-As two products and a softmax, it writes and reads a score for each query and key. Where gradients
-are wanted the probabilities have readers beside the second product: then it stays.
+As two products and a softmax, attention writes and reads a score for each query and key. In
+training, the probabilities have other readers than the second product, so that the pass does not
+apply.
 """
 
 import math
@@ -38,24 +39,24 @@ _WIDEST = 256
 
 
 @frozen
-class _Spelt:
+class _AttentionPattern:
     """Two products with a softmax between them."""
 
     operands: tuple[Any, Any, Any]
-    """Queries, turned keys and values: `[..., queries, width]`, `[..., width, keys]` and
-    `[..., keys, width]`."""
+    """Queries, transposed keys and values: `[..., queries, width]`, `[..., width, keys]` and `[...,
+    keys, width]`."""
     scale: float
 
 
 @frozen
 class CallAttention:
-    """Call flash attention for products of batches with a softmax between them."""
+    """Call flash attention for batched products with a softmax between them."""
 
     name: ClassVar[str] = "call-attention"
     devices: frozenset[str] = frozenset()
-    """Types of devices that have the call."""
+    """Device types that have the call."""
     least: int = 64
-    """With fewer queries or keys, the scores are too few to be worth it."""
+    """The minimum number of queries and of keys: with fewer, the scores are too few to matter."""
 
     @classmethod
     def of(cls, targets: Mapping[str, Target], **options: int) -> "CallAttention":
@@ -64,20 +65,20 @@ class CallAttention:
         return cls(frozenset(able), **options)
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
+        """Apply the pass in place; return whether the graph changed."""
         changed = False
         for node in list(gm.graph.nodes):
             if node.target is aten.bmm.default and node.meta["val"].device.type in self.devices:
-                flat = _spelt(node)
-                forms = () if flat is None else (_by_heads(flat), flat)
-                found = next((x for x in forms if x is not None and self._fits(x)), None)
-                changed |= found is not None and _call(gm, found, node)
+                flat = _match(node)
+                forms = () if flat is None else (_unflattened(flat), flat)
+                pattern = next((x for x in forms if x is not None and self._fits(x)), None)
+                changed |= pattern is not None and _call(gm, pattern, node)
         gm.graph.eliminate_dead_code()
         return changed
 
-    def _fits(self, found: _Spelt) -> bool:
-        """Say whether the call takes these operands, and is worth it."""
-        q, k, v = (n.meta["val"] for n in found.operands)
+    def _fits(self, pattern: _AttentionPattern) -> bool:
+        """Return whether the call supports these operands, and is profitable."""
+        q, k, v = (n.meta["val"] for n in pattern.operands)
         numbers = (n for x in (q, k, v) for n in (*x.shape, *x.stride()))
         if q.dtype not in _HALVES or not all(isinstance(n, int) for n in numbers):
             return False
@@ -95,9 +96,9 @@ class CallAttention:
         )
 
 
-def _spelt(last: Any) -> _Spelt | None:
-    """Return what a product of batches ends, if its left factor is the result of a softmax."""
-    chain = _above(last.args[0])
+def _match(last: Any) -> _AttentionPattern | None:
+    """Match the pattern that ends in a batched product, if its left factor is a softmax."""
+    chain = _producers(last.args[0])
     node = next((n for n in chain if n.target not in _CASTS), None)
     if node is None or node.target is not aten._softmax.default:
         return None
@@ -105,9 +106,9 @@ def _spelt(last: Any) -> _Spelt | None:
     if dim not in (-1, node.meta["val"].dim() - 1):
         return None
     scale = 1.0
-    for node in _above(x):
+    for node in _producers(x):
         if node.target is aten.bmm.default:
-            return _Spelt((*node.args, last.args[1]), scale)
+            return _AttentionPattern((*node.args, last.args[1]), scale)
         if node.target is aten.mul.Tensor and _number(node):
             scale *= node.args[1]
         elif node.target is aten.div.Tensor and _number(node) and node.args[1]:
@@ -117,18 +118,18 @@ def _spelt(last: Any) -> _Spelt | None:
     return None
 
 
-def _by_heads(found: _Spelt) -> _Spelt | None:
-    """Return the same with operands of batches and heads, as they were before the two became one
-    axis, perhaps by a copy. Flash attention is built for those."""
+def _unflattened(pattern: _AttentionPattern) -> _AttentionPattern | None:
+    """Return the pattern with 4-d operands of batches and heads, before these were flattened
+    (perhaps by a copy), which is the layout that flash attention is built for."""
     q, k, v = (
         source.args[0] if source.target is aten.clone.default else source
-        for source in (n.args[0] if n.target in _VIEWS else n for n in found.operands)
+        for source in (n.args[0] if n.target in _VIEWS else n for n in pattern.operands)
     )
-    for whole, flat in zip((q, k, v), found.operands, strict=True):
-        fake = whole.meta["val"]
+    for unflattened, flat in zip((q, k, v), pattern.operands, strict=True):
+        fake = unflattened.meta["val"]
         if fake.dim() != 4 or fake.shape[-2:] != flat.meta["val"].shape[-2:]:
             return None
-    return _Spelt((q, k, v), found.scale)
+    return _AttentionPattern((q, k, v), pattern.scale)
 
 
 def _number(node: Any) -> bool:
@@ -136,9 +137,9 @@ def _number(node: Any) -> bool:
     return isinstance(factor, (int, float)) and math.isfinite(factor)
 
 
-def _above(node: Any) -> Iterator[Any]:
-    """Yield a node and, upwards, what each was made of, as far as nothing else reads it and the
-    last two dimensions, or a type of floats, stay; views are left out."""
+def _producers(node: Any) -> Iterator[Any]:
+    """Yield a node and its chain of producers, except views, as long as each has a single user and
+    keeps the last two dimensions and a float dtype."""
     rows = node.meta["val"].shape[-2:]
     while isinstance(node, Node) and node.op == "call_function" and len(node.users) == 1:
         fake = node.meta["val"]
@@ -149,22 +150,22 @@ def _above(node: Any) -> Iterator[Any]:
         node = node.args[0]
 
 
-def _call(gm: GraphModule, found: _Spelt, last: Any) -> bool:
+def _call(gm: GraphModule, pattern: _AttentionPattern, last: Any) -> bool:
     """Replace the last product by the call that eager prefers; return whether there is one."""
     call: Callable[..., Node] = partial(insert, gm, last)
     fake = last.meta["val"]
-    q, k, v = found.operands
+    q, k, v = pattern.operands
     k = call(aten.transpose.int, k, -2, -1)
     flat = q.meta["val"].dim() == 3
-    # Each batch of flat ones has one head: the result is then dense, as the product's is.
-    given = [call(aten.unsqueeze.default, x, 1) if flat else x for x in (q, k, v)]
-    traced = make_fx(partial(scaled_dot_product_attention, scale=found.scale))
-    preferred = traced(*(x.meta["val"] for x in given)).graph.nodes
+    # Flat operands get one head per batch, so that the result is dense, as the product's is.
+    operands = [call(aten.unsqueeze.default, x, 1) if flat else x for x in (q, k, v)]
+    traced = make_fx(partial(scaled_dot_product_attention, scale=pattern.scale))
+    preferred = traced(*(x.meta["val"] for x in operands)).graph.nodes
     chosen = next((n for n in preferred if n.target in _CALLS), None)
     if chosen is None:
         return False
-    made = call(chosen.target, *given, *chosen.args[3:], **chosen.kwargs)
-    result = call(operator.getitem, made, 0)
+    attention = call(chosen.target, *operands, *chosen.args[3:], **chosen.kwargs)
+    result = call(operator.getitem, attention, 0)
     if flat:
         result = call(aten.squeeze.dim, result, 1)
     if not result.meta["val"].is_contiguous():

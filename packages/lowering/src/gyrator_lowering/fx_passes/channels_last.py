@@ -1,10 +1,10 @@
-"""`channels-last`: convolutions, and what lies between them, keep the channels of a point together.
+"""`channels-last`: convolutions, and the ops between them, use channels-last images.
 
-Libraries of GPUs convert planes in 16 bits to that layout before a convolution and back after it,
-unless they have it already: a quarter of the time of a ResNet. On a CPU it is quicker for some
-convolutions and slower for others, so that those of a graph are measured. The pass gives the layout
-to what convolutions read, lets every op carry on its operands' layout, and gives results of the
-graph the layout that they had.
+GPU libraries convert 16-bit images to that layout before a convolution and back after it, which
+takes a quarter of the time of a ResNet. On a CPU the layout is faster for some convolutions and
+slower for others, so a graph's convolutions are measured. The pass converts the inputs of
+convolutions, propagates the layout through all other ops, and keeps the layouts of the graph's
+results.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,39 +16,39 @@ from attrs import define, field, frozen
 from torch.fx import GraphModule
 
 from gyrator_ir.target import Target
-from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES
+from gyrator_lowering.fx_passes.products.linear_calls import BFLOAT16_LIBRARIES, LIBRARIES
 
 aten = torch.ops.aten
 
 _FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
 _OPERANDS = {_FORWARD: 2, _BACKWARD: 3}
-"""How many of the first arguments have planes."""
+"""The number of leading arguments that are images or weights."""
 _DTYPES = (torch.float32, torch.bfloat16)
-"""Of convolutions on a CPU whose weights are packed, or whose layout is measured."""
+"""The dtypes of CPU convolutions whose weights are packed, or whose layout is measured."""
 _REFUSED = (RuntimeError, ValueError)
-"""What fake tensors raise for a layout that an op does not take."""
+"""Exceptions of fake tensors for a layout that an op does not support."""
 _ADDRESSED = (aten.as_strided.default, aten.as_strided_scatter.default)
-"""Ops whose meaning hangs on their operands' strides."""
+"""Ops whose semantics depend on their operands' strides."""
 
 
 @frozen
 class ImageConvolution:
-    """A convolution of images, or its gradients, as libraries tell them apart."""
+    """The properties of a 2-d convolution, or its gradients, on which its speed depends."""
 
     device: str
     dtype: torch.dtype
     input: tuple[int, ...]
-    """Its sizes; a batch whose size varies counts as one image."""
+    """The input's sizes; a symbolic batch size counts as one image."""
     weight: tuple[int, ...]
     biased: bool
     parameters: tuple[Any, ...]
-    """Stride, padding, dilation, whether it is transposed, output padding and groups."""
+    """Stride, padding, dilation, transposed, output padding and groups."""
     gradients: tuple[bool, ...] = ()
-    """Which are computed; empty for the convolution itself."""
+    """Which gradients are computed; empty for the convolution itself."""
 
     @classmethod
     def of(cls, node: Any) -> "ImageConvolution":
-        """Read a call whose sizes, but for that of the batch, are fixed."""
+        """Read a call whose sizes are all static, except for the batch."""
         backward = node.target is _BACKWARD
         x, weight = (a.meta["val"] for a in node.args[backward : backward + 2])
         batch = x.shape[0] if isinstance(x.shape[0], int) else 1
@@ -67,26 +67,28 @@ class ImageConvolution:
 
 
 class Layouts(Protocol):
-    """What knows how quick the libraries of a machine are."""
+    """Measurements of the speed of a machine's libraries."""
 
-    def by_points(self, convolutions: Sequence[ImageConvolution]) -> bool:
-        """Whether all of these together are quicker if images are laid out by points."""
+    def channels_last(self, convolutions: Sequence[ImageConvolution]) -> bool:
+        """Return whether all of these together are faster on channels-last images."""
         ...
 
 
 @frozen
 class ChannelsLast:
-    """Lay images out by points, from convolution to convolution."""
+    """Keep images channels-last from convolution to convolution."""
 
     name: ClassVar[str] = "channels-last"
     devices: frozenset[str] = frozenset()
-    """Types of devices whose library wants that of planes in 16 bits."""
+    """Device types whose library prefers 16-bit images channels-last."""
     packing: frozenset[str] = frozenset()
-    """Types of devices whose library is to be given packed weights, and packs those of `float32`
-    and `bfloat16`: convolutions with these have results by points."""
+    """Device types whose library takes packed `float32` weights; convolutions with these return
+    channels-last results."""
     choosing: frozenset[str] = frozenset()
-    """Types of devices for which `layouts` is asked."""
+    """Device types for which `layouts` decides."""
     layouts: Layouts | None = field(default=None, repr=False)
+    packing_bfloat16: frozenset[str] = frozenset()
+    """Device types whose library takes packed `bfloat16` weights."""
 
     @classmethod
     def of(
@@ -95,33 +97,38 @@ class ChannelsLast:
         packing: bool = False,
         layouts: Layouts | None = None,
     ) -> "ChannelsLast":
-        """Return the pass for some targets, by device type; `packing`: weights are to be packed."""
-        libraries = {d for d, t in targets.items() if t.capabilities.libraries >= LIBRARIES}
+        """Return the pass for some targets, by device type; with `packing`, weights are to be
+        packed."""
+        names = {d: t.capabilities.libraries for d, t in targets.items()}
+        libraries = {d for d in targets if names[d] >= LIBRARIES}
+        narrow = {d for d in targets if packing and names[d] >= BFLOAT16_LIBRARIES}
         wants = (d for d, t in targets.items() if t.heuristics.channels_last)
         packs = libraries if packing else ()
-        asks = libraries if layouts is not None else ()
-        return cls(frozenset(wants), frozenset(packs), frozenset(asks), layouts)
+        measured = libraries if layouts is not None else ()
+        return cls(
+            frozenset(wants), frozenset(packs), frozenset(measured), layouts, frozenset(narrow)
+        )
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
-        found = [n for n in gm.graph.nodes if n.target in _OPERANDS]
-        if not any(self.wants(n.args[:2]) for n in found if n.target is _FORWARD):
-            measured = [n for n in found if self._asks(_read(n))]
+        """Apply the pass in place; return whether the graph changed."""
+        convolutions = [n for n in gm.graph.nodes if n.target in _OPERANDS]
+        if not any(self.wants(n.args[:2]) for n in convolutions if n.target is _FORWARD):
+            measured = [n for n in convolutions if self._may_measure(_read(n))]
             if not measured or self.layouts is None:
                 return False
-            if not self.layouts.by_points([ImageConvolution.of(n) for n in measured]):
+            if not self.layouts.channels_last([ImageConvolution.of(n) for n in measured]):
                 return False
-            return self._laid_out(gm, found[0], self._asks, weights=False)
-        return self._laid_out(gm, found[0], self.wants, weights=True)
+            return self._apply(gm, convolutions[0], self._may_measure, weights=False)
+        return self._apply(gm, convolutions[0], self.wants, weights=True)
 
-    def _laid_out(
+    def _apply(
         self, gm: GraphModule, first: Any, wants: Callable[[Sequence[Any]], bool], weights: bool
     ) -> bool:
         plan = _Plan(first.args[0].meta["val"].fake_mode, wants, weights)
         try:
             for node in gm.graph.nodes:
                 plan.visit(node)
-        except _REFUSED:  # an op, or a result, for which the layout can't be kept
+        except _REFUSED:  # an op or a result cannot keep its layout
             return False
         if not plan.copies:
             return False
@@ -129,18 +136,19 @@ class ChannelsLast:
         return True
 
     def wants(self, operands: Sequence[Any]) -> bool:
-        """Whether the library wants these operands of a convolution by points."""
+        """Return whether the library prefers these operands of a convolution channels-last."""
         fakes = [a.meta["val"] for a in operands]
         device = fakes[0].device.type
-        packed = device in self.packing and all(f.dtype in _DTYPES for f in fakes)
+        packing = {torch.float32: self.packing, torch.bfloat16: self.packing_bfloat16}
+        packed = all(device in packing.get(f.dtype, ()) for f in fakes)
         narrow = device in self.devices and all(f.element_size() == 2 for f in fakes)
         return (packed or narrow) and _images(fakes, any_batch=packed)
 
-    def _asks(self, operands: Sequence[Any]) -> bool:
-        """Whether these operands of a convolution may be laid out by points if that is quicker."""
+    def _may_measure(self, operands: Sequence[Any]) -> bool:
+        """Return whether the layout of these operands of a convolution should be measured."""
         fakes = [a.meta["val"] for a in operands]
-        known = fakes[0].device.type in self.choosing and fakes[0].numel() != 0
-        return known and fakes[0].dtype in _DTYPES and _images(fakes, any_batch=True)
+        is_candidate = fakes[0].device.type in self.choosing and fakes[0].numel() != 0
+        return is_candidate and fakes[0].dtype in _DTYPES and _images(fakes, any_batch=True)
 
 
 def _read(node: Any) -> Sequence[Any]:
@@ -150,7 +158,7 @@ def _read(node: Any) -> Sequence[Any]:
 
 
 def _images(fakes: Sequence[Any], any_batch: bool) -> bool:
-    """Whether a convolution has two spatial axes and fixed sizes, but for that of the batch."""
+    """Return whether a convolution has two spatial axes and static sizes, except for the batch."""
     first = 1 if any_batch else 0
     fixed = all(isinstance(n, int) for f in fakes for n in (*f.shape[first:], *f.stride()))
     return fixed and all(f.dim() == 4 for f in fakes)
@@ -158,56 +166,56 @@ def _images(fakes: Sequence[Any], any_batch: bool) -> bool:
 
 @define(eq=False)
 class _Plan:
-    """What becomes of a graph: new values of nodes, and copies of their arguments."""
+    """The planned changes of a graph: new fake values of nodes, and copies of their arguments."""
 
     mode: Any
     wants: Callable[[Sequence[Any]], bool]
     weights: bool
-    """Whether weights are copied too; else the library does what it does with them."""
+    """Whether weights are converted too; otherwise the library handles them."""
     values: dict[Any, Any] = field(factory=dict)
-    """Of nodes with another layout than before."""
+    """The new values of nodes whose layout changes."""
     copies: dict[Any, dict[Any, torch.memory_format]] = field(factory=dict)
-    """For a node, the arguments that it gets copies of."""
+    """For each node, the arguments to copy and their new layouts."""
 
     def visit(self, node: Any) -> None:
-        """Settle a node whose arguments are settled.
+        """Plan a node whose arguments are planned.
 
         Raises:
-            RuntimeError: where no layout does.
+            RuntimeError: if no layout works.
         """
         if node.op == "output":
             self._keep(node)
         elif node.op == "call_function":
-            wanted = self._planes(node)
-            if wanted or any(a in self.values for a in node.all_input_nodes):
-                self._call(node, wanted)
+            layouts = self._images(node)
+            if layouts or any(a in self.values for a in node.all_input_nodes):
+                self._call(node, layouts)
 
-    def _planes(self, node: Any) -> dict[Any, torch.memory_format]:
-        """Return the operands of a convolution that are to be copied."""
+    def _images(self, node: Any) -> dict[Any, torch.memory_format]:
+        """Return the operands of a convolution that must be copied, with their layouts."""
         operands = node.args[: _OPERANDS.get(node.target, 0)]
         if not operands or not self.wants(operands[-2:]):
             return {}
         last = torch.channels_last
-        planes = operands if self.weights else operands[:-1]
-        return {a: last for a in planes if not self._of(a).is_contiguous(memory_format=last)}
+        images = operands if self.weights else operands[:-1]
+        return {a: last for a in images if not self._of(a).is_contiguous(memory_format=last)}
 
-    def _call(self, node: Any, wanted: dict[Any, torch.memory_format]) -> None:
+    def _call(self, node: Any, layouts: dict[Any, torch.memory_format]) -> None:
         overload = isinstance(node.target, torch._ops.OpOverload)
         if node.target in _ADDRESSED or not (overload or node.target.__name__ == "getitem"):
             self._keep(node)
             return
         try:
-            value = self._run(node, wanted)
-        except _REFUSED:  # a view that the layout does not have
+            value = self._run(node, layouts)
+        except _REFUSED:  # a view that is impossible in this layout
             self._keep(node)
             return
-        if wanted:
-            self.copies[node] = wanted
+        if layouts:
+            self.copies[node] = layouts
         if _strides(value) != _strides(node.meta.get("val")):
             self.values[node] = value
 
     def _keep(self, node: Any) -> None:
-        """Give a node the layouts that it had before."""
+        """Restore the original layouts of a node's arguments."""
         back = {a: _format(a.meta["val"]) for a in node.all_input_nodes if a in self.values}
         if back:
             self.copies[node] = back
@@ -215,35 +223,35 @@ class _Plan:
     def _of(self, node: Any) -> Any:
         return self.values[node] if node in self.values else node.meta.get("val")
 
-    def _run(self, node: Any, wanted: dict[Any, torch.memory_format]) -> Any:
+    def _run(self, node: Any, layouts: dict[Any, torch.memory_format]) -> Any:
         def ready(a: Any) -> Any:
             if not isinstance(a, torch.fx.Node):
                 return a
             value = self._of(a)
-            return value.clone(memory_format=wanted[a]) if a in wanted else value
+            return value.clone(memory_format=layouts[a]) if a in layouts else value
 
         with self.mode:
             args, kwargs = pytree.tree_map(ready, (node.args, node.kwargs))
             return node.target(*args, **kwargs)
 
     def apply(self, gm: GraphModule) -> None:
-        """Put the copies into the graph, each once."""
+        """Insert the copies into the graph, each once."""
         body = next(n for n in gm.graph.nodes if n.op not in ("placeholder", "get_attr"))
         for node, value in self.values.items():
             node.meta["val"] = value
-        made: dict[tuple[Any, torch.memory_format], Any] = {}
-        for node, wanted in self.copies.items():
-            for source, layout in wanted.items():
-                if (source, layout) not in made:
-                    made[source, layout] = self._copy(gm, body, source, layout)
-                node.replace_input_with(source, made[source, layout])
+        copies: dict[tuple[Any, torch.memory_format], Any] = {}
+        for node, layouts in self.copies.items():
+            for source, layout in layouts.items():
+                if (source, layout) not in copies:
+                    copies[source, layout] = self._copy(gm, body, source, layout)
+                node.replace_input_with(source, copies[source, layout])
 
     def _copy(self, gm: GraphModule, body: Any, source: Any, layout: torch.memory_format) -> Any:
         computed = source.op == "call_function"
         with gm.graph.inserting_before(source.next if computed else body):
             kwargs: dict[str, Any] = {"memory_format": layout}
             copy = gm.graph.call_function(aten.clone.default, (source,), kwargs)
-        # It is where its source is: the partitioner tells forward from backward by this.
+        # The copy belongs to the same pass, forward or backward, as its source.
         copy.meta = {k: v for k, v in source.meta.items() if k != "tensor_meta"} if computed else {}
         with self.mode:
             copy.meta["val"] = source.meta["val"].clone(memory_format=layout)
@@ -259,10 +267,10 @@ def _strides(value: Any) -> list[tuple[int, ...]]:
 
 
 def _format(fake: Any) -> torch.memory_format:
-    """Return the layout of a tensor.
+    """Return the memory format of a tensor.
 
     Raises:
-        RuntimeError: where it has no name.
+        RuntimeError: if the layout has no name.
     """
     if isinstance(fake, torch.Tensor):
         if fake.is_contiguous():

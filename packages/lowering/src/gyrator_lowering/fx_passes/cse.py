@@ -1,4 +1,4 @@
-"""`cse`: equal pure calls are made once."""
+"""`cse`: common subexpression elimination of pure calls."""
 
 import operator
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from gyrator_lowering.torch_bridge.schema import info_of
 
-_KEPT = frozenset(
+_DISTINCT = frozenset(
     {
         torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default,
         torch.ops.aten.empty_like.default, torch.ops.aten.new_empty.default,
@@ -23,33 +23,33 @@ _KEPT = frozenset(
 class Cse:
     """Replace a call by an earlier equal one.
 
-    Calls that draw random numbers, write to arguments or have effects stay, also those that bind
-    the symbol of a size that values decide: each has a symbol of its own. So does everything
-    in a graph that writes to an input before its end: a read before and a read after are not equal.
-    Two calls whose memory the graph returns both stay too: eager returns two tensors there, and a
-    caller may write to one of them.
+    Calls that generate random numbers, write to arguments or have effects are kept, and so are
+    calls that bind an unbacked symbol, since each has a symbol of its own. A write to an input
+    invalidates everything before it: reads before and after it are not equal. Two calls whose
+    memory the graph returns are kept as well: eager returns two tensors, and a caller may write to
+    one of them.
     """
 
     name: ClassVar[str] = "cse"
     joint: bool = False
-    """The graph will be parted: what it returns stands for no other call, for a caller may write to
-    it before the backward part runs."""
+    """The graph will be partitioned: a result of the graph replaces no other call, because a caller
+    may write to it before the backward part runs."""
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
+        """Apply the pass in place; return whether the graph changed."""
         nodes = list(gm.graph.nodes)
-        seen: dict[Any, Node] = {}
+        available: dict[Any, Node] = {}
         returned = _returned(nodes)
         changed = False
         for node in nodes:
             if isinstance(node.target, torch._ops.OpOverload) and info_of(node.target).writes:
-                seen.clear()
+                available.clear()
                 continue
             binds = node.meta.get("unbacked_bindings")
             if binds or not _pure(node.target) or (self.joint and node in returned):
                 continue
             key = (node.target, _key(node.args), _key(node.kwargs))
-            earlier = seen.setdefault(key, node)
+            earlier = available.setdefault(key, node)
             if earlier is not node and not (earlier in returned and node in returned):
                 node.replace_all_uses_with(earlier)
                 gm.graph.erase_node(node)
@@ -58,7 +58,7 @@ class Cse:
 
 
 def _returned(nodes: list[Node]) -> set[Node]:
-    """Return the nodes whose memory the graph returns, as it is or through views."""
+    """Return the nodes whose memory the graph returns, directly or through views."""
     returned: set[Node] = set()
     for node in reversed(nodes):
         if node.op == "output":
@@ -69,13 +69,13 @@ def _returned(nodes: list[Node]) -> set[Node]:
 
 
 def _shared(node: Node) -> Iterable[Node]:
-    """Return the arguments that share memory with what a node returns."""
+    """Return the arguments that may share memory with a node's results."""
     op = node.target
     if not isinstance(op, torch._ops.OpOverload):
-        return node.all_input_nodes  # an item of a tuple, or a call of which nothing is known
+        return node.all_input_nodes  # an item of a tuple, or an unknown call
     info = info_of(op)
-    places = {p for p in (*info.views, *info.results_written) if p is not None}
-    return [a for p in places if p < len(node.args) and isinstance(a := node.args[p], Node)]
+    positions = {p for p in (*info.views, *info.results_written) if p is not None}
+    return [a for p in positions if p < len(node.args) and isinstance(a := node.args[p], Node)]
 
 
 def _pure(op: Any) -> bool:
@@ -83,7 +83,7 @@ def _pure(op: Any) -> bool:
         return True
     return (
         isinstance(op, torch._ops.OpOverload)
-        and op not in _KEPT
+        and op not in _DISTINCT
         and torch.Tag.nondeterministic_seeded not in op.tags
         and op.namespace in ("aten", "prims", "gyrator")
         and bool(op._schema.returns)
@@ -91,7 +91,7 @@ def _pure(op: Any) -> bool:
 
 
 def _key(value: Any) -> Any:
-    """Return a hashable form that tells 1, 1.0 and True apart."""
+    """Return a hashable key that distinguishes 1, 1.0 and True."""
     if isinstance(value, (list, tuple)):
         return tuple(_key(v) for v in value)
     if isinstance(value, dict):

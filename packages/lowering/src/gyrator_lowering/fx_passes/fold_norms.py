@@ -1,7 +1,7 @@
-"""`fold-norms`: a batch norm of known statistics becomes part of the product before it.
+"""`fold-norms`: a batch norm with known statistics is folded into the product before it.
 
-The product's weight is scaled, and its bias moved, by numbers computed in `float64`; each is
-rounded once. So results are as close to the exact ones as eager's, and have other bits.
+The product's weight is scaled, and its bias shifted, by numbers computed in `float64` and rounded
+once. Results are as accurate as eager's, with other bits.
 """
 
 from typing import Any, ClassVar
@@ -10,8 +10,8 @@ import torch
 from attrs import frozen
 from torch.fx import GraphModule, Node
 
+from gyrator_lowering.fx_passes.constants import constant_nodes
 from gyrator_lowering.fx_passes.insert import insert
-from gyrator_lowering.fx_passes.known import known_nodes
 
 aten = torch.ops.aten
 
@@ -27,21 +27,21 @@ class FoldNorms:
     name: ClassVar[str] = "fold-norms"
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
+        """Apply the pass in place; return whether the graph changed."""
         norms = [n for n in gm.graph.nodes if n.target is _NORM]
-        known = known_nodes(gm) if norms else set()
-        changed = [_fold(gm, norm, known) for norm in norms]
+        constants = constant_nodes(gm) if norms else set()
+        changed = [_fold(gm, norm, constants) for norm in norms]
         return any(changed)
 
 
-def _fold(gm: GraphModule, norm: Any, known: set[Node]) -> bool:
+def _fold(gm: GraphModule, norm: Any, constants: set[Node]) -> bool:
     x, gain, shift, mean, variance, _, eps = norm.args
-    found = _weights(x)
-    if found is None or len(x.users) != 1 or any(u.args[1] != 0 for u in norm.users):
+    weights = _weights(x)
+    if weights is None or len(x.users) != 1 or any(u.args[1] != 0 for u in norm.users):
         return False
-    weight, bias = found
-    given = [n for n in (weight, bias, gain, shift, mean, variance) if n is not None]
-    if any(n not in known or n.meta["val"].dtype not in _DTYPES for n in given):
+    weight, bias = weights
+    parameters = [n for n in (weight, bias, gain, shift, mean, variance) if n is not None]
+    if any(n not in constants or n.meta["val"].dtype not in _DTYPES for n in parameters):
         return False
     dtype = weight.meta["val"].dtype
     if x.meta["val"].dtype != dtype:
@@ -59,19 +59,19 @@ def _fold(gm: GraphModule, norm: Any, known: set[Node]) -> bool:
     scale = call(aten.rsqrt.default, call(aten.add.Tensor, wide(variance), eps))
     if gain is not None:
         scale = call(aten.mul.Tensor, scale, wide(gain))
-    moved = call(aten.neg.default, wide(mean))
+    offset = call(aten.neg.default, wide(mean))
     if bias is not None:
-        moved = call(aten.add.Tensor, moved, wide(bias))
-    moved = call(aten.mul.Tensor, moved, scale)
+        offset = call(aten.add.Tensor, offset, wide(bias))
+    offset = call(aten.mul.Tensor, offset, scale)
     if shift is not None:
-        moved = call(aten.add.Tensor, moved, wide(shift))
-    new_bias = narrow(moved)
+        offset = call(aten.add.Tensor, offset, wide(shift))
+    new_bias = narrow(offset)
     if x.target is _CONVOLUTION:
-        made = call(aten.mul.Tensor, wide(weight), _spread(call, x, scale))
-        new = call(_CONVOLUTION, x.args[0], narrow(made), new_bias, *x.args[3:])
+        scaled = call(aten.mul.Tensor, wide(weight), _expanded(call, x, scale))
+        new = call(_CONVOLUTION, x.args[0], narrow(scaled), new_bias, *x.args[3:])
     else:
-        made = call(aten.mul.Tensor, wide(weight), scale)
-        new = call(aten.addmm.default, new_bias, x.args[-2], narrow(made))
+        scaled = call(aten.mul.Tensor, wide(weight), scale)
+        new = call(aten.addmm.default, new_bias, x.args[-2], narrow(scaled))
     new.meta["val"] = x.meta["val"]
     for item in list(norm.users):
         item.replace_all_uses_with(new)
@@ -82,7 +82,7 @@ def _fold(gm: GraphModule, norm: Any, known: set[Node]) -> bool:
 
 
 def _weights(x: Any) -> tuple[Any, Any] | None:
-    """Return the weight and the bias of a convolution, or of a product without factors."""
+    """Return the weight and the bias of a convolution, or of a product without scale factors."""
     if x.target is _CONVOLUTION:
         return x.args[1], x.args[2]
     if x.target not in _PRODUCTS or any(factor != 1 for factor in x.kwargs.values()):
@@ -94,8 +94,8 @@ def _weights(x: Any) -> tuple[Any, Any] | None:
     return (x.args[2], bias) if fits else None
 
 
-def _spread(call: Any, convolution: Any, scale: Node) -> Node:
-    """Return the scale of each output channel in the shape of the weight."""
+def _expanded(call: Any, convolution: Any, scale: Node) -> Node:
+    """Return the scale of each output channel, in a shape that broadcasts to the weight."""
     shape = convolution.args[1].meta["val"].shape
     transposed, groups = convolution.args[6], convolution.args[8]
     window = [1] * (len(shape) - 2)
@@ -104,6 +104,6 @@ def _spread(call: Any, convolution: Any, scale: Node) -> Node:
         return view
     grouped = call(aten.view.default, scale, [groups, 1, shape[1], *window])
     inputs = shape[0] // groups
-    spread = call(aten.expand.default, grouped, [groups, inputs, shape[1], *window])
-    flat: Node = call(aten.reshape.default, spread, [shape[0], shape[1], *window])
+    expanded = call(aten.expand.default, grouped, [groups, inputs, shape[1], *window])
+    flat: Node = call(aten.reshape.default, expanded, [shape[0], shape[1], *window])
     return flat

@@ -1,5 +1,5 @@
-"""`hold-numbers`: run-time numbers where programs take tensors only: in assertions and loops, and
-in what a graph takes and returns."""
+"""`hold-numbers`: symbolic scalars become 0-d tensors where programs support only tensors: in
+assertions and loops, and as inputs and results of graphs."""
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -11,7 +11,7 @@ from attrs import frozen
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 
-from gyrator_lowering.fx_passes.insert import insert, without
+from gyrator_lowering.fx_passes.insert import insert, without_view
 
 aten = torch.ops.aten
 
@@ -23,52 +23,52 @@ _TYPES = (
 _LOOPS = ("cond", "while_loop")
 
 
-def hold_results(gm: GraphModule, places: Iterable[int]) -> None:
-    """Let a graph return the run-time numbers at these places as 0-d tensors, in place.
+def hold_results(gm: GraphModule, indices: Iterable[int]) -> None:
+    """Make a graph return the symbolic scalars at these indices as 0-d tensors, in place.
 
-    The caller has to read them.
+    The caller must read the values back.
     """
-    _hold_numbers(gm, places)
+    _hold_numbers(gm, indices)
     gm.recompile()
 
 
-def hold_inputs(gm: GraphModule, places: Sequence[int]) -> None:
-    """Let a graph take 0-d tensors where it took run-time numbers, in place.
+def hold_inputs(gm: GraphModule, indices: Sequence[int]) -> None:
+    """Make a graph take 0-d tensors instead of the symbolic scalars at these indices, in place.
 
-    The caller has to make them.
+    The caller must create the tensors.
     """
-    _read_inputs(gm, places)
+    _read_inputs(gm, indices)
     gm.recompile()
 
 
 def resolve_results(gm: GraphModule, finished: Iterable[tuple[int, Callable[[Any], Any]]]) -> None:
-    """Let a graph return, for each of these places, the view of its result that the function gives,
-    in place: `torch._conj` or `torch._neg_view`, which undo themselves.
+    """Make a graph return views of its results at these indices, in place: `torch._conj` or
+    `torch._neg_view`, which are their own inverses.
 
-    The caller has to apply the function again.
+    The caller must apply the function again.
     """
     output = gm.graph.output_node()
     results = list(output.args[0])  # type: ignore[arg-type]
-    for place, view in finished:
-        node: Any = results[place]
+    for index, view in finished:
+        node: Any = results[index]
         op = getattr(aten, view.__name__).default
-        made = without(gm, node, op)
-        if made is None:
-            made = insert(gm, output, op, node)
-        results[place] = made
+        resolved = without_view(gm, node, op)
+        if resolved is None:
+            resolved = insert(gm, output, op, node)
+        results[index] = resolved
     output.args = (tuple(results),)
     gm.recompile()
 
 
 @frozen
 class HoldNumbers:
-    """Let loops and branches pass run-time numbers as 0-d tensors, and assert of such what is
-    asserted about floats."""
+    """Pass symbolic scalars through loops and branches as 0-d tensors, and assert conditions on
+    floats on such tensors."""
 
     name: ClassVar[str] = "hold-numbers"
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
+        """Apply the pass in place; return whether the graph changed."""
         changed = False
         for node in list(gm.graph.nodes):
             if node.target is aten._assert_scalar.default:
@@ -84,14 +84,15 @@ def _hold_assertion(graph: Graph, node: Node) -> bool:
     if not isinstance(fake, torch.SymBool) or _on_integers(fake.node.expr):
         return False
     with graph.inserting_before(node):
-        held = graph.call_function(aten._assert_async.msg, (_held(graph, condition), message))
-    held.meta["val"] = None
+        assertion = graph.call_function(aten._assert_async.msg, (_hold(graph, condition), message))
+    assertion.meta["val"] = None
     graph.erase_node(node)
     return True
 
 
 def _on_integers(condition: Any) -> bool:
-    """Whether a condition compares integers, as sizes and integers read from tensors are."""
+    """Return whether a condition compares integers only, such as sizes and integers read from
+    tensors."""
     return all(
         side.is_integer
         for relation in condition.atoms(sympy.core.relational.Relational)
@@ -100,7 +101,7 @@ def _on_integers(condition: Any) -> bool:
 
 
 def _hold_loop(gm: GraphModule, node: Node) -> bool:
-    """Rewrite one `while_loop` or `cond`, and those inside of it."""
+    """Rewrite one `while_loop` or `cond`, and those nested in it."""
     loop = node.target.__name__ == "while_loop"  # type: ignore[union-attr]
     regions = [_module(gm, place) for place in node.args[0 if loop else 1 : 2 if loop else 3]]
     if not all(isinstance(region, GraphModule) for region in regions):
@@ -111,12 +112,12 @@ def _hold_loop(gm: GraphModule, node: Node) -> bool:
         numbers = [k for k, v in enumerate(carried) if _dtype(v) is not None]
         if numbers:
             with gm.graph.inserting_before(node):
-                held = [_held(gm.graph, v) if k in numbers else v for k, v in enumerate(carried)]
-            node.update_arg(2, tuple(held))
+                tensors = [_hold(gm.graph, v) if k in numbers else v for k, v in enumerate(carried)]
+            node.update_arg(2, tuple(tensors))
             for region in regions:
                 _read_inputs(region, numbers)
     results = {k for region in regions for k in _numbers(region)}
-    if loop:  # the condition's own result is no result of the loop
+    if loop:  # the condition's result is not a result of the loop
         _hold_numbers(regions[0], _numbers(regions[0]))
         results = set(numbers)
     _hold_numbers(regions[1], results)
@@ -129,12 +130,12 @@ def _hold_loop(gm: GraphModule, node: Node) -> bool:
     return changed or bool(results)
 
 
-def _module(gm: GraphModule, place: Any) -> Any:
-    return getattr(gm, str(place.target), None) if isinstance(place, Node) else None
+def _module(gm: GraphModule, node: Any) -> Any:
+    return getattr(gm, str(node.target), None) if isinstance(node, Node) else None
 
 
 def _dtype(value: Any) -> torch.dtype | None:
-    """Return the type of tensor that holds a number, or None for what is a tensor."""
+    """Return the dtype of a tensor that holds a scalar, or None for a tensor."""
     return _kind(value.meta.get("val") if isinstance(value, Node) else value)
 
 
@@ -149,28 +150,28 @@ def _kind(fake: Any) -> torch.dtype | None:
 
 
 def _results(gm: GraphModule) -> list[Any]:
-    (given,) = gm.graph.output_node().args
-    return list(given) if isinstance(given, (tuple, list)) else [given]
+    (returned,) = gm.graph.output_node().args
+    return list(returned) if isinstance(returned, (tuple, list)) else [returned]
 
 
 def _numbers(region: GraphModule) -> tuple[int, ...]:
     return tuple(k for k, item in enumerate(_results(region)) if _dtype(item) is not None)
 
 
-def _hold_numbers(region: GraphModule, places: Iterable[int]) -> None:
+def _hold_numbers(region: GraphModule, indices: Iterable[int]) -> None:
     output, items = region.graph.output_node(), _results(region)
     with region.graph.inserting_before(output):
-        for place in places:
-            items[place] = _held(region.graph, items[place])
+        for index in indices:
+            items[index] = _hold(region.graph, items[index])
     output.args = (tuple(items) if isinstance(output.args[0], (tuple, list)) else items[0],)
 
 
-def _held(graph: Graph, value: Any) -> Node:
-    """Insert a 0-d tensor that holds a number."""
+def _hold(graph: Graph, value: Any) -> Node:
+    """Insert a 0-d tensor that holds a scalar."""
     dtype = _dtype(value)
-    held = graph.call_function(aten.scalar_tensor.default, (value,), {"dtype": dtype})
-    held.meta["val"] = _fake(dtype)
-    return held
+    tensor = graph.call_function(aten.scalar_tensor.default, (value,), {"dtype": dtype})
+    tensor.meta["val"] = _fake(dtype)
+    return tensor
 
 
 def _fake(dtype: torch.dtype | None) -> torch.Tensor:
@@ -178,26 +179,26 @@ def _fake(dtype: torch.dtype | None) -> torch.Tensor:
         return torch.empty((), dtype=dtype)
 
 
-def _read_inputs(region: GraphModule, places: Sequence[int]) -> None:
-    """Let a region take tensors where it took numbers."""
+def _read_inputs(region: GraphModule, indices: Sequence[int]) -> None:
+    """Make a region take tensors instead of scalars."""
     inputs = region.graph.find_nodes(op="placeholder")
-    for place in places:
-        _read(region.graph, inputs[place], inputs[-1])
+    for index in indices:
+        _read(region.graph, inputs[index], inputs[-1])
 
 
-def _read_results(node: Node, places: Collection[int]) -> None:
-    """Let readers of a loop's numbers read the tensors that hold them."""
+def _read_results(node: Node, indices: Collection[int]) -> None:
+    """Make users of a loop's scalars read the tensors that hold them."""
     fakes = node.meta["val"]
     node.meta["val"] = tuple(
-        _fake(_kind(fake)) if place in places else fake for place, fake in enumerate(fakes)
+        _fake(_kind(fake)) if index in indices else fake for index, fake in enumerate(fakes)
     )
     for user in list(node.users):
-        if user.target is operator.getitem and user.args[1] in places:
+        if user.target is operator.getitem and user.args[1] in indices:
             _read(node.graph, user, user)
 
 
 def _read(graph: Graph, node: Node, after: Node) -> None:
-    """Insert the number that a node's tensor holds, for all that read the node."""
+    """Insert a read of the scalar in a node's tensor, for all users of the node."""
     number = node.meta["val"]
     dtype = _dtype(node)
     users = list(node.users)

@@ -1,5 +1,5 @@
-"""`inline-higher-order`: short scans and maps, associative scans and flexible attention as the ops
-that they stand for."""
+"""`inline-higher-order`: short scans and maps, associative scans and flexible attention become the
+ops that they stand for."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -15,12 +15,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.target import Target
 from gyrator_lowering.decompositions import Decompositions, default_decompositions
-from gyrator_lowering.flex_attention import NAMES
+from gyrator_lowering.higher_order.flex_attention import NAMES
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 
 _LOOPS: Mapping[str, int] = {"scan": 2, "map_impl": 1, "associative_scan": 1}
-"""Higher-order ops that run a graph for each slice of tensors: the place of those tensors."""
+"""Higher-order ops that run a graph for each slice of tensors, with the position of these
+tensors."""
 _NAMES = frozenset({*NAMES, *_LOOPS})
 NO_TARGETS: Mapping[str, Target] = MappingProxyType({})
 
@@ -31,17 +32,16 @@ class InlineHigherOrder:
 
     name: ClassVar[str] = "inline-higher-order"
     longest: int = 4
-    """A scan or map over more steps becomes a loop, which takes less time to compile than all
-    the steps written out. Of an associative scan, the number of ops grows with the logarithm
-    of its steps."""
+    """A scan or map with more steps becomes a loop, which compiles faster than unrolled steps. The
+    number of ops of an associative scan grows with the logarithm of its steps."""
     whole: bool = False
-    """No op is taken apart; else those are that have no rule."""
+    """Do not decompose ops that have no rule."""
     targets: Mapping[str, Target] = NO_TARGETS
-    """By device type: flexible attention stays where its target has a template for it."""
+    """By device type: flexible attention is kept if its target has a template for it."""
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
-        found = [
+        """Apply the pass in place; return whether the graph changed."""
+        calls = [
             n
             for n in gm.graph.nodes
             if n.op == "call_function"
@@ -49,23 +49,23 @@ class InlineHigherOrder:
             and not (n.target.__name__ in NAMES and self.targets and _lowers(gm, n, self.targets))
         ]
         table = {} if self.whole else default_decompositions()
-        for node in found:
+        for node in calls:
             _inline(gm, node, table)
-        return bool(found)
+        return bool(calls)
 
 
 def _is_inlined(node: Node, longest: int) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.HigherOrderOperator) or target.__name__ not in _NAMES:
         return False
-    given = pytree.tree_leaves((_masked(node.args), node.kwargs))
-    values = [_value(n) for n in given if isinstance(n, Node)]
+    inputs = pytree.tree_leaves((_masked(node.args), node.kwargs))
+    values = [_value(n) for n in inputs if isinstance(n, Node)]
     if any(isinstance(v, (torch.SymInt, torch.SymFloat, torch.SymBool)) for v in values):
         return False
-    place = _LOOPS.get(target.__name__)
-    if place is None:
+    position = _LOOPS.get(target.__name__)
+    if position is None:
         return True
-    sliced = pytree.tree_leaves(node.args[place])
+    sliced = pytree.tree_leaves(node.args[position])
     lengths = [_value(n).shape[0] for n in sliced if isinstance(n, Node)]
     if target.__name__ == "associative_scan":
         return all(isinstance(n, int) for n in lengths)
@@ -73,15 +73,15 @@ def _is_inlined(node: Node, longest: int) -> bool:
 
 
 def _lowers(gm: GraphModule, node: Node, targets: Mapping[str, Target]) -> bool:
-    """Whether a call of one of the ops becomes a template of its device's target."""
+    """Return whether a call becomes a template of its device's target."""
     graph = torch.fx.Graph()
     copies: dict[Node, Node] = {}
-    for given in node.all_input_nodes:
-        if given.op == "get_attr" and not isinstance(given.meta.get("val"), torch.Tensor):
-            copies[given] = graph.node_copy(given)
+    for source in node.all_input_nodes:
+        if source.op == "get_attr" and not isinstance(source.meta.get("val"), torch.Tensor):
+            copies[source] = graph.node_copy(source)
         else:
-            copies[given] = graph.placeholder(given.name)
-            copies[given].meta = dict(given.meta)
+            copies[source] = graph.placeholder(source.name)
+            copies[source].meta = dict(source.meta)
     graph.node_copy(node, copies.__getitem__)
     graph.output(())
     try:
@@ -92,8 +92,8 @@ def _lowers(gm: GraphModule, node: Node, targets: Mapping[str, Target]) -> bool:
 
 
 def _masked(args: Any) -> Any:
-    """Return the arguments of an op without the numbers of a block mask, the only tuple that ends
-    in a graph: what eager runs for flexible attention looks at none of them."""
+    """Return the arguments of an op without the numbers in a block mask, the only tuple that ends
+    in a graph: eager's flexible attention ignores them."""
 
     def without(value: Any) -> Any:
         if not isinstance(value, tuple) or not value or not _is_graph(value[-1]):
@@ -116,40 +116,41 @@ def _value(node: Node) -> Any:
 
 
 def _inline(gm: GraphModule, node: Node, decompositions: Decompositions) -> None:
-    """Trace eager's implementation of a call on its fake tensors, and put the ops in its place."""
+    """Trace eager's implementation of a call on its fake tensors, and replace the call by the
+    ops."""
     leaves, spec = pytree.tree_flatten((_masked(node.args), node.kwargs))
     leaves = [_attribute(gm, v) for v in leaves]
-    places = [k for k, v in enumerate(leaves) if isinstance(v, Node)]
+    positions = [k for k, v in enumerate(leaves) if isinstance(v, Node)]
     dense = _implementation(node.target)
 
     def call(*tensors: Any) -> Any:
-        given = list(leaves)
-        for place, tensor in zip(places, tensors, strict=True):
-            given[place] = tensor
-        args, kwargs = pytree.tree_unflatten(given, spec)
+        arguments = list(leaves)
+        for position, tensor in zip(positions, tensors, strict=True):
+            arguments[position] = tensor
+        args, kwargs = pytree.tree_unflatten(arguments, spec)
         return dense(*args, **kwargs)
 
     functional = torch.func.functionalize(call)
     inner = make_fx(functional, decompositions, tracing_mode="fake")(
-        *[_value(leaves[place]) for place in places]
+        *[_value(leaves[position]) for position in positions]
     )
     env: dict[Node, Any] = {}
-    inputs = iter(leaves[place] for place in places)
+    inputs = iter(leaves[position] for position in positions)
     results: Any = ()
     with gm.graph.inserting_before(node):
-        for one in inner.graph.nodes:
-            if one.op == "placeholder":
-                env[one] = next(inputs)
-            elif one.op == "output":
-                results = pytree.tree_map_only(Node, env.__getitem__, one.args[0])
+        for inner_node in inner.graph.nodes:
+            if inner_node.op == "placeholder":
+                env[inner_node] = next(inputs)
+            elif inner_node.op == "output":
+                results = pytree.tree_map_only(Node, env.__getitem__, inner_node.args[0])
             else:
-                env[one] = _copied(gm, inner, node, one, env)
+                env[inner_node] = _copied(gm, inner, node, inner_node, env)
     _replace(gm, node, results)
 
 
 def _implementation(op: Any) -> Callable[..., Any]:
-    """Return what eager mode runs for a higher-order op."""
-    if op.__name__ == "scan":  # its kernel refuses to be traced
+    """Return the function that eager mode runs for a higher-order op."""
+    if op.__name__ == "scan":  # its kernel cannot be traced
         return _scan
     kernel: Callable[..., Any] = op.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
     return kernel
@@ -162,10 +163,10 @@ def _scan(function: Any, init: Any, slices: Any, more: Any) -> Any:
 
 
 def _copied(
-    gm: GraphModule, inner: GraphModule, around: Node, node: Node, env: Mapping[Node, Any]
+    gm: GraphModule, inner: GraphModule, call: Node, node: Node, env: Mapping[Node, Any]
 ) -> Node:
     copy = gm.graph.node_copy(node, env.__getitem__)
-    copy.meta |= {k: v for k, v in around.meta.items() if k in ("stack_trace", "nn_module_stack")}
+    copy.meta |= {k: v for k, v in call.meta.items() if k in ("stack_trace", "nn_module_stack")}
     if node.op == "get_attr":
         name = f"_inlined_{len(gm._buffers)}_{node.target}"
         gm.register_buffer(name, getattr(inner, str(node.target)))
@@ -174,17 +175,17 @@ def _copied(
 
 
 def _attribute(gm: GraphModule, value: Any) -> Any:
-    """Return the graph that a node stands for; any other value as it is."""
+    """Return the graph that a node refers to; any other value unchanged."""
     if isinstance(value, Node) and value.op == "get_attr":
-        held: Any = gm
+        attribute: Any = gm
         for part in str(value.target).split("."):
-            held = getattr(held, part)
-        return held if isinstance(held, GraphModule) else value
+            attribute = getattr(attribute, part)
+        return attribute if isinstance(attribute, GraphModule) else value
     return value
 
 
 def _replace(gm: GraphModule, node: Node, result: Any) -> None:
-    """Let readers of a node read a new result, or where that is a tuple, its items."""
+    """Replace a node by a new result, or its items by those of a tuple."""
     if isinstance(result, Node):
         node.replace_all_uses_with(result)
     else:

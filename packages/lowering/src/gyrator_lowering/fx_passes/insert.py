@@ -1,4 +1,4 @@
-"""New calls in a graph, with the fake tensors that they give."""
+"""Insertion of new calls into a graph, with the fake tensors of their results."""
 
 import operator
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from gyrator_lowering.folding import PACKED
 from gyrator_lowering.torch_bridge.schema import info_of
 
 Insert = Callable[..., Node]
-"""`insert` at some place of a graph: takes an op and its arguments."""
+"""`insert` bound to a position in a graph: takes an op and its arguments."""
 
 
 def insert(
     gm: GraphModule, before: Node, op: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Node:
-    """Return a new call before a node; its provenance is that node's."""
+    """Insert a call before a node, with that node's provenance."""
     with gm.graph.inserting_before(before):
         return _call(gm, before, op, args, kwargs)
 
@@ -27,7 +27,7 @@ def insert(
 def insert_after(
     gm: GraphModule, after: Node, op: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Node:
-    """Return a new call after a node; its provenance is that node's."""
+    """Insert a call after a node, with that node's provenance."""
     with gm.graph.inserting_after(after):
         return _call(gm, after, op, args, kwargs)
 
@@ -46,7 +46,7 @@ def _call(
 
 
 def insert_like(gm: GraphModule, like: Node, op: Callable[..., Any], *args: Any) -> Node:
-    """Return a new call before a node whose result looks like that node's."""
+    """Insert a call before a node whose result has that node's fake tensor."""
     with gm.graph.inserting_before(like):
         node = gm.graph.call_function(op, args)
     node.meta = {k: v for k, v in like.meta.items() if k != "tensor_meta"}
@@ -56,15 +56,16 @@ def insert_like(gm: GraphModule, like: Node, op: Callable[..., Any], *args: Any)
 def insert_packed(
     gm: GraphModule, before: Node, op: Callable[..., Any], weight: Node, *args: Any
 ) -> Node:
-    """Insert what packs a weight. To a graph its result looks like the weight."""
+    """Insert a call that packs a weight. In the graph, its result looks like the weight."""
     packed = insert_like(gm, before, op, weight, *args)
     packed.meta["val"] = weight.meta["val"]
     packed.meta[PACKED] = True
     return packed
 
 
-def without(gm: GraphModule, node: Any, op: Callable[..., Any]) -> Any:
-    """Return a view as it is without the `op` that it was taken of; None where there is none."""
+def without_view(gm: GraphModule, node: Any, op: Callable[..., Any]) -> Any:
+    """Return a view rebuilt without the `op` somewhere in its chain of views; None if there is
+    none."""
     if not isinstance(node, Node) or not node.args or not isinstance(node.args[0], Node):
         return None
     source = node.args[0]
@@ -72,12 +73,12 @@ def without(gm: GraphModule, node: Any, op: Callable[..., Any]) -> Any:
         return source
     if node.target is not operator.getitem and not _is_view(node):
         return None
-    inner = without(gm, source, op)
+    inner = without_view(gm, source, op)
     return inner and insert_after(gm, node, node.target, inner, *node.args[1:], **node.kwargs)  # type: ignore[arg-type]
 
 
 def _is_view(node: Node) -> bool:
-    """Whether a node is a view, or several, of its first argument's elements as they are."""
+    """Return whether a node is a view, or several, of its first argument with the same dtype."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     if set(info_of(node.target).views) != {0}:
@@ -86,39 +87,39 @@ def _is_view(node: Node) -> bool:
 
 
 def replace(gm: GraphModule, node: Node, value: Node) -> None:
-    """Let all readers of a node read another, and erase it."""
+    """Replace all uses of a node by another, and erase it."""
     node.replace_all_uses_with(value)
     gm.graph.erase_node(node)
 
 
 def fake_of(value: Any) -> Any:
-    """Return an argument with fake tensors in the place of nodes."""
+    """Return an argument with nodes replaced by their fake tensors."""
     if isinstance(value, Node):
         return value.meta["val"]
     return [fake_of(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def computing(dtype: torch.dtype) -> torch.dtype:
-    """Return the type that kernels compute in."""
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which kernels compute."""
     return torch.float32 if dtype.itemsize < 4 else dtype
 
 
 def converted(call: Insert, value: Node, dtype: torch.dtype) -> Node:
-    """Return a tensor in a type."""
+    """Return a tensor converted to a dtype."""
     if value.meta["val"].dtype == dtype:
         return value
     return call(torch.ops.prims.convert_element_type.default, value, dtype)
 
 
 def other_view(call: Insert, x: Node) -> Node:
-    """Return the same tensor for readers that may be computed again, inserted before any reader
-    that may not: torch's partitioner takes what comes after such a one for far away, and saves it.
-    """
+    """Return an alias of a tensor for readers that may be recomputed, inserted before all readers
+    that may not: torch's partitioner considers everything after such a reader expensive to
+    recompute, and saves it."""
     return call(torch.ops.aten.alias.default, x)
 
 
 def sizes(call: Insert, x: Node) -> list[Any]:
-    """Return the shape of a tensor: numbers, and calls where they are not known."""
+    """Return the shape of a tensor: numbers, and calls for symbolic sizes."""
     shape = enumerate(x.meta["val"].shape)
     size = torch.ops.aten.sym_size.int
     return [s if isinstance(s, int) else call(size, x, d) for d, s in shape]

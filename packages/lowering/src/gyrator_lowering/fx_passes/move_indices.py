@@ -1,4 +1,4 @@
-"""`move-indices`: indices that a graph makes on the host are made on the device that they index."""
+"""`move-indices`: index tensors created on the host are created on the device that they index."""
 
 import operator
 from typing import Any, ClassVar
@@ -15,9 +15,9 @@ from gyrator_lowering.torch_bridge.schema import info_of
 
 aten = torch.ops.aten
 
-_MADE = frozenset({aten.arange, aten.full, aten.ones, aten.zeros, torch.ops.prims.iota})
+_CREATED = frozenset({aten.arange, aten.full, aten.ones, aten.zeros, torch.ops.prims.iota})
 _CALLED = frozenset({aten.tril_indices, aten.triu_indices})
-"""Ops without rules, which a device may lack."""
+"""Ops without rules, for which a device may have no kernel."""
 _COMPUTED = frozenset(
     {
         aten.abs, aten.add, aten.bitwise_and, aten.bitwise_not, aten.bitwise_or, aten.cat,
@@ -25,42 +25,43 @@ _COMPUTED = frozenset(
         aten.minimum, aten.mul, aten.ne, aten.neg, aten.rsub, aten.stack, aten.sub, aten.where,
     }
 )  # fmt: skip
-"""Ops that give the same integers everywhere, and raise nothing."""
+"""Ops that return the same integers on every device, and never raise."""
 _MASKS = (torch.bool, torch.uint8)
 _INDEXING = frozenset({aten.index, aten._unsafe_index, aten.index_put, aten._unsafe_index_put})
 
 
 @frozen
 class MoveIndices:
-    """Make integers on the device of the tensors that they index, where nothing else reads them.
+    """Create integers on the device of the tensors that they index, if nothing else reads them.
 
-    A copy from the host waits for the device at every call, and no device graph can hold it. Masks
-    stay: the host counts their places.
+    A copy from the host synchronizes with the device in every call, and cannot be captured in a
+    device graph. Masks stay on the host, which counts their nonzero elements.
     """
 
     name: ClassVar[str] = "move-indices"
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
+        """Apply the pass in place; return whether the graph changed."""
         device: dict[Node, torch.device] = {}
         for node in reversed(gm.graph.nodes):
             if _is_movable(node):
-                wanted = {device.get(user, _indexed(user, node)) for user in node.users}
-                if len(wanted) == 1 and (one := wanted.pop()) is not None:
-                    device[node] = one
-        while stay := [n for n, d in device.items() if not _may_move(n, d, device)]:
-            for node in stay:
+                devices = {device.get(user, _indexed(user, node)) for user in node.users}
+                if len(devices) == 1 and (common := devices.pop()) is not None:
+                    device[node] = common
+        while unmovable := [n for n, d in device.items() if not _may_move(n, d, device)]:
+            for node in unmovable:
                 del device[node]
         for node in gm.graph.nodes:
             if node in device:
                 if "device" in node.kwargs:
                     node.kwargs = {**node.kwargs, "device": device[node]}
-                _renew(node)
+                _update_fake(node)
         return bool(device)
 
 
 def _is_movable(node: Node) -> bool:
-    """Whether a node gives integers of the host, and could give the same ones elsewhere."""
+    """Return whether a node returns host integers, and would return the same ones on another
+    device."""
     if node.op != "call_function" or not _are_host_integers(node):
         return False
     if node.target is operator.getitem:
@@ -69,17 +70,17 @@ def _is_movable(node: Node) -> bool:
         return False
     if any(_tensors(n) for n in node.all_input_nodes):
         return node.target.overloadpacket in _COMPUTED or info_of(node.target).is_view
-    made = node.target.overloadpacket in _MADE | _CALLED and "device" in node.kwargs
-    return made and not any(isinstance(a, float) for a in node.args)
+    is_created = node.target.overloadpacket in _CREATED | _CALLED and "device" in node.kwargs
+    return is_created and not any(isinstance(a, float) for a in node.args)
 
 
 def _are_host_integers(node: Node) -> bool:
-    found = _tensors(node)
-    return bool(found) and all(
+    tensors = _tensors(node)
+    return bool(tensors) and all(
         isinstance(t, FakeTensor)
         and t.device.type == HOST
         and not (t.dtype.is_floating_point or t.dtype.is_complex)
-        for t in found
+        for t in tensors
     )
 
 
@@ -88,7 +89,7 @@ def _tensors(node: Node) -> list[torch.Tensor]:
 
 
 def _indexed(user: Node, node: Node) -> torch.device | None:
-    """Return the device of a tensor that a node indexes, if the user does nothing else with it."""
+    """Return the device of the tensor that a node indexes, if the user has no other use of it."""
     packet, value = getattr(user.target, "overloadpacket", None), node.meta["val"]
     if packet not in _INDEXING or not isinstance(value, torch.Tensor) or value.dtype in _MASKS:
         return None
@@ -97,24 +98,24 @@ def _indexed(user: Node, node: Node) -> torch.device | None:
 
 
 def _may_move(node: Node, device: torch.device, moved: dict[Node, torch.device]) -> bool:
-    """Whether all that a node reads moves with it, and all that reads it moves or indexes there."""
+    """Return whether all inputs of a node move with it, and all its users move or index there."""
     if getattr(node.target, "overloadpacket", None) in _CALLED and not _has(node.target, device):
         return False
-    given = (n for n in node.all_input_nodes if _tensors(n))
+    inputs = (n for n in node.all_input_nodes if _tensors(n))
     users = (moved.get(user, _indexed(user, node)) for user in node.users)
-    return all(moved.get(n) == device for n in given) and all(d == device for d in users)
+    return all(moved.get(n) == device for n in inputs) and all(d == device for d in users)
 
 
 def _has(op: Any, device: torch.device) -> bool:
-    """Whether a device has a kernel of ATen's for an op."""
+    """Return whether ATen has a kernel of an op for a device."""
     key = getattr(torch._C.DispatchKey, torch._C._dispatch_key_for_device(device.type))
     return bool(op.has_kernel_for_dispatch_key(key))
 
 
-def _renew(node: Node) -> None:
-    """Compute again what a node gives, for arguments on another device."""
+def _update_fake(node: Node) -> None:
+    """Recompute a node's fake result for arguments on another device."""
     op: Any = node.target
-    given = {name: fake_of(value) for name, value in node.kwargs.items()}
+    kwargs = {name: fake_of(value) for name, value in node.kwargs.items()}
     with next(t for t in _tensors(node) if isinstance(t, FakeTensor)).fake_mode:
-        node.meta["val"] = op(*fake_of(node.args), **given)
+        node.meta["val"] = op(*fake_of(node.args), **kwargs)
     node.meta.pop("tensor_meta", None)

@@ -1,4 +1,4 @@
-"""`remove-noop`: views and conversions that change nothing."""
+"""`remove-noop`: removes views and conversions that change nothing."""
 
 from typing import ClassVar
 
@@ -6,7 +6,7 @@ import torch
 from attrs import frozen
 from torch.fx import GraphModule, Node
 
-from gyrator_lowering.fx_passes.insert import without
+from gyrator_lowering.fx_passes.insert import without_view
 
 aten = torch.ops.aten
 
@@ -18,25 +18,25 @@ _SAME = frozenset(
     }
 )  # fmt: skip
 
-_UNDOING = frozenset({aten._conj.default, aten._neg_view.default})
-"""Views that undo themselves."""
+_INVOLUTIONS = frozenset({aten._conj.default, aten._neg_view.default})
+"""Views that are their own inverses."""
 
 
 @frozen
 class RemoveNoop:
-    """Replace a view by its argument where nothing differs."""
+    """Replace a view by its argument if they are the same."""
 
     name: ClassVar[str] = "remove-noop"
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
+        """Apply the pass in place; return whether the graph changed."""
         outputs = {a for n in gm.graph.nodes if n.op == "output" for a in n.all_input_nodes}
         changed = False
         for node in list(gm.graph.nodes):
             if node.op != "call_function" or node in outputs:
                 continue
-            if node.target in _UNDOING:
-                source = without(gm, node.args[0], node.target)
+            if node.target in _INVOLUTIONS:
+                source = without_view(gm, node.args[0], node.target)
             elif node.target in _SAME:
                 source = node.args[0]
             else:
@@ -49,7 +49,7 @@ class RemoveNoop:
 
 
 def _same(a: object, b: object) -> bool:
-    """Whether two fake tensors have one form, decided without a guard."""
+    """Return whether two fake tensors are equal in form, without adding a guard."""
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return False
     if a.dtype != b.dtype or a.dim() != b.dim() or a.requires_grad != b.requires_grad:

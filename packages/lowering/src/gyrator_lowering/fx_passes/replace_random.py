@@ -1,4 +1,4 @@
-"""`replace-random`: random ops become Philox on one seed each, drawn once a call."""
+"""`replace-random`: random ops become Philox, each with its own seed, sampled in every call."""
 
 from typing import Any, ClassVar
 
@@ -15,21 +15,21 @@ aten = torch.ops.aten
 class ReplaceRandom:
     """Replace ATen's random ops by `gyrator::philox`.
 
-    All seeds of a device come from one `gyrator::philox_seed`. Ops that are given a generator, and
-    distributions that Philox rows do not cover, keep ATen's stream.
+    All seeds of a device come from one `gyrator::philox_seed`. Ops with a generator argument, and
+    distributions that the Philox rows do not cover, keep ATen's random stream.
     """
 
     name: ClassVar[str] = "replace-random"
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
-        found = [n for n in gm.graph.nodes if n.op == "call_function" and _is_random(n)]
-        if not found:
+        """Apply the pass in place; return whether the graph changed."""
+        random_ops = [n for n in gm.graph.nodes if n.op == "call_function" and _is_random(n)]
+        if not random_ops:
             return False
         register_ops()
         counts: dict[torch.device, int] = {}
         seeds: dict[torch.device, Node] = {}
-        for node in found:
+        for node in random_ops:
             device = _device(node)
             counts[device] = counts.get(device, 0) + 1
         first = next(n for n in gm.graph.nodes if n.op != "placeholder")
@@ -38,7 +38,7 @@ class ReplaceRandom:
                 op = torch.ops.gyrator.philox_seed.default
                 seeds[device] = _emit(gm.graph, op, (count,), {"device": device}, first)
         used = dict.fromkeys(counts, 0)
-        for node in found:
+        for node in random_ops:
             device = _device(node)
             _replace(gm.graph, node, seeds[device], used[device])
             used[device] += 1
@@ -76,7 +76,7 @@ def _device(node: Node) -> torch.device:
 def _emit(
     graph: Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], like: Node
 ) -> Node:
-    """Insert a call, computing its fake result, with the origin of the node it stands for."""
+    """Insert a call with its fake result and the origin of the node that it replaces."""
     node = graph.call_function(target, args, kwargs)
     for key in ("stack_trace", "nn_module_stack", "source_fn_stack", "partitioner_tag"):
         if key in like.meta:
@@ -123,7 +123,7 @@ def _replace(graph: Graph, node: Node, seeds: Node, index: int) -> None:
 
 
 def _size(graph: Graph, node: Node, of: Any) -> Any:
-    """Return the sizes of a result as arguments: those of a tensor argument where symbolic."""
+    """Return the sizes of a result as arguments: symbolic ones are read from a tensor argument."""
     shape: list[Any] = list(_value(node).shape)
     sizes: list[Any] = []
     for d, n in enumerate(shape):
@@ -174,7 +174,7 @@ def _plain(graph: Graph, node: Node, seeds: Node, index: int) -> Node:
 
 
 def _in_form(graph: Graph, new: Node, node: Node) -> Node:
-    """Give a result the strides of the one it replaces, as a permuted view where they differ."""
+    """Return a result with the strides of the one that it replaces, copied if they differ."""
     want, have = _value(node), _value(new)
     if want.stride() == have.stride():
         return new
@@ -205,11 +205,11 @@ def _replace_dropout(graph: Graph, node: Node, seeds: Node, index: int) -> None:
     x, p = node.args[0], float(node.args[1])  # type: ignore[arg-type]
     uniform = _philox(graph, node, _size(graph, node, x), seeds, index, "rand", 0, 1, torch.float32)
     mask = _emit(graph, aten.lt.Scalar, (uniform, 1.0 - p), {}, node)
-    kept = _emit(graph, aten.mul.Tensor, (x, mask), {}, node)
+    masked = _emit(graph, aten.mul.Tensor, (x, mask), {}, node)
     scale = 0.0 if p == 1.0 else 1.0 / (1.0 - p)
-    result = _emit(graph, aten.mul.Tensor, (kept, scale), {}, node)
+    result = _emit(graph, aten.mul.Tensor, (masked, scale), {}, node)
     for user in list(node.users):
-        place = user.args[1]
-        user.replace_all_uses_with(result if place == 0 else mask)
+        result_index = user.args[1]
+        user.replace_all_uses_with(result if result_index == 0 else mask)
         graph.erase_node(user)
     graph.erase_node(node)

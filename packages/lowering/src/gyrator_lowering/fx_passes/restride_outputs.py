@@ -1,7 +1,7 @@
-"""`restride-outputs`: results of a graph get the strides that eager mode gives them.
+"""`restride-outputs`: results of a graph get eager's strides.
 
-A decomposition lays its result out as it likes, and the caller would see that. The result is copied
-into eager's order of axes; the kernel that computes it can write that order itself.
+A decomposition may return any layout, which would be visible to the caller. The result is copied to
+eager's order of axes; the kernel that computes it can write that order directly.
 """
 
 import operator
@@ -23,29 +23,28 @@ from gyrator_lowering.torch_bridge.schema import info_of
 aten = torch.ops.aten
 
 Strides = Sequence[Any]
-"""Numbers, or `SymInt`s."""
+"""Integers, or `SymInt`s."""
 _AXES = 5
-"""Of tensors whose orders of axes are tried out."""
+"""The maximum rank of tensors whose axis orders are tried."""
 _PENDING = frozenset({aten._conj.default, aten._neg_view.default})
-"""Views that a result may be: the elements are conjugated or negated when they are read."""
+"""Lazy views: elements are conjugated or negated when they are read."""
 NO_STRIDES: Mapping[int, Strides] = MappingProxyType({})
 
 
 @frozen
 class RestrideOutputs:
-    """Copy results of a joint graph, or one of inference, into the order of axes that eager has.
+    """Copy results of a joint or inference graph to eager's order of axes.
 
-    Of a result whose elements overlap, or have gaps between them, in eager mode, what it is a view
-    of is copied. Results that share memory with an argument or with another result stay as they
-    are.
+    If a result overlaps or has gaps in eager mode, the tensor that it is a view of is copied
+    instead. Results that share memory with an argument or another result are left unchanged.
     """
 
     name: ClassVar[str] = "restride-outputs"
     strides: Mapping[int, Strides] = NO_STRIDES
-    """Eager's strides of some results, by place."""
+    """Eager's strides of some results, by index."""
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
+        """Apply the pass in place; return whether the graph changed."""
         results: Any = gm.graph.output_node().args[0]
         owners = Counter(_owner(n) for n in dict.fromkeys(results) if isinstance(n, Node))
         changed = False
@@ -67,7 +66,7 @@ class RestrideOutputs:
 
 
 def _owner(node: Node) -> Node:
-    """Return the node that makes the memory of a node's value."""
+    """Return the node that allocates the memory of a node's value."""
     while node.op == "call_function":
         source = node.args[0] if node.target is operator.getitem else node
         if not isinstance(source, Node) or not isinstance(source.target, torch._ops.OpOverload):
@@ -80,7 +79,8 @@ def _owner(node: Node) -> Node:
 
 
 def _restride(gm: GraphModule, node: Node, order: Sequence[int]) -> None:
-    """Let the output, and what is indifferent to strides, read a copy in that order of axes."""
+    """Make the output, and readers that do not depend on strides, read a copy in an order of
+    axes."""
     readers = [
         n for n in node.users if n.op == "output" or n.target in _PENDING or _pointwise(n.target)
     ]
@@ -90,17 +90,17 @@ def _restride(gm: GraphModule, node: Node, order: Sequence[int]) -> None:
 
 
 def _copied(gm: GraphModule, node: Node, order: Sequence[int]) -> Node:
-    """Return a dense copy of a value, whose axes lie in that order."""
-    turned = insert_after(gm, node, aten.permute.default, node, order)
+    """Return a dense copy of a value, in an order of axes."""
+    permuted = insert_after(gm, node, aten.permute.default, node, order)
     dense = torch.contiguous_format
-    copy = insert_after(gm, turned, aten.clone.default, turned, memory_format=dense)
+    copy = insert_after(gm, permuted, aten.clone.default, permuted, memory_format=dense)
     back = [order.index(axis) for axis in range(len(order))]
     return insert_after(gm, copy, aten.permute.default, copy, back)
 
 
 def _restride_owner(gm: GraphModule, node: Node, owner: Node, strides: Strides) -> bool:
-    """Let the output read a view of a copy of what makes its memory, if it has the strides then;
-    return whether it has."""
+    """Make the output read a view of a copy of its owner, if that gives the view these strides;
+    return whether it does."""
     chain: list[Node] = []
     view = node
     while view is not owner:
@@ -110,18 +110,18 @@ def _restride_owner(gm: GraphModule, node: Node, owner: Node, strides: Strides) 
     if order is None:
         return False
     readers = [n for n in node.users if n.op == "output" or n.target in _PENDING]
-    made = _copied(gm, owner, order)
+    result = _copied(gm, owner, order)
     for view in chain:
         target: Any = view.target
-        made = insert_after(gm, view, target, made, *view.args[1:], **view.kwargs)
+        result = insert_after(gm, view, target, result, *view.args[1:], **view.kwargs)
     for reader in readers:
-        reader.replace_input_with(node, made)
+        reader.replace_input_with(node, result)
     return True
 
 
 def _order_of_owner(chain: Sequence[Node], val: Any, strides: Strides) -> tuple[int, ...] | None:
-    """Return in which order of its axes a dense tensor has views with these strides, going by the
-    hints of sizes; None where there is none, or there are many to try."""
+    """Return the order of axes in which a dense tensor has a view with these strides, according to
+    the hints of its sizes; None if there is none, or too many axes to try."""
     if not isinstance(val, torch.Tensor) or val.layout is not torch.strided or val.dim() > _AXES:
         return None
     shape = [n for n in map(_hint, val.shape) if n is not None]
@@ -129,15 +129,15 @@ def _order_of_owner(chain: Sequence[Node], val: Any, strides: Strides) -> tuple[
     if len(shape) < val.dim() or None in want or 0 in shape:
         return None
     for order in permutations(range(val.dim())):
-        turned = torch.empty([shape[d] for d in order], dtype=val.dtype, device="meta")
-        laid = turned.permute([order.index(d) for d in range(val.dim())])
+        permuted = torch.empty([shape[d] for d in order], dtype=val.dtype, device="meta")
+        candidate = permuted.permute([order.index(d) for d in range(val.dim())])
         try:
-            seen = _viewed(chain, laid)
-        except RuntimeError:  # this order has no such view
+            view = _viewed(chain, candidate)
+        except RuntimeError:  # the view is impossible in this order
             continue
         if all(
-            size == 1 or mine == theirs
-            for size, mine, theirs in zip(seen.shape, seen.stride(), want, strict=True)
+            size == 1 or stride == eager_stride
+            for size, stride, eager_stride in zip(view.shape, view.stride(), want, strict=True)
         ):
             return order
     return None
@@ -150,8 +150,8 @@ def _viewed(chain: Sequence[Node], value: Any) -> torch.Tensor:
     return value  # type: ignore[no-any-return]
 
 
-def _number(given: Any) -> Any:
-    value = given.meta["val"] if isinstance(given, Node) else given
+def _number(argument: Any) -> Any:
+    value = argument.meta["val"] if isinstance(argument, Node) else argument
     return _hint(value) if isinstance(value, torch.SymInt) else value
 
 
@@ -160,8 +160,8 @@ def _pointwise(target: Any) -> bool:
 
 
 def _order(val: Any, strides: Strides) -> list[int] | None:
-    """Return the axes, outermost first, if a dense copy in that order gets the strides, and no
-    copy is laid out otherwise."""
+    """Return the axes, outermost first, if a dense copy in that order has the strides; None if it
+    does not, or if no copy is needed."""
     if not isinstance(val, torch.Tensor) or val.layout is not torch.strided:
         return None
     if len(strides) != val.dim() or val.is_conj() or val.is_neg():
@@ -173,7 +173,7 @@ def _order(val: Any, strides: Strides) -> list[int] | None:
     hints = [_hint(n) for n in strides]
     if None in hints:
         return None
-    # Of two axes with one stride the inner one has a single element.
+    # Of two axes with equal strides, the inner one has a single element.
     inner_first = sorted(range(len(want)), key=lambda d: (hints[d], shape[d] != 1, -d))
     step: Any = 1
     for axis in inner_first:
@@ -184,13 +184,13 @@ def _order(val: Any, strides: Strides) -> list[int] | None:
 
 
 def _differ(val: Any, strides: Strides) -> bool:
-    """Whether a tensor has elements, and axes with other strides than these."""
+    """Return whether a tensor has elements, and axes with other strides than these."""
     if not isinstance(val, torch.Tensor) or len(strides) != val.dim():
         return False
     sizes = [_expr(n) for n in val.shape]
     return 0 not in sizes and any(
-        size != 1 and _not_empty(_expr(mine)) != _not_empty(_expr(theirs))
-        for size, mine, theirs in zip(sizes, val.stride(), strides, strict=True)
+        size != 1 and _not_empty(_expr(stride)) != _not_empty(_expr(eager_stride))
+        for size, stride, eager_stride in zip(sizes, val.stride(), strides, strict=True)
     )
 
 
@@ -199,7 +199,8 @@ def _expr(value: Any) -> Any:
 
 
 def _not_empty(step: Any) -> Any:
-    """Return a stride as it is where no size is 0: torch's are products of `Max(1, size)`."""
+    """Return a stride under the assumption that no size is 0: torch's are products of `Max(1,
+    size)`."""
     if isinstance(step, int):
         return step
     larger: Any = Max

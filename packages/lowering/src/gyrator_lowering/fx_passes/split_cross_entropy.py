@@ -1,8 +1,8 @@
-"""`split-cross-entropy`: log softmax, the loss on it, and their gradients, as smaller ops.
+"""`split-cross-entropy`: decomposes log softmax, the loss on it, and their gradients.
 
-As whole ops they pass log probabilities of all classes from the forward to the backward pass. As
-pointwise ops on the maximum and the sum of each row those need not be written: a loss reads one
-point of a row, and a gradient computes them again from what log softmax was given.
+As single ops, they save the log probabilities of all classes for the backward pass. As pointwise
+ops on the maximum and the sum of each row, these are never written: a loss reads one element of a
+row, and the gradient recomputes them from the input of log softmax.
 """
 
 import operator
@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from gyrator_lowering.fx_passes.insert import (
     Insert,
-    computing,
+    compute_dtype,
     converted,
     insert,
     other_view,
@@ -26,22 +26,22 @@ from gyrator_lowering.fx_passes.insert import (
 from gyrator_lowering.rules.loss import MEAN, NONE
 
 aten = torch.ops.aten
-_CASTS = (torch.ops.prims.convert_element_type.default, aten._to_copy.default)
+CASTS = (torch.ops.prims.convert_element_type.default, aten._to_copy.default)
 _SINGLE = "gyrator_single"
-"""In a node's `meta`: each row has one number at most that is not 0, and is where its `slope` is
-selected."""
+"""In a node's `meta`: each row has at most one nonzero element, selected from the row's `slope`."""
 
 
 @frozen
 class SplitCrossEntropy:
-    """Take log softmax, and what is computed from it, apart."""
+    """Decompose log softmax and the losses and gradients computed from it."""
 
     name: ClassVar[str] = "split-cross-entropy"
     least: int = 1 << 16
-    """Elements of log probabilities below which they are written as they are: in fewer kernels."""
+    """The minimum number of elements of log probabilities: smaller ones are computed in fewer
+    kernels."""
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
+        """Apply the pass in place; return whether the graph changed."""
         changed = False
         for node in list(gm.graph.nodes):
             if node.target is aten._log_softmax.default:
@@ -56,11 +56,11 @@ def _split(gm: GraphModule, node: Any, least: int) -> bool:
     if fake.dim() == 0 or (isinstance(elements, int) and elements < least):
         return False
     call = partial(insert, gm, node)
-    dtype = computing(fake.dtype)
-    again = other_view(call, x)
-    found = call(_statistics(), converted(call, x, dtype), dim)
-    top, total = (call(operator.getitem, found, k) for k in range(2))
-    value = call(aten.sub.Tensor, converted(call, again, dtype), top)
+    dtype = compute_dtype(fake.dtype)
+    alias = other_view(call, x)
+    row_statistics = call(statistics(), converted(call, x, dtype), dim)
+    top, total = (call(operator.getitem, row_statistics, k) for k in range(2))
+    value = call(aten.sub.Tensor, converted(call, alias, dtype), top)
     value = call(aten.sub.Tensor, value, call(aten.log.default, total))
     value = converted(call, value, fake.dtype)
     if value.meta["val"].stride() != fake.stride():
@@ -75,21 +75,21 @@ def _split(gm: GraphModule, node: Any, least: int) -> bool:
 
 
 def _readers(node: Node) -> list[Node]:
-    """Return what reads a node, perhaps in another type, in the order of the graph."""
-    found: dict[Node, None] = {}
+    """Return the readers of a node, looking through casts, in graph order."""
+    readers: dict[Node, None] = {}
     left = [node]
     while left:
         for user in left.pop().users:
-            if user.target in _CASTS:
+            if user.target in CASTS:
                 left.append(user)
             else:
-                found[user] = None
-    return [n for n in node.graph.nodes if n in found]
+                readers[user] = None
+    return [n for n in node.graph.nodes if n in readers]
 
 
-def _statistics() -> Any:
-    """Return the op that gives the maximum of each row, and the sum of `exp(x - maximum)`."""
-    import torch._functorch.partitioners  # noqa: PLC0415  defines it, and comes next
+def statistics() -> Any:
+    """Return the op that computes the maximum of each row, and the sum of `exp(x - maximum)`."""
+    import torch._functorch.partitioners  # noqa: PLC0415  defines the op
 
     return torch.ops.prims.prepare_softmax_online.default
 
@@ -97,7 +97,7 @@ def _statistics() -> Any:
 def _log_softmax_backward(gm: GraphModule, node: Any) -> None:
     grad, result, dim, dtype = node.args
     call = partial(insert, gm, node)
-    wide = computing(result.meta["val"].dtype)
+    wide = compute_dtype(result.meta["val"].dtype)
     total = _total(call, grad, dim, wide)
     grad = converted(call, grad, wide)
     share = call(aten.exp.default, converted(call, result, wide))
@@ -106,11 +106,12 @@ def _log_softmax_backward(gm: GraphModule, node: Any) -> None:
 
 
 def _total(call: Insert, grad: Node, dim: int, wide: torch.dtype) -> Node:
-    """Return the sum of each row of a gradient; a loss gives rows of one number and zeros."""
-    rounded = grad.target in _CASTS
-    one = grad.args[0] if rounded else grad
-    if isinstance(one, Node) and one.meta.get(_SINGLE) and dim in (1, -1):
-        slope: Any = one.args[1]
+    """Return the sum of each row of a gradient. That of a loss has one nonzero element in each
+    row."""
+    rounded = grad.target in CASTS
+    unrounded = grad.args[0] if rounded else grad
+    if isinstance(unrounded, Node) and unrounded.meta.get(_SINGLE) and dim in (1, -1):
+        slope: Any = unrounded.args[1]
         if rounded:
             slope = converted(call, slope, grad.meta["val"].dtype)
         return converted(call, slope, wide)
@@ -129,14 +130,14 @@ def _loss(gm: GraphModule, node: Any) -> None:
     if not _by_rows(rows, reduction):
         return
     call = partial(insert, gm, node)
-    wide = computing(fake.dtype)
+    wide = compute_dtype(fake.dtype)
 
     def total(value: Node) -> Node:
         value = call(aten.where.ScalarOther, counted, converted(call, value, wide), 0)
         return call(aten.sum.dim_IntList, value, [0])
 
     counted, at = _counted(call, target, ignored)
-    # It checks the classes as the whole op does.
+    # This op checks the classes, as the original does.
     picked = call(aten.nll_loss_forward.default, rows, target, None, NONE, ignored)
     terms = converted(call, call(operator.getitem, picked, 0), wide)
     shares = counted
@@ -158,7 +159,7 @@ def _loss_backward(gm: GraphModule, node: Any) -> None:
         return
     call = partial(insert, gm, node)
     fake = node.meta["val"]
-    wide = computing(fake.dtype)
+    wide = compute_dtype(fake.dtype)
     counted, at = _counted(call, target, ignored)
     slope = call(aten.neg.default, converted(call, grad, wide))
     if reduction == MEAN:
@@ -169,9 +170,9 @@ def _loss_backward(gm: GraphModule, node: Any) -> None:
     slope = call(aten.unsqueeze.default, call(aten.where.ScalarOther, counted, slope, 0), 1)
     classes = call(aten.arange.default, sizes(call, rows)[1], device=fake.device)
     hit = call(aten.eq.Tensor, call(aten.unsqueeze.default, at, 1), classes)
-    found = call(aten.where.ScalarOther, hit, slope, 0)
-    found.meta[_SINGLE] = True
-    replace(gm, node, converted(call, found, fake.dtype))
+    gradient = call(aten.where.ScalarOther, hit, slope, 0)
+    gradient.meta[_SINGLE] = True
+    replace(gm, node, converted(call, gradient, fake.dtype))
 
 
 def _by_rows(rows: Node, reduction: int) -> bool:

@@ -1,7 +1,7 @@
-"""`split-norms`: results of norms become pointwise ops on their statistics.
+"""`split-norms`: the results of norms become pointwise ops on their statistics.
 
-A partitioner computes pointwise ops again in the backward pass where that is cheaper than to save
-their results; a norm as one op it can only save. Its gradient needs the input and the statistics
+A partitioner recomputes pointwise ops in the backward pass if that is cheaper than saving their
+results, but can only save the result of a norm op. Its gradient needs the input and the statistics
 anyway, so that nothing else has to be saved.
 """
 
@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from gyrator_lowering.fx_passes.insert import (
     Insert,
-    computing,
+    compute_dtype,
     converted,
     insert,
     other_view,
@@ -34,76 +34,76 @@ _SAME = frozenset(
      aten.transpose.int, aten.expand.default, aten._to_copy.default,
      torch.ops.prims.convert_element_type.default}
 )  # fmt: skip
-"""Ops whose result is their argument in another shape or type."""
+"""Ops that return their argument in another shape or dtype."""
 
 _View = Callable[[Insert, Node], Node]
 
 
 @frozen
 class _Norm:
-    """A call of a norm: its input, its parameters, and the shapes in which they broadcast."""
+    """A call of a norm: its input, its parameters, and the views in which these broadcast."""
 
     x: Node
     weight: Node | None
     bias: Node | None
     statistic: _View
     parameter: _View
-    whole: _View
-    """Of the input: another view of its memory, see `other_view`."""
+    source: _View
+    """The view of the input: another view of its memory, see `other_view`."""
     centred: bool = True
-    """The statistics are mean and 1/sqrt(variance + eps); else the latter alone."""
+    """The statistics are mean and 1/sqrt(variance + eps); otherwise only the latter."""
 
 
 @frozen
 class SplitNorms:
-    """Take norms apart whose results pointwise gradients read.
+    """Decompose norms whose results are read by pointwise gradients.
 
-    Those whose statistics are rounded to less than the type of the computation stay as they are,
-    and those whose results products read, too: such results are saved anyway.
+    Norms whose statistics are rounded below the compute dtype are kept, and so are norms whose
+    results are read by products: these results are saved anyway.
     """
 
     name: ClassVar[str] = "split-norms"
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
-        found = [n for n in gm.graph.nodes if n.target in _NORMS]
-        backward = _backward(gm) if found else set()
+        """Apply the pass in place; return whether the graph changed."""
+        norms = [n for n in gm.graph.nodes if n.target in _NORMS]
+        backward = _backward(gm) if norms else set()
         changed = False
-        for node in found:
+        for node in norms:
             norm = _NORMS[node.target](*node.args)
             results = [n for n in node.users if n.args[1] == 0]
-            if norm is not None and len(results) == 1 and _pays(results[0], backward):
+            if norm is not None and len(results) == 1 and _is_profitable(results[0], backward):
                 changed |= _split(gm, node, results[0], norm)
         return changed
 
 
 def _backward(gm: GraphModule) -> set[Node]:
-    """Return what depends on gradients that are given."""
-    found: set[Node] = set()
+    """Return the nodes that depend on gradients of results."""
+    backward: set[Node] = set()
     for node in gm.graph.nodes:
-        given = node.op == "placeholder" and node.name.startswith("tangents")
-        if given or not found.isdisjoint(node.all_input_nodes):
-            found.add(node)
-    return found
+        is_tangent = node.op == "placeholder" and node.name.startswith("tangents")
+        if is_tangent or not backward.isdisjoint(node.all_input_nodes):
+            backward.add(node)
+    return backward
 
 
-def _pays(result: Node, backward: set[Node]) -> bool:
-    """Whether a pointwise gradient reads a result, and no product."""
-    seen, left = False, [result]
+def _is_profitable(result: Node, backward: set[Node]) -> bool:
+    """Return whether a pointwise gradient reads a result, and no product does."""
+    is_read_backward, left = False, [result]
     while left:
         for reader in left.pop().users:
             if reader.target in _PRODUCTS:
                 return False
-            seen |= reader in backward
+            is_read_backward |= reader in backward
             if reader.target in _SAME:
                 left.append(reader)
-    return seen
+    return is_read_backward
 
 
 def _split(gm: GraphModule, node: Node, result: Node, norm: _Norm) -> bool:
     fake = node.meta["val"][0]
     statistics = node.meta["val"][1 : 3 if norm.centred else 2]
-    dtype = computing(fake.dtype)
+    dtype = compute_dtype(fake.dtype)
     rounded = any(s.dtype != dtype for s in statistics)
     if rounded or any(s == 0 for s in fake.shape if isinstance(s, int)):
         return False
@@ -112,9 +112,9 @@ def _split(gm: GraphModule, node: Node, result: Node, norm: _Norm) -> bool:
     def wide(value: Node) -> Node:
         return converted(call, value, dtype)
 
-    value = wide(norm.whole(partial(insert, gm, node), norm.x))
-    found = [_result(gm, node, result, k + 1) for k in range(len(statistics))]
-    at = [norm.statistic(call, s) for s in found]
+    value = wide(norm.source(partial(insert, gm, node), norm.x))
+    row_statistics = [_result(gm, node, result, k + 1) for k in range(len(statistics))]
+    at = [norm.statistic(call, s) for s in row_statistics]
     if norm.centred:
         value = call(aten.sub.Tensor, value, at[0])
     value = call(aten.mul.Tensor, value, at[-1])
@@ -131,7 +131,7 @@ def _split(gm: GraphModule, node: Node, result: Node, norm: _Norm) -> bool:
 
 
 def _result(gm: GraphModule, node: Node, before: Node, number: int) -> Node:
-    """Return one of a call's results, at a place before `before`."""
+    """Return a result of a call, moved before `before`."""
     for user in node.users:
         if user.args[1] == number:
             before.prepend(user)
@@ -139,7 +139,7 @@ def _result(gm: GraphModule, node: Node, before: Node, number: int) -> Node:
     return insert(gm, before, operator.getitem, node, number)
 
 
-def _as_it_is(_: Insert, value: Node) -> Node:
+def _identity(_: Insert, value: Node) -> Node:
     return value
 
 
@@ -149,21 +149,21 @@ def _by_channel(dims: int, call: Insert, value: Node) -> Node:
 
 
 def _layer(x: Node, _shape: Any, weight: Node | None, bias: Node | None, *_: Any) -> _Norm:
-    return _Norm(x, weight, bias, _as_it_is, _as_it_is, other_view)
+    return _Norm(x, weight, bias, _identity, _identity, other_view)
 
 
 def _rms(x: Node, _shape: Any, weight: Node | None, *_: Any) -> _Norm:
-    return _Norm(x, weight, None, _as_it_is, _as_it_is, other_view, centred=False)
+    return _Norm(x, weight, None, _identity, _identity, other_view, centred=False)
 
 
 def _group(
     x: Node, weight: Node | None, bias: Node | None, _n: Any, _c: Any, _hw: Any, groups: int,
     *_: Any,
 ) -> _Norm:  # fmt: skip
-    """Channels are taken apart into groups and channels of a group."""
+    """Channels are split into groups and the channels of each."""
     ones = [1] * (x.meta["val"].dim() - 2)
 
-    def whole(call: Insert, value: Node) -> Node:
+    def source(call: Insert, value: Node) -> Node:
         batch, _, *space = sizes(call, value)
         return call(aten.view.default, value, [batch, groups, -1, *space])
 
@@ -173,11 +173,12 @@ def _group(
     def parameter(call: Insert, value: Node) -> Node:
         return call(aten.view.default, value, [groups, -1, *ones])
 
-    return _Norm(x, weight, bias, statistic, parameter, whole)
+    return _Norm(x, weight, bias, statistic, parameter, source)
 
 
 def _batch(training: int | None = None) -> Callable[..., _Norm | None]:
-    """Return what reads batch norms whose argument of this number says whether they train."""
+    """Return a reader of batch norms; argument number `training`, if any, says whether they
+    train."""
 
     def read(x: Node, weight: Node | None, bias: Node | None, *others: Any) -> _Norm | None:
         if training is not None and not others[training - 3]:

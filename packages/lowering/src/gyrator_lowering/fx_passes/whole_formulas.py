@@ -1,7 +1,7 @@
-"""`whole-formulas`: what Dynamo makes of `addcdiv` and `addcmul` becomes these ops again.
+"""`whole-formulas`: restores `addcdiv` and `addcmul`, which Dynamo decomposes.
 
-Given a factor, Dynamo writes a quotient or product, its product with the factor, and a sum in their
-place, which round elsewhere than eager's ops.
+For a call with a factor, Dynamo emits a quotient or product, its product with the factor, and a
+sum, which round differently from eager's ops.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ _WHOLE: Mapping[Any, Any] = MappingProxyType(
 
 @frozen
 class WholeFormulas:
-    """Put the ops in the place of their parts."""
+    """Replace the parts by the original ops."""
 
     name: ClassVar[str] = "whole-formulas"
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
+        """Apply the pass in place; return whether the graph changed."""
         changed = False
         for node in list(gm.graph.nodes):
             x, pair, factor = _parts(node)
@@ -45,7 +45,7 @@ class WholeFormulas:
 
 def _parts(node: Node) -> tuple[Any, Any, Any]:
     """Return the term, the quotient or product of two tensors, and its factor."""
-    if str(node.target) == "prims.fma.default":  # nobody else writes it
+    if str(node.target) == "prims.fma.default":  # emitted for nothing else
         pair, factor, x = node.args
         return x, pair, factor
     if node.target is aten.add.Tensor and not node.kwargs and _written(node):
@@ -57,7 +57,7 @@ def _parts(node: Node) -> tuple[Any, Any, Any]:
 
 
 def _written(node: Node) -> bool:
-    """Whether the user's line says `addcdiv`."""
+    """Return whether the user's source line contains `addcdiv`."""
     trace: str = node.meta.get("stack_trace", "")
     lines = [line for line in trace.splitlines() if line.strip(" ~^")]
     return bool(lines) and "addcdiv" in lines[-1]

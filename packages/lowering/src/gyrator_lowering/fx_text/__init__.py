@@ -1,4 +1,4 @@
-"""FX graphs as text: `show` writes what `parse` makes a graph on fake tensors of again.
+"""A text format of FX graphs: `show` prints a graph, `parse` reads it on fake tensors.
 
     fx.graph 1 @main
       fact s0 in [2, 4096]
@@ -8,8 +8,8 @@
       z = aten.sum.dim_IntList (y, [1]) {dtype=<dtype float64>}
       return z
 
-A tensor without strides is contiguous, one without an offset begins where its storage does. Where a
-node says no type, PyTorch computes it on fake tensors.
+A tensor without strides is contiguous, and one without an offset starts at its storage's first
+element. If a node has no type, PyTorch computes it on fake tensors.
 """
 
 from gyrator_lowering.fx_text.parse import parse

@@ -1,4 +1,4 @@
-"""Text to FX graphs on fake tensors: the reverse of `gyrator_lowering.fx_text.print`."""
+"""Parsing FX graphs on fake tensors: the inverse of `gyrator_lowering.fx_text.print`."""
 
 import math
 import operator
@@ -33,7 +33,7 @@ from gyrator_lowering.torch_bridge.random_ops import register_ops
 _MODULES: Mapping[str, ModuleType] = MappingProxyType(
     {"operator": operator, "math": math, "torch": torch}
 )
-"""Where the functions of sizes come from that nodes may call."""
+"""Modules of the functions on sizes that nodes may call."""
 _LOCATION = re.compile(r"(.*):(\d+) in (.*)")
 
 
@@ -41,16 +41,16 @@ def parse(text: str) -> GraphModule:
     """Read one graph, whose nodes carry fake tensors as `meta["val"]`.
 
     Raises:
-        ParseError: GY-PARSE-001 to GY-PARSE-003 as for the other levels, GY-LOWER-040 for a
-            function that this PyTorch does not have, GY-LOWER-041 for what text cannot say,
-            GY-LOWER-042 where a node says no type and PyTorch cannot compute it.
+        ParseError: GY-PARSE-001 to GY-PARSE-003 as for the other levels, GY-LOWER-043 for a
+            function that this PyTorch does not have, GY-LOWER-041 for an object that text cannot
+            express, GY-LOWER-042 if a node has no type and PyTorch cannot compute it.
     """
     root = sole(text, KIND)
     facts = [line for line in root.children if line.text.startswith("fact ")]
     for line in facts:
         fact = read_facts([line])
         if fact.divisors or fact.equalities or fact.assumed:
-            line.fail("expected a range or a hint, which is all that PyTorch knows of a size")
+            line.fail("expected a range or a hint, the only facts that PyTorch has about a size")
     sizes = Sizes(read_facts(facts))
     numbers = map(int, re.findall(r"\bu(\d+)\b", text))
     sizes.environment.unbacked_symint_counter = max(numbers, default=-1) + 1
@@ -60,15 +60,15 @@ def parse(text: str) -> GraphModule:
 
 @define
 class _Reader:
-    """Reads one graph; the graphs of a text share their symbols."""
+    """Reads one graph; all graphs of a text share their symbols."""
 
     sizes: Sizes
     mode: FakeTensorMode
     fx: Graph = field(factory=Graph)
     nodes: dict[str, Node] = field(factory=dict)
     regions: dict[str, GraphModule] = field(factory=dict)
-    held: dict[str, Any] = field(factory=dict)
-    """The tensors and graphs that nodes get, by their paths."""
+    attributes: dict[str, Any] = field(factory=dict)
+    """The tensors and graphs of `get_attr` nodes, by path."""
 
     def graph(self, head: Line, lines: list[Line]) -> GraphModule:
         name = read_header(head, KIND, VERSION)
@@ -84,7 +84,7 @@ class _Reader:
             (returns[0] if returns else head).fail("expected one `return`, as the last line")
         for line in body:
             self.line(line)
-        return GraphModule(self.held, self.fx, class_name=name)
+        return GraphModule(self.attributes, self.fx, class_name=name)
 
     def line(self, line: Line) -> None:
         word, _, rest = line.text.partition(" ")
@@ -111,7 +111,7 @@ class _Reader:
         value = self.type(s)
         s.expect("key")
         key = s.word()
-        self.held[key] = value
+        self.attributes[key] = value
         self.add(s, name, value, "get_attr", key)
 
     def region(self, s: Scanner) -> None:
@@ -120,7 +120,7 @@ class _Reader:
         key = s.word()
         if key not in self.regions:
             s.line.fail(f"expected the name of a graph below this one, got {key!r}")
-        self.held[key] = self.regions[key]
+        self.attributes[key] = self.regions[key]
         self.add(s, name, self.regions[key], "get_attr", key)
         del self.nodes[name].meta["val"]
 
@@ -153,9 +153,9 @@ class _Reader:
         escaped = s.take("%")
         word = s.word()
         if s.take("["):
-            place = s.integer()
+            index = s.integer()
             s.expect("]")
-            return operator.getitem, (self.argument(s.line, Ref(word)), place), {}
+            return operator.getitem, (self.argument(s.line, Ref(word)), index), {}
         target = None if escaped else self.function(s.line, word)
         args = tuple(self.argument(s.line, value) for value in VALUES.read(s))
         pairs = VALUES_BY_NAME.read(s) if s.looks("{") else ()
@@ -164,10 +164,10 @@ class _Reader:
     def origin(self, s: Scanner) -> str:
         if not s.take("from"):
             return ""
-        found = _LOCATION.fullmatch(s.string())
-        if found is None:
+        location = _LOCATION.fullmatch(s.string())
+        if location is None:
             s.line.fail("expected `file:line in function`")
-        return f'  File "{found[1]}", line {found[2]}, in {found[3]}\n    {s.string()}'
+        return f'  File "{location[1]}", line {location[2]}, in {location[3]}\n    {s.string()}'
 
     def add(
         self,
@@ -181,12 +181,12 @@ class _Reader:
     ) -> Node:
         node = self.fx.create_node(op, target, args, kwargs, name)
         if node.name != name:
-            s.line.fail(f"expected a name that no other node and nothing of Python's has: {name!r}")
+            s.line.fail(f"expected a name that is neither taken nor reserved by Python: {name!r}")
         self.nodes[name] = node
         node.meta["val"] = value
         try:
             bound = compute_unbacked_bindings(self.sizes.environment, value)
-        except PendingUnbackedSymbolNotFound:  # it is only a part of some size
+        except PendingUnbackedSymbolNotFound:  # the symbol is only part of a size
             bound = None
         self.sizes.environment.pending_fresh_unbacked_symbols.clear()
         if bound:
@@ -196,19 +196,19 @@ class _Reader:
     def computed(
         self, line: Line, target: Callable[..., Any], args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        """Return what PyTorch makes of fake tensors."""
+        """Return the result of a call on fake tensors."""
 
-        def given(node: Node) -> Any:
-            return node.meta["val"] if "val" in node.meta else self.held[str(node.target)]
+        def value_of(node: Node) -> Any:
+            return node.meta["val"] if "val" in node.meta else self.attributes[str(node.target)]
 
-        args, kwargs = map_arg((args, kwargs), given)
+        args, kwargs = map_arg((args, kwargs), value_of)
         try:
             with self.mode:
                 return target(*args, **kwargs)
         except Exception as error:
-            said = f"PyTorch does not compute this: {type(error).__name__}: {error}"
+            message = f"PyTorch cannot compute this: {type(error).__name__}: {error}"
             line.fail(
-                said.partition("\n")[0],
+                message.partition("\n")[0],
                 code="GY-LOWER-042",
                 help="correct the arguments, or write the type of the result before the `=`",
             )
@@ -229,7 +229,7 @@ class _Reader:
         if s.take("["):
             return self.types(s, "]")
         if s.looks("<"):
-            self.wordless(s.line, VALUE.read(s))
+            self.inexpressible(s.line, VALUE.read(s))
         dtype, shape = TO_TORCH[s.dtype()], EXPRS.read(s)
         strides = EXPRS.read(s) if s.take("strides") else contiguous_strides(shape)
         s.expect("on")
@@ -242,22 +242,22 @@ class _Reader:
                 if isinstance(offset, int) and offset == 0:
                     return torch.empty_strided(sizes, steps, dtype=dtype, device=device)
                 span = sum([(n - 1) * k for n, k in zip(sizes, steps, strict=True)], start=1)
-                whole = torch.empty((span + offset,), dtype=dtype, device=device)
-                return whole.as_strided(sizes, steps, offset)
+                storage = torch.empty((span + offset,), dtype=dtype, device=device)
+                return storage.as_strided(sizes, steps, offset)
         except (RuntimeError, ValueError) as error:
             s.line.fail(str(error).partition("\n")[0], code="GY-PARSE-003")
 
     def types(self, s: Scanner, closing: str) -> list[Any]:
-        found: list[Any] = []
+        types: list[Any] = []
         while not s.take(closing):
-            if found:
+            if types:
                 s.expect(",")
-            found.append(self.type(s))
-        return found
+            types.append(self.type(s))
+        return types
 
-    def size(self, line: Line, given: Expr) -> Any:
+    def size(self, line: Line, expression: Expr) -> Any:
         try:
-            return self.sizes.value(given)
+            return self.sizes.value(expression)
         except ValueError as error:
             line.fail(str(error), code="GY-PARSE-003")
 
@@ -274,34 +274,34 @@ class _Reader:
             case TypeArg("op", name):
                 return self.function(line, name)
             case TypeArg():
-                found = from_type_arg(value)
-                return self.wordless(line, value) if found is None else found
+                torch_value = from_type_arg(value)
+                return self.inexpressible(line, value) if torch_value is None else torch_value
         line.fail("expected the name of a node that computes this size")
 
-    def wordless(self, line: Line, value: Any) -> Any:
+    def inexpressible(self, line: Line, value: Any) -> Any:
         line.fail(
-            f"text cannot say what this {value.value} is",
+            f"this {value.value} cannot be expressed in text",
             code="GY-LOWER-041",
-            help="only the process that made the graph can lower it",
+            help="only the process that created the graph can lower it",
         )
 
     def function(self, line: Line, word: str) -> Any:
-        where, _, name = word.rpartition(".")
-        found: Any = None
-        if where in _MODULES:
-            if where != "torch" or name.lstrip("_").startswith("sym_"):
-                found = getattr(_MODULES[where], name, None)
-        elif where == "higher_order":
-            found = getattr(torch.ops.higher_order, name, None)
-        elif where.count(".") == 1:
-            namespace, _, packet = where.partition(".")
-            if namespace == "gyrator":
+        module_name, _, name = word.rpartition(".")
+        function: Any = None
+        if module_name in _MODULES:
+            if module_name != "torch" or name.lstrip("_").startswith("sym_"):
+                function = getattr(_MODULES[module_name], name, None)
+        elif module_name == "higher_order":
+            function = getattr(torch.ops.higher_order, name, None)
+        elif module_name.count(".") == 1:
+            library, _, packet = module_name.partition(".")
+            if library == "gyrator":
                 register_ops()
-            found = getattr(getattr(getattr(torch.ops, namespace), packet, None), name, None)
-        if found is None:
+            function = getattr(getattr(getattr(torch.ops, library), packet, None), name, None)
+        if function is None:
             line.fail(
                 f"this PyTorch has no function {word!r}",
-                code="GY-LOWER-040",
+                code="GY-LOWER-043",
                 help="import the library that registers it; an op is `namespace.name.overload`",
             )
-        return found
+        return function

@@ -1,4 +1,5 @@
-"""FX graphs to text. Every graph can be written; `parse` refuses what only this process knows."""
+"""Printing FX graphs. Every graph can be printed; `parse` refuses objects that text cannot
+express."""
 
 import operator
 from typing import Any
@@ -24,7 +25,7 @@ from gyrator_lowering.torch_bridge.symbols import Symbols
 VERSION = 1
 KIND = "fx.graph"
 OPAQUE = "python"
-"""Kind of an argument that text cannot say."""
+"""The kind of an argument that text cannot express."""
 
 
 def show(gm: GraphModule) -> str:
@@ -35,8 +36,8 @@ def show(gm: GraphModule) -> str:
     return "\n".join([head, *facts, *lines]) + "\n"
 
 
-class _Wordless(Exception):
-    """A type that text cannot say."""
+class _Inexpressible(Exception):
+    """A type that text cannot express."""
 
 
 @define
@@ -63,17 +64,17 @@ class _Printer:
                 return f"in {name}: {self.input(node.meta.get('val'))}"
             case "get_attr":
                 key = show_word(str(node.target))
-                held = attribute(gm, str(node.target))
-                if isinstance(held, GraphModule):
+                value = attribute(gm, str(node.target))
+                if isinstance(value, GraphModule):
                     return f"graph {name} key {key}"
-                return f"constant {name}: {self.input(held)} key {key}"
+                return f"constant {name}: {self.input(value)} key {key}"
             case "output":
-                (given,) = node.args
-                results = given if isinstance(given, (list, tuple)) else (given,)
+                (returned,) = node.args
+                results = returned if isinstance(returned, (list, tuple)) else (returned,)
                 return f"return {RETURNED.show(map(value_of, results), self.writer)}".rstrip()
         try:
             head = f"{name}: {self.type(node.meta['val'])}"
-        except (KeyError, _Wordless, GyratorError):
+        except (KeyError, _Inexpressible, GyratorError):
             head = name
         return f"{head} = {self.call(node)}{self.origin(node)}"
 
@@ -87,15 +88,15 @@ class _Printer:
         return f"{text} {VALUES_BY_NAME.show(named, self.writer)}"
 
     def origin(self, node: Node) -> str:
-        found = self.locate.origin(node)
-        line = f" from {show_string(found.location)} {show_string(found.code)}"
-        module = f" of {show_string(found.module)}"
-        return line * bool(found.location) + module * bool(found.module)
+        origin = self.locate.origin(node)
+        line = f" from {show_string(origin.location)} {show_string(origin.code)}"
+        module = f" of {show_string(origin.module)}"
+        return line * bool(origin.location) + module * bool(origin.module)
 
     def input(self, value: Any) -> str:
         try:
             return self.type(value)
-        except (_Wordless, GyratorError):
+        except (_Inexpressible, GyratorError):
             return VALUE.show(TypeArg(OPAQUE, type(value).__name__), self.writer)
 
     def type(self, value: Any) -> str:
@@ -105,18 +106,18 @@ class _Printer:
             case torch.Tensor():
                 return self.tensor(value)
             case bool():
-                raise _Wordless
+                raise _Inexpressible
             case int() | torch.SymInt():
                 return f"size {self.writer.expr(self.symbols.size(value))}"
             case list():
                 return f"[{', '.join(map(self.type, value))}]"
             case tuple():
                 return f"({', '.join(map(self.type, value))})"
-        raise _Wordless
+        raise _Inexpressible
 
     def tensor(self, value: torch.Tensor) -> str:
         if value.dtype not in FROM_TORCH or value.layout is not torch.strided:
-            raise _Wordless
+            raise _Inexpressible
         shape, strides = self.symbols.sizes(value.shape), self.symbols.sizes(value.stride())
         text = f"{FROM_TORCH[value.dtype]}{self.writer.exprs(shape)}"
         if strides != contiguous_strides(shape):
@@ -127,11 +128,11 @@ class _Printer:
 
 
 def attribute(gm: GraphModule, key: str) -> Any:
-    """Return what a path of attributes leads to."""
-    found: Any = gm
+    """Return the attribute at a dotted path."""
+    result: Any = gm
     for part in key.split("."):
-        found = getattr(found, part)
-    return found
+        result = getattr(result, part)
+    return result
 
 
 def name_of(node: Node) -> str:
@@ -146,7 +147,7 @@ def name_of(node: Node) -> str:
 
 
 def value_of(argument: Any) -> Any:
-    """Return an argument of a node as text has it."""
+    """Return an argument of a node as a value of the text format."""
     if isinstance(argument, Node):
         return Ref(argument.name)
     if argument is None or isinstance(argument, (bool, int, float, complex, str)):

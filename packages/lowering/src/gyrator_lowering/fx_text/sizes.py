@@ -1,4 +1,4 @@
-"""The sizes in a text as symbolic integers of PyTorch's."""
+"""The sizes of a text as PyTorch's symbolic integers."""
 
 from typing import Any
 
@@ -24,31 +24,31 @@ from gyrator_ir.expr import (
 )
 from gyrator_lowering.torch_bridge.symbols import hints_of
 
-_USUAL = 8
-"""The example value of a size whose facts give none."""
+_DEFAULT_HINT = 8
+"""The example value of a size without a hint."""
 
 
 @define
 class Sizes:
-    """Makes symbolic integers of expressions, and a `ShapeEnv` that knows their facts."""
+    """Creates symbolic integers for expressions, in a `ShapeEnv` with the text's facts."""
 
     facts: ShapeFacts
     environment: Any = field(factory=ShapeEnv)
     _symbols: dict[Sym, Any] = field(factory=dict)
 
-    def value(self, given: Expr) -> Any:
+    def value(self, expression: Expr) -> Any:
         """Return an expression as an `int` or a `torch.SymInt`.
 
         Raises:
-            ValueError: for what PyTorch's sizes cannot be.
+            ValueError: for an expression that cannot be a PyTorch size.
         """
-        match given:
+        match expression:
             case Const(value=value):
                 return value
             case Sym():
-                if given not in self._symbols:
-                    self._symbols[given] = self._symbol(given)
-                return self._symbols[given]
+                if expression not in self._symbols:
+                    self._symbols[expression] = self._symbol(expression)
+                return self._symbols[expression]
             case Add(terms=terms, const=const):
                 return sum([c * self.value(t) for t, c in terms], start=const)
             case Mul(factors=factors):
@@ -62,12 +62,12 @@ class Sizes:
             case Mod(a=a, b=b):
                 return self.value(a) % self.value(b)
             case Min(args=args) | Max(args=args):
-                least: Any = torch.sym_min if isinstance(given, Min) else torch.sym_max
+                least: Any = torch.sym_min if isinstance(expression, Min) else torch.sym_max
                 first, *rest = map(self.value, args)
                 for other in rest:
                     first = least(first, other)
                 return first
-        raise ValueError(f"a size of PyTorch's cannot be {given!r}")
+        raise ValueError(f"{expression!r} cannot be a PyTorch size")
 
     def _symbol(self, symbol: Sym) -> Any:
         if symbol.kind not in (SymKind.SIZE, SymKind.UNBACKED):
@@ -75,15 +75,21 @@ class Sizes:
         backed = symbol.kind is SymKind.SIZE
         low, high = self.facts.bounds(symbol)
         kind = {"positive": True} if backed else {}
-        made: Any = sympy.Symbol(symbol.name, integer=True, **kind)  # type: ignore[no-untyped-call]
+        sympy_symbol: Any = sympy.Symbol(symbol.name, integer=True, **kind)  # type: ignore[no-untyped-call]
         least = (2 if backed else -int_oo) if low is None else low
         environment = self.environment
-        environment.var_to_range[made] = ValueRanges(least, int_oo if high is None else high)
+        environment.var_to_range[sympy_symbol] = ValueRanges(
+            least, int_oo if high is None else high
+        )
         if not backed:
-            environment.pending_fresh_unbacked_symbols.append(made)
-            return environment.create_symintnode(made, hint=None)
+            environment.pending_fresh_unbacked_symbols.append(sympy_symbol)
+            return environment.create_symintnode(sympy_symbol, hint=None)
         hint = self.facts.hint(symbol)
         if hint is None:
-            hint = max(_USUAL, low or 0) if high is None else min(max(_USUAL, low or 0), high)
-        hints_of(environment)[made] = sympy.Integer(hint)
-        return environment.create_symintnode(made, hint=hint)
+            hint = (
+                max(_DEFAULT_HINT, low or 0)
+                if high is None
+                else min(max(_DEFAULT_HINT, low or 0), high)
+            )
+        hints_of(environment)[sympy_symbol] = sympy.Integer(hint)
+        return environment.create_symintnode(sympy_symbol, hint=hint)

@@ -1,1 +1,1 @@
-"""Lowering rules, one family a file; each has `register(table)`."""
+"""Lowering rules, one family in each file, with a function `register(table)`."""

@@ -1,4 +1,4 @@
-"""Activations, elementwise losses and dropout masks, and their gradients: each rounded once."""
+"""Activations, elementwise losses and dropout masks, and their gradients, each rounded once."""
 
 import math
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ ROOT_HALF = math.sqrt(0.5)
 ROOT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 CUBIC = 0.044715
 SIXTH = 0.1666666716337204
-"""A sixth as `f32` has it: eager's constant of hardsigmoid's gradient for all types."""
+"""One sixth in `f32`: eager's constant in the gradient of hardsigmoid, for all dtypes."""
 
 
 def relu(ops: Tracer, x: Value) -> Value:
-    """Return 0 below 0, else x: a negative zero and a NaN stay."""
+    """Return x, or 0 if x is below 0; negative zeros and NaN are kept."""
     if x.dtype is DType.BOOL:
         return x
     return ops.where(ops.lt(x, 0), ops.const(0, x.dtype), x)
@@ -158,14 +158,14 @@ def leaky_relu_backward(
 
 
 def hardtanh(b: LoopBuilder, x: TensorValue, low: Arg = -1, high: Arg = 1) -> TensorValue:
-    """Limit to [low, high]."""
+    """Clamp to [low, high]."""
     return elementwise(b, lambda ops, v: ops.minimum(high, ops.maximum(low, v)), (x,))
 
 
 def hardtanh_backward(
     b: LoopBuilder, grad: TensorValue, x: TensorValue, low: float, high: float
 ) -> TensorValue:
-    """Gradient of hardtanh: none at NaN."""
+    """Gradient of hardtanh: zero at NaN."""
 
     def body(ops: Tracer, g: Value, v: Value) -> Value:
         inside = ops.gt(v, low) & ops.lt(v, high)
@@ -175,7 +175,7 @@ def hardtanh_backward(
 
 
 def relu6(ops: Tracer, x: Value) -> Value:
-    """Limit `x + 3` to [0, 6]."""
+    """Clamp `x + 3` to [0, 6]."""
     return ops.minimum(ops.maximum(x + 3.0, 0.0), 6.0)
 
 
@@ -193,9 +193,9 @@ def hardsigmoid_backward(ops: Tracer, g: Value, x: Value) -> Value:
 
 
 def log_sigmoid(b: LoopBuilder, x: TensorValue) -> tuple[TensorValue | None, ...]:
-    """`-log(1 + exp(-x))`, and the buffer that eager keeps for the gradient."""
-    out, kept = b.outs
-    assert out is not None and kept is not None
+    """`-log(1 + exp(-x))`, and the buffer that eager saves for the gradient."""
+    out, saved = b.outs
+    assert out is not None and saved is not None
 
     def body(ops: Tracer, v: Value) -> Value:
         return ops.minimum(v, 0.0) - ops.log1p(ops.exp(-ops.abs(v)))
@@ -204,11 +204,11 @@ def log_sigmoid(b: LoopBuilder, x: TensorValue) -> tuple[TensorValue | None, ...
         return body(ops, ops.wide(ops.load(x, index)))
 
     def buffer(ops: Tracer, index: Sequence[Expr]) -> Value:
-        if len(kept.shape) != x.ndim:
-            return ops.const(0.0, kept.dtype.compute)
+        if len(saved.shape) != x.ndim:
+            return ops.const(0.0, saved.dtype.compute)
         return ops.exp(-ops.abs(ops.wide(ops.load(x, index))))
 
-    return b.pointwise(result, out), b.pointwise(buffer, kept) if 1 in b.used_results else None
+    return b.pointwise(result, out), b.pointwise(buffer, saved) if 1 in b.used_results else None
 
 
 def log_sigmoid_backward(
@@ -243,7 +243,7 @@ def threshold_backward(
 
 
 def logit(b: LoopBuilder, x: TensorValue, eps: float | None = None) -> TensorValue:
-    """`log(x / (1 - x))`, x limited to [eps, 1 - eps] if eps is given."""
+    """`log(x / (1 - x))`, with x clamped to [eps, 1 - eps] if eps is given."""
 
     def body(ops: Tracer, v: Value) -> Value:
         if eps is not None:

@@ -1,4 +1,4 @@
-"""Collectives of process groups: started by one operation, waited for by another."""
+"""Collectives of process groups: one operation starts them, another waits for them."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ STARTS = (
 
 
 def start(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
-    """Start a collective; its results hold values once they have been waited for."""
+    """Start a collective; its results are valid after a wait."""
     info = info_of(b.node.target)
-    given = [*args, *(kwargs[name] for name in info.arguments[len(args) :] if name in kwargs)]
+    arguments = [*args, *(kwargs[name] for name in info.arguments[len(args) :] if name in kwargs)]
     fake = b.node.meta["val"]
     single = not isinstance(fake, (list, tuple))
     values = [b.buffer(b.exact_spec(f)) for f in ([fake] if single else fake)]
@@ -27,7 +27,7 @@ def start(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
         CollectiveCall(
             b.op_name(),
             info.name,
-            tuple(argument(b, a) for a in given),
+            tuple(argument(b, a) for a in arguments),
             tuple(v.buffer for v in values),
             origins=b.origin,
         )

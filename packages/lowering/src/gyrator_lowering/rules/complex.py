@@ -1,8 +1,8 @@
-"""Complex numbers, as pairs of real ones: kernels know no others.
+"""Complex numbers as pairs of real numbers: kernels have no complex types.
 
-What kernels compute lies in two buffers, one for each part, until something other than a kernel
-reads it. Functions for which ATen calls the C library are computed here of `complex64` alone, in
-`float64`: every part is then as exact as the library's, whatever its magnitude.
+Results of kernels are stored in two buffers, one for each part, until an operation other than a
+kernel reads them. Functions for which ATen calls the C library are generated only for `complex64`,
+in `float64`: each part is then as accurate as the library's, whatever its magnitude.
 """
 
 import math
@@ -19,7 +19,7 @@ from gyrator_ir.modes import Numerics
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.pairs import Pair, in_planes, pair_of
 from gyrator_lowering.builder.program import LoopBuilder
-from gyrator_lowering.builder.promote import computed_in
+from gyrator_lowering.builder.promote import promoted_dtype
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules import creation, reduction, view
@@ -29,13 +29,13 @@ from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, TO_TORCH
 from gyrator_lowering.torch_bridge.schema import info_of
 
 Formula = Callable[..., Pair]
-"""`fn(ops, x, y, ...)`, from pairs to a pair."""
+"""`fn(ops, x, y, ...)` from pairs to a pair."""
 
 
 def elementwise(
     b: LoopBuilder, fn: Formula, args: Sequence[Any], out: Spec | None = None
 ) -> TensorValue:
-    """Apply `fn` to arguments, which become complex in the type of the result."""
+    """Apply `fn` to arguments, which are converted to the complex dtype of the result."""
     out = b.out if out is None else out
     half = evolve(out, dtype=out.dtype.part)
 
@@ -43,11 +43,12 @@ def elementwise(
         def body(ops: Tracer, at: Index) -> Value:
             return fn(ops, *[pair_of(ops, a, at, half.dtype) for a in args]).part(which)
 
-        made = b.pointwise(body, half)
-        whole = b.operations[-1]
-        assert isinstance(whole, Pointwise)
-        b.operations[-1] = evolve(whole, body=live(whole.body))  # without the other part's values
-        return made
+        result = b.pointwise(body, half)
+        operation = b.operations[-1]
+        assert isinstance(operation, Pointwise)
+        # Without the values of the other part.
+        b.operations[-1] = evolve(operation, body=live(operation.body))
+        return result
 
     return in_planes(b, plane(0), plane(1), out.dtype)
 
@@ -62,11 +63,11 @@ def simple(fn: Formula, arity: int) -> Rule:
 
 
 def real_valued(fn: Callable[..., Value], arity: int) -> Rule:
-    """Return the rule of an op with a real result, computed in the promoted type of its
+    """Return the rule of an op with a real result, computed in the promoted dtype of its
     arguments."""
 
     def rule(b: LoopBuilder, *args: Any) -> TensorValue:
-        kind = computed_in(args[:arity]).part
+        kind = promoted_dtype(args[:arity]).part
 
         def body(ops: Tracer, at: Index) -> Value:
             return fn(ops, *[pair_of(ops, a, at, kind) for a in args[:arity]])
@@ -79,14 +80,15 @@ def real_valued(fn: Callable[..., Value], arity: int) -> Rule:
 # Each part by itself -------------------------------------------------------------------------
 
 _VALUES = frozenset({"value", "fill_value"})
-"""Arguments that are elements of the result where they are numbers."""
+"""Number arguments that become elements of the result."""
 
 
 def by_part(rule: Rule) -> Rule:
-    """Return the complex rule of an op that treats real and imaginary parts alike and apart."""
+    """Return the complex rule of an op that treats real and imaginary parts separately and
+    alike."""
 
     def both(b: LoopBuilder, *args: Any, **kwargs: Any) -> TensorValue:
-        whole = b.out.dtype
+        dtype = b.out.dtype
         names = info_of(b.node.target).arguments
         b.by_part = True
         try:
@@ -100,17 +102,18 @@ def by_part(rule: Rule) -> Rule:
             )
         finally:
             b.by_part = False
-        if not whole.is_complex:
+        if not dtype.is_complex:
             raise FallbackToAten
-        return in_planes(b, real, imag, whole)
+        return in_planes(b, real, imag, dtype)
 
     return both
 
 
 def _part(value: Any, which: int, name: str) -> Any:
-    """Return what the rule of one part is given.
+    """Return an argument for the rule of one part.
 
-    FallbackToAten: for real tensors that are among the elements of the result.
+    Raises:
+        FallbackToAten: for real tensors whose elements are part of the result.
     """
     if isinstance(value, TensorValue):
         if value.dtype.is_complex:
@@ -135,7 +138,7 @@ def _part(value: Any, which: int, name: str) -> Any:
 
 
 def add(b: LoopBuilder, x: Any, y: Any, *more: Any, alpha: Any = 1) -> TensorValue:
-    """`x + alpha * y`; ATen multiplies by 1 too, after which infinity has a part that is NaN."""
+    """`x + alpha * y`; ATen multiplies even by 1, which turns one part of an infinity into NaN."""
     factor = more[0] if more else alpha
     return elementwise(b, lambda ops, p, q, f: p + q * f, (x, y, factor))
 
@@ -164,7 +167,7 @@ def addcdiv(b: LoopBuilder, x: Any, p: Any, q: Any, *, value: Any = 1) -> Tensor
 
 
 def pow_scalar(b: LoopBuilder, x: TensorValue, exponent: Any) -> TensorValue:
-    """`x**exponent` for the numbers of which ATen makes products, quotients and roots."""
+    """`x**exponent` for the exponents that ATen computes by products, quotients and roots."""
     if exponent == 0.5:
         return root(b, x)
     formula = _POWERS.get(exponent) if isinstance(exponent, (int, float, complex)) else None
@@ -173,7 +176,7 @@ def pow_scalar(b: LoopBuilder, x: TensorValue, exponent: Any) -> TensorValue:
     return elementwise(b, formula, (x,))
 
 
-def one(ops: Tracer, like: Pair) -> Pair:
+def one_like(ops: Tracer, like: Pair) -> Pair:
     """Return 1."""
     dtype = like.real.dtype
     return Pair(ops.const(1.0, dtype), ops.const(0.0, dtype))
@@ -181,18 +184,19 @@ def one(ops: Tracer, like: Pair) -> Pair:
 
 _POWERS: Mapping[complex, Formula] = MappingProxyType(
     {
-        0: one,
+        0: one_like,
         1: lambda ops, x: x,
         2: lambda ops, x: x * x,
         3: lambda ops, x: x * x * x,
-        -1: lambda ops, x: one(ops, x) / x,
-        -2: lambda ops, x: one(ops, x) / (x * x),
+        -1: lambda ops, x: one_like(ops, x) / x,
+        -2: lambda ops, x: one_like(ops, x) / (x * x),
     }
 )
 
 
 def neg(b: LoopBuilder, x: TensorValue) -> TensorValue:
-    """`-x`; ATen's vectors subtract from 0, and give zeros another sign than its scalars do."""
+    """`-x`; ATen's vector code subtracts from 0, so that zeros differ in sign from its scalar
+    code."""
     if b.options.numerics is Numerics.BITWISE:
         raise FallbackToAten
     return elementwise(b, lambda ops, p: -p, (x,))
@@ -203,12 +207,12 @@ def conjugate(ops: Tracer, x: Pair) -> Pair:
     return Pair(x.real, -x.imag)
 
 
-def lazily(fn: Formula) -> Rule:
-    """Return the rule of a view that conjugates or negates when it is read: carried out at once,
-    into a tensor of the view's strides."""
+def materialized_view(fn: Formula) -> Rule:
+    """Return the rule of a lazy view that conjugates or negates: it is computed at once, into a
+    tensor with the view's strides."""
 
     def rule(b: LoopBuilder, x: TensorValue) -> TensorValue:
-        return view.materialised(b, x, lambda y, out: elementwise(b, fn, (y,), out))
+        return view.materialized(b, x, lambda y, out: elementwise(b, fn, (y,), out))
 
     return rule
 
@@ -216,20 +220,20 @@ def lazily(fn: Formula) -> Rule:
 def sgn(ops: Tracer, x: Pair) -> Pair:
     """Return `x / |x|`, 0 where `x` is 0."""
     size = magnitude(ops, x)
-    none = ops.eq(size, 0.0)
-    return Pair(ops.where(none, 0.0, x.real / size), ops.where(none, 0.0, x.imag / size))
+    is_zero = ops.eq(size, 0.0)
+    return Pair(ops.where(is_zero, 0.0, x.real / size), ops.where(is_zero, 0.0, x.imag / size))
 
 
 def magnitude(ops: Tracer, x: Pair) -> Value:
-    """Return `|x|`, which overflows only if it is no number of its type."""
+    """Return `|x|`, which overflows only if the result is not representable."""
     return ops.hypot(x.real, x.imag)
 
 
 # Functions -----------------------------------------------------------------------------------
 
 
-def of_library(fn: Formula) -> Callable[[LoopBuilder, TensorValue], TensorValue]:
-    """Return the rule of a function that ATen takes from the C library: of `complex64`, in
+def in_float64(fn: Formula) -> Callable[[LoopBuilder, TensorValue], TensorValue]:
+    """Return the rule of a function for which ATen calls the C library: `complex64` only, in
     `float64`."""
 
     def narrow(ops: Tracer, x: Pair) -> Pair:
@@ -245,19 +249,19 @@ def of_library(fn: Formula) -> Callable[[LoopBuilder, TensorValue], TensorValue]
 
 
 def exp(ops: Tracer, x: Pair) -> Pair:
-    """Return `exp(x)`; of infinite real parts whatever the imaginary ones are."""
+    """Return `exp(x)`, also for infinite real parts, whose imaginary parts may be anything."""
     size = ops.exp(x.real)
     flat = ops.eq(x.imag, 0.0)
     real = ops.where(flat, size, size * ops.cos(x.imag))
     imag = ops.where(flat, x.imag, size * ops.sin(x.imag))
-    lost = ops.isinf(x.real) & (ops.isinf(x.imag) | ops.isnan(x.imag))
-    gone = lost & ops.lt(x.real, 0.0)
+    is_special = ops.isinf(x.real) & (ops.isinf(x.imag) | ops.isnan(x.imag))
+    vanishes = is_special & ops.lt(x.real, 0.0)
     zero = ops.copysign(ops.const(0.0, x.real.dtype), x.imag)
-    return Pair(ops.where(lost, size, real), ops.where(gone, zero, imag))
+    return Pair(ops.where(is_special, size, real), ops.where(vanishes, zero, imag))
 
 
 def log(ops: Tracer, x: Pair) -> Pair:
-    """Return `log(x)`, exact near the unit circle too."""
+    """Return `log(x)`, accurate near the unit circle too."""
     a, c = ops.abs(x.real), ops.abs(x.imag)
     large, small = ops.maximum(a, c), ops.minimum(a, c)
     square = large * large + small * small
@@ -269,7 +273,7 @@ def log(ops: Tracer, x: Pair) -> Pair:
 
 
 def sqrt(ops: Tracer, x: Pair) -> Pair:
-    """Return the root whose real part is not negative."""
+    """Return the root with a non-negative real part."""
     a, c = ops.abs(x.real), ops.abs(x.imag)
     infinite = ops.isinf(x.real) | ops.isinf(x.imag)
     size = ops.where(infinite, math.inf, ops.sqrt(a * a + c * c))
@@ -283,7 +287,7 @@ def sqrt(ops: Tracer, x: Pair) -> Pair:
     return Pair(ops.where(ops.isinf(x.imag), math.inf, real), ops.where(alone, x.imag, imag))
 
 
-root = of_library(sqrt)
+root = in_float64(sqrt)
 
 
 def polar(b: LoopBuilder, size: TensorValue, angle: TensorValue) -> TensorValue:
@@ -324,25 +328,25 @@ def masked_fill(b: LoopBuilder, x: TensorValue, mask: TensorValue, value: Any) -
 
 
 def filled(b: LoopBuilder, value: Any) -> TensorValue:
-    """Return a tensor of one value, broadcast, in the form of the node's result."""
+    """Return a tensor of one broadcast value with the spec of the node's result."""
     return elementwise(b, lambda ops, v: v, (value,))
 
 
-def uninitialised(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
-    """A tensor of fresh memory."""
-    value = creation.fresh(b)
+def uninitialized(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
+    """A tensor of uninitialized memory."""
+    value = creation.empty_value(b)
     return filled(b, value) if b.out.dtype.is_complex else creation.filled(b, value)
 
 
-def filling(place: int) -> Rule:
-    """Return the rule of an op that fills a tensor with its argument at `place`."""
+def filling(position: int) -> Rule:
+    """Return the rule of an op that fills a tensor with its argument at `position`."""
 
     def rule(b: LoopBuilder, *args: Any, **_: Any) -> TensorValue:
         if b.out.dtype.is_complex:
-            return filled(b, args[place])
-        if isinstance(args[place], (TensorValue, complex)):
+            return filled(b, args[position])
+        if isinstance(args[position], (TensorValue, complex)):
             raise FallbackToAten
-        return creation.filled(b, args[place])
+        return creation.filled(b, args[position])
 
     return rule
 
@@ -357,8 +361,8 @@ def constant(value: int) -> Rule:
 
 
 def to_copy(b: LoopBuilder, x: Any, *_: Any, **__: Any) -> TensorValue:
-    """A copy of another type or layout: a real number has no imaginary part, and a complex one
-    loses its own."""
+    """A copy of another dtype or layout: the imaginary part of real numbers is 0, and that of
+    complex numbers is dropped for a real result."""
     out = b.out
     if isinstance(x, TensorValue) and x.device != out.device:
         raise FallbackToAten
@@ -376,12 +380,12 @@ def to_copy(b: LoopBuilder, x: Any, *_: Any, **__: Any) -> TensorValue:
 
 
 def copy(b: LoopBuilder, x: TensorValue, source: Any, *_: Any) -> TensorValue:
-    """A tensor in the form of `x` with the elements of `source`."""
+    """A tensor with the spec of `x` and the elements of `source`."""
     return to_copy(b, source)
 
 
 def copy_(b: LoopBuilder, into: TensorValue, value: Any, *_: Any) -> TensorValue:
-    """Write `value` to an existing tensor, after all reads that come before."""
+    """Write `value` to an existing tensor, after all earlier reads of it."""
     if isinstance(value, TensorValue):
         if value.device != into.device or not into.dtype.is_complex:
             raise FallbackToAten
@@ -436,12 +440,12 @@ def _register_arithmetic(table: TableBuilder) -> None:
     rule("addcdiv.default")(addcdiv)
     rule("pow.Tensor_Scalar")(pow_scalar)
     rule("square.default")(simple(lambda ops, x: x * x, 1))
-    rule("reciprocal.default")(simple(lambda ops, x: one(ops, x) / x, 1))
+    rule("reciprocal.default")(simple(lambda ops, x: one_like(ops, x) / x, 1))
     rule("neg.default")(neg)
     rule("positive.default", "conj_physical.real")(simple(lambda ops, x: x, 1))
     rule("conj_physical.default", "_conj_physical.default")(simple(conjugate, 1))
-    rule("_conj.default")(lazily(conjugate))
-    rule("_neg_view.default")(lazily(lambda ops, x: -x))
+    rule("_conj.default")(materialized_view(conjugate))
+    rule("_neg_view.default")(materialized_view(lambda ops, x: -x))
     rule("sgn.default")(simple(sgn, 1))
     rule("abs.default")(real_valued(magnitude, 1))
     rule("angle.default")(real_valued(lambda ops, x: ops.atan2(x.imag, x.real), 1))
@@ -449,8 +453,8 @@ def _register_arithmetic(table: TableBuilder) -> None:
     rule("ne.Tensor", "ne.Scalar")(real_valued(lambda ops, x, y: ~equal(ops, x, y), 2))
     rule("isnan.default")(real_valued(lambda ops, x: ops.isnan(x.real) | ops.isnan(x.imag), 1))
     rule("isinf.default")(real_valued(lambda ops, x: ops.isinf(x.real) | ops.isinf(x.imag), 1))
-    rule("exp.default")(of_library(exp))
-    rule("log.default")(of_library(log))
+    rule("exp.default")(in_float64(exp))
+    rule("log.default")(in_float64(log))
     rule("sqrt.default")(root)
     rule("polar.default")(polar)
     rule("complex.default")(simple(lambda ops, x, y: Pair(x.real, y.real), 2))
@@ -467,7 +471,7 @@ def _register_tensors(table: TableBuilder) -> None:
     rule("new_full.default")(filling(2))
     for value, ops in ((0, _ZEROS), (1, ("ones.default", "ones_like.default", "new_ones.default"))):
         rule(*ops)(constant(value))
-    rule(*_FRESH)(uninitialised)
+    rule(*_FRESH)(uninitialized)
     rule("clone.default", "lift_fresh_copy.default", "_to_copy.default")(to_copy)
     table.rule("prims.convert_element_type.default", complex=True)(to_copy)
     rule("copy.default")(copy)

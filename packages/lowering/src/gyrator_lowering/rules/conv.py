@@ -1,14 +1,14 @@
-"""Convolutions: calls of a library, or sums of products where kernels are wanted.
+"""Convolutions: library calls, or sums of products if kernels are requested.
 
 Each is a matrix product whose operands are gathered as they are read (an implicit GEMM). With `x`
 the tensor over the smaller planes, `X` that over the larger ones, `w[o, c, k]` the weight of one
 group, and `at(i, k) = i * stride - padding + k * dilation`:
 
-    gathered:  x[n, o, i] = sum over c and k of X[n, c, at(i, k)] * w[o, c, k]
-    spread:    X[n, c, j] = sum over o, k and the i with at(i, k) = j of x[n, o, i] * w[o, c, k]
-    weights:   w[o, c, k] = sum over n and i of x[n, o, i] * X[n, c, at(i, k)]
+    gathered:   x[n, o, i] = sum over c and k of X[n, c, at(i, k)] * w[o, c, k]
+    scattered:  X[n, c, j] = sum over o, k and the i with at(i, k) = j of x[n, o, i] * w[o, c, k]
+    weights:    w[o, c, k] = sum over n and i of x[n, o, i] * X[n, c, at(i, k)]
 
-A convolution gathers, and the gradient of its input spreads; with `transposed` it is the other way.
+A convolution gathers, and the gradient of its input scatters; with `transposed`, vice versa.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.index import inside
-from gyrator_lowering.rules.matmul import accumulated, either, summed
-from gyrator_lowering.rules.pool import expanded
+from gyrator_lowering.rules.matmul import accumulator_dtype, library_or_loops, sum_of_products
+from gyrator_lowering.rules.pool import per_dimension
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 
 @frozen
 class Window:
-    """How positions in the smaller planes, the window and the larger planes belong together."""
+    """The relation between positions in the smaller planes, the window and the larger planes."""
 
     stride: Sequence[Any]
     padding: Sequence[Any]
@@ -39,16 +39,16 @@ class Window:
 
     @property
     def rank(self) -> int:
-        """Dimensions of the planes."""
+        """The number of dimensions of the planes."""
         return len(self.stride)
 
     def larger(self, i: Index, k: Index) -> tuple[Expr, ...]:
-        """Return where position `k` of the window at `i` lies in the larger plane."""
+        """Return the position in the larger plane of position `k` of the window at `i`."""
         numbers = zip(i, k, self.stride, self.padding, self.dilation, strict=True)
         return tuple(a * s - p + c * d for a, c, s, p, d in numbers)
 
     def grouped(self, x: TensorValue, dim: int) -> TensorValue:
-        """Return the view of a tensor that has the groups as a dimension before `dim`."""
+        """Return the view of a tensor with the groups as an additional dimension before `dim`."""
         each = x.shape[dim] // self.groups
         shape = (*x.shape[:dim], expr(self.groups), each, *x.shape[dim + 1 :])
         step = x.strides[dim]
@@ -58,28 +58,31 @@ class Window:
     def filters(self, b: LoopBuilder, weight: TensorValue) -> TensorValue:
         """Return the weight as [group, out, in, window].
 
-        Where each channel is a group, nothing multiplies matrices: channels lie abreast then, and
-        so does the weight of each place in the window, in a copy if need be.
+        In a depthwise convolution there is no matrix product: channels are contiguous in memory,
+        and so are the weights of each position of the window, copied if necessary.
         """
-        found = self.grouped(weight, 0)
-        if not self.depthwise(weight) or found.strides[0] == ONE:
-            return found
-        return b.copy(found, Spec(weight.dtype, weight.device, found.shape, abreast(found.shape)))
+        filters = self.grouped(weight, 0)
+        if not self.depthwise(weight) or filters.strides[0] == ONE:
+            return filters
+        return b.copy(
+            filters,
+            Spec(weight.dtype, weight.device, filters.shape, channels_consecutive(filters.shape)),
+        )
 
     def depthwise(self, weight: TensorValue | Spec) -> bool:
-        """Whether each channel is convolved alone."""
+        """Return whether each channel is convolved separately."""
         return weight.shape[1] == ONE and weight.shape[0] == expr(self.groups) != ONE
 
     def read(self, ops: Tracer, x: TensorValue, lead: Index, at: Index) -> Value:
-        """Read the larger plane, which is 0 outside."""
+        """Read the larger plane, or 0 outside of it."""
         index = (*lead, *at)
         padded = [len(lead) + d for d, p in enumerate(self.padding) if p != 0]
         mask = inside(ops, index, x.shape, padded)
         return ops.load(x, index) if mask is None else ops.masked_load(x, index, mask)
 
 
-def abreast(shape: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Return strides with the first dimension consecutive, and the others as usual."""
+def channels_consecutive(shape: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Return strides with the first dimension innermost, and the others in row-major order."""
     rest = contiguous_strides((*shape[1:], shape[0]))
     return (rest[-1], *rest[:-1])
 
@@ -92,7 +95,7 @@ def gathered(
     out: Spec,
     bias: TensorValue | None = None,
 ) -> TensorValue:
-    """Return the smaller side, from the larger one: a convolution."""
+    """Compute the smaller side from the larger one: a convolution."""
     large, filters = window.grouped(x, 1), window.filters(b, weight)
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
@@ -101,10 +104,10 @@ def gathered(
         return value, ops.load(filters, (g, o, c, *k))
 
     inner = (filters.shape[2], *filters.shape[3:])
-    return _finished(b, terms, window, inner, out, bias)
+    return _convolved(b, terms, window, inner, out, bias)
 
 
-def spread(
+def scattered(
     b: LoopBuilder,
     x: TensorValue,
     weight: TensorValue,
@@ -112,7 +115,7 @@ def spread(
     out: Spec,
     bias: TensorValue | None = None,
 ) -> TensorValue:
-    """Return the larger side, from the smaller one: a transposed convolution."""
+    """Compute the larger side from the smaller one: a transposed convolution."""
     small, filters = window.grouped(x, 1), window.filters(b, weight)
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
@@ -120,11 +123,11 @@ def spread(
         at: list[Expr] = []
         mask: Value | None = None
         for d, (i, j) in enumerate(zip(large, k, strict=True)):
-            far = i + window.padding[d] - j * window.dilation[d]
+            distance = i + window.padding[d] - j * window.dilation[d]
             step = window.stride[d]
-            at.append(far // step)
+            at.append(distance // step)
             if step != 1:
-                meets = ops.eq(ops.index(far % step), 0)
+                meets = ops.eq(ops.index(distance % step), 0)
                 mask = meets if mask is None else mask & meets
         within = inside(ops, (n, g, o, *at), small.shape, range(3, 3 + window.rank))
         if within is not None:
@@ -134,38 +137,40 @@ def spread(
         return value, ops.load(filters, (g, o, c, *k))
 
     inner = (filters.shape[1], *filters.shape[3:])
-    return _finished(b, terms, window, inner, out, bias)
+    return _convolved(b, terms, window, inner, out, bias)
 
 
 def weights(
     b: LoopBuilder, small: TensorValue, large: TensorValue, window: Window, out: Spec
 ) -> TensorValue:
-    """Return the gradient of the weight, from both sides."""
-    mine, theirs = window.grouped(small, 1), window.grouped(large, 1)
+    """Compute the gradient of the weight from both sides."""
+    grouped_small, grouped_large = window.grouped(small, 1), window.grouped(large, 1)
 
-    alone = window.depthwise(out)
-    first = 3 if alone else 0
+    is_depthwise = window.depthwise(out)
+    first = 3 if is_depthwise else 0
 
-    def turned(dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        """Put channels that are convolved alone last: they lie abreast."""
+    def permuted(dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Move the channels of a depthwise convolution last, where they are contiguous."""
         return (*dims[first:], *dims[:first])
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         last = len(index) - first
         (g, o, c, *k), (n, *i) = (*index[last:], *index[:last]), rindex
-        value = window.read(ops, theirs, (n, g, c), window.larger(i, k))
-        return ops.load(mine, (n, g, o, *i)), value
+        value = window.read(ops, grouped_large, (n, g, c), window.larger(i, k))
+        return ops.load(grouped_small, (n, g, o, *i)), value
 
     def split(wide: TensorValue) -> TensorValue:
-        found = window.grouped(wide, 0)
-        return evolve(found, shape=turned(found.shape), strides=turned(found.strides))
+        grouped = window.grouped(wide, 0)
+        return evolve(grouped, shape=permuted(grouped.shape), strides=permuted(grouped.strides))
 
-    shape = turned(_grouped_shape(out, window, 0))
+    shape = permuted(_grouped_shape(out, window, 0))
     inner = (small.shape[0], *small.shape[2:])
-    dtype = accumulated(out.dtype)
-    sums = evolve(out, dtype=dtype, strides=abreast(out.shape)) if alone else out
-    made = summed(b, terms, shape, inner, sums, dtype, None, split)
-    return b.copy(made, out) if alone else made
+    dtype = accumulator_dtype(out.dtype)
+    sums = (
+        evolve(out, dtype=dtype, strides=channels_consecutive(out.shape)) if is_depthwise else out
+    )
+    result = sum_of_products(b, terms, shape, inner, sums, dtype, None, split)
+    return b.copy(result, out) if is_depthwise else result
 
 
 def _grouped_shape(out: Spec, window: Window, dim: int) -> tuple[Expr, ...]:
@@ -173,7 +178,7 @@ def _grouped_shape(out: Spec, window: Window, dim: int) -> tuple[Expr, ...]:
     return window.grouped(like, dim).shape
 
 
-def _finished(
+def _convolved(
     b: LoopBuilder,
     terms: Any,
     window: Window,
@@ -189,13 +194,19 @@ def _finished(
         return total + ops.cast(ops.load(bias, index[1:2]), total.dtype)
 
     shape = _grouped_shape(out, window, 1)
-    dtype = accumulated(out.dtype)
-    return summed(b, terms, shape, inner, out, dtype, None if bias is None else after, split)
+    dtype = accumulator_dtype(out.dtype)
+    return sum_of_products(
+        b, terms, shape, inner, out, dtype, None if bias is None else after, split
+    )
 
 
 def _window(weight: TensorValue, stride: Any, padding: Any, dilation: Any, groups: Any) -> Window:
     rank = weight.ndim - 2
-    numbers = (expanded(stride, rank), expanded(padding, rank), expanded(dilation, rank))
+    numbers = (
+        per_dimension(stride, rank),
+        per_dimension(padding, rank),
+        per_dimension(dilation, rank),
+    )
     return Window(*numbers, groups)
 
 
@@ -212,11 +223,11 @@ def convolution(
     groups: Any,
     *_: Any,
 ) -> TensorValue:
-    """A convolution over any number of dimensions, or a transposed one."""
+    """A convolution over any number of dimensions, or its transpose."""
     if x.ndim != weight.ndim:
         raise FallbackToAten
     window = _window(weight, stride, padding, dilation, groups)
-    return (spread if transposed else gathered)(b, x, weight, window, b.out, bias)
+    return (scattered if transposed else gathered)(b, x, weight, window, b.out, bias)
 
 
 def convolution_backward(
@@ -239,20 +250,20 @@ def convolution_backward(
     window = _window(weight, stride, padding, dilation, groups)
     used = b.used_results
     outs = [out if k in used and output_mask[k] else None for k, out in enumerate(b.outs)]
-    found: list[TensorValue | None] = [None, None, None]
+    gradients: list[TensorValue | None] = [None, None, None]
     if outs[0] is not None:
-        back = gathered if transposed else spread
-        found[0] = back(b, grad, weight, window, outs[0])
+        back = gathered if transposed else scattered
+        gradients[0] = back(b, grad, weight, window, outs[0])
     if outs[1] is not None:
         small, large = (x, grad) if transposed else (grad, x)
-        found[1] = weights(b, small, large, window, outs[1])
+        gradients[1] = weights(b, small, large, window, outs[1])
     if outs[2] is not None:
-        found[2] = _channel_sums(b, grad, outs[2])
-    return tuple(found)
+        gradients[2] = _channel_sums(b, grad, outs[2])
+    return tuple(gradients)
 
 
 def _channel_sums(b: LoopBuilder, grad: TensorValue, out: Spec) -> TensorValue:
-    dtype = accumulated(out.dtype)
+    dtype = accumulator_dtype(out.dtype)
     total = b.temp(out.shape, dtype, grad)
 
     def body(ops: Tracer, index: Index, rindex: Index) -> Value:
@@ -281,7 +292,9 @@ def conv_tbc(
     def after(ops: Tracer, index: Index, total: Value) -> Value:
         return total + ops.cast(ops.load(bias, index[2:]), total.dtype)
 
-    return summed(b, terms, out.shape, weight.shape[:2], out, accumulated(out.dtype), after)
+    return sum_of_products(
+        b, terms, out.shape, weight.shape[:2], out, accumulator_dtype(out.dtype), after
+    )
 
 
 _RULES: Mapping[str, Rule] = MappingProxyType(
@@ -293,10 +306,10 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 CONVOLUTIONS = tuple(f"aten.{op}.default" for op in _RULES)
-"""The ops of this family that kernels compute where they are wanted."""
+"""The ops of this family that kernels compute if requested."""
 
 
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
     for op, loops in _RULES.items():
-        table.rule(f"aten.{op}.default")(either(loops))
+        table.rule(f"aten.{op}.default")(library_or_loops(loops))

@@ -1,4 +1,4 @@
-"""Tensors made from numbers, copies, and conversions of type."""
+"""Tensors from numbers, copies, and dtype conversions."""
 
 from collections.abc import Sequence
 from math import nan
@@ -16,7 +16,7 @@ from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 
 def filled(b: LoopBuilder, value: Any) -> TensorValue:
-    """Return a tensor of one value in the form of the node's result."""
+    """Return a tensor of one value with the spec of the node's result."""
     out = b.out
     return b.pointwise(lambda ops, _: operand(ops, value, (), _number_type(out.dtype)), out)
 
@@ -26,7 +26,7 @@ def _number_type(dtype: DType) -> DType:
 
 
 def full(b: LoopBuilder, size: Any, value: Any, **_: Any) -> TensorValue:
-    """A tensor of one value; the first argument gives sizes only."""
+    """A tensor of one value; the first argument gives only the sizes."""
     out = b.out
     if isinstance(value, float) and out.dtype.is_int:
         value = int(value)
@@ -34,12 +34,12 @@ def full(b: LoopBuilder, size: Any, value: Any, **_: Any) -> TensorValue:
 
 
 def full_like(b: LoopBuilder, x: TensorValue, value: Any, **_: Any) -> TensorValue:
-    """A tensor of one value in the form of `x`."""
+    """A tensor of one value with the spec of `x`."""
     return full(b, x.shape, value)
 
 
 def new_full(b: LoopBuilder, x: TensorValue, size: Any, value: Any, **_: Any) -> TensorValue:
-    """A tensor of one value, of the type of `x` where no other is given."""
+    """A tensor of one value, by default of the dtype of `x`."""
     return full(b, size, value)
 
 
@@ -58,14 +58,14 @@ def scalar_tensor(b: LoopBuilder, value: Any, **_: Any) -> TensorValue:
 
 
 def fill(b: LoopBuilder, x: TensorValue, value: Any) -> TensorValue:
-    """A tensor in the form of `x` of one value, a number or a 0-d tensor."""
+    """A tensor with the spec of `x` and one value, a number or a 0-d tensor."""
     out = b.out
     return b.pointwise(lambda ops, index: operand(ops, value, index, out.dtype.compute), out)
 
 
-def fresh(b: LoopBuilder) -> bool | int | float | complex:
-    """Return what `empty` gives: zeros, for the values of fresh memory are nobody's to rely on. In
-    deterministic mode eager fills it with what is seen: NaN, the greatest integer, True."""
+def empty_value(b: LoopBuilder) -> bool | int | float | complex:
+    """Return the value of `empty`: 0, since nothing may rely on uninitialized memory. In
+    deterministic mode eager fills it with conspicuous values: NaN, the largest integer, True."""
     dtype = b.out.dtype
     if not b.options.fills_empty:
         return 0
@@ -76,15 +76,15 @@ def fresh(b: LoopBuilder) -> bool | int | float | complex:
     return complex(nan, 0.0) if dtype.is_complex else nan
 
 
-def uninitialised(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
-    """A tensor of fresh memory."""
-    return filled(b, fresh(b))
+def uninitialized(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
+    """A tensor of uninitialized memory."""
+    return filled(b, empty_value(b))
 
 
 def arange(b: LoopBuilder, *bounds: Any, **_: Any) -> TensorValue:
-    """`start + step * i`; in `i64` for integers, in `f64` otherwise, as eager computes it.
+    """`start + step * i`, in `i64` for integers and otherwise in `f64`, as in eager mode.
 
-    Eager cuts bounds to integers before it counts in integers.
+    For an integer result, eager truncates the bounds first.
     """
     start, step = (0, 1) if len(bounds) == 1 else (bounds[0], bounds[2] if len(bounds) > 2 else 1)
     out = b.out
@@ -100,27 +100,27 @@ def arange(b: LoopBuilder, *bounds: Any, **_: Any) -> TensorValue:
         )
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        place = ops.cast(ops.index(index[0]), DType.F64)
-        value = operand(ops, start, (), DType.F64) + place * operand(ops, step, (), DType.F64)
+        position = ops.cast(ops.index(index[0]), DType.F64)
+        value = operand(ops, start, (), DType.F64) + position * operand(ops, step, (), DType.F64)
         return ops.cast(value, out.dtype.compute)
 
     return b.pointwise(body, out)
 
 
 def linspace(b: LoopBuilder, start: Any, end: Any, steps: Any, **_: Any) -> TensorValue:
-    """Evenly spaced numbers, counted from the nearer end as eager does."""
-    numbers = all(isinstance(v, (int, float, ScalarValue)) for v in (start, end))
-    if not numbers or not isinstance(steps, int) or not b.out.dtype.is_float:
+    """Evenly spaced numbers, computed from the nearer end as in eager mode."""
+    are_scalars = all(isinstance(v, (int, float, ScalarValue)) for v in (start, end))
+    if not are_scalars or not isinstance(steps, int) or not b.out.dtype.is_float:
         raise FallbackToAten
     out = b.out
     dtype = out.dtype.compute
     step = (end - start) / (steps - 1) if steps > 1 else 0.0
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        place = ops.index(index[0])
-        forth = start + ops.cast(place, dtype) * step
-        back = end - ops.cast(ops.index(Const(steps - 1) - index[0]), dtype) * step
-        return ops.where(ops.lt(place, steps // 2), forth, back) if steps > 1 else forth
+        position = ops.index(index[0])
+        forward = start + ops.cast(position, dtype) * step
+        backward = end - ops.cast(ops.index(Const(steps - 1) - index[0]), dtype) * step
+        return ops.where(ops.lt(position, steps // 2), forward, backward) if steps > 1 else forward
 
     return b.pointwise(body, out)
 
@@ -139,19 +139,19 @@ def eye(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
 def to_copy(
     b: LoopBuilder, x: Any, device: Any = None, non_blocking: bool = False, **_: Any
 ) -> TensorValue:
-    """A copy of another type, layout or device."""
+    """A copy of another dtype, layout or device."""
     out = b.out
-    if not isinstance(x, TensorValue):  # a number, which eager takes for a 0-d tensor
+    if not isinstance(x, TensorValue):  # a number, which eager treats as a 0-d tensor
         return filled(b, x)
     if x.device == out.device:
         return convert(b, x, out)
-    here = Spec(out.dtype, x.device, out.shape, out.strides)
-    source = x if (x.dtype, x.strides) == (out.dtype, out.strides) else convert(b, x, here)
+    converted = Spec(out.dtype, x.device, out.shape, out.strides)
+    source = x if (x.dtype, x.strides) == (out.dtype, out.strides) else convert(b, x, converted)
     return _move(b, source, out, non_blocking)
 
 
 def convert_element_type(b: LoopBuilder, x: TensorValue, _: Any) -> TensorValue:
-    """`prims.convert_element_type`, which some of torch's decompositions leave."""
+    """`prims.convert_element_type`, which some of torch's decompositions emit."""
     return convert(b, x, b.out)
 
 
@@ -161,7 +161,7 @@ def iota(b: LoopBuilder, length: Any, *, start: Any, step: Any, **_: Any) -> Ten
 
 
 def convert(b: LoopBuilder, x: TensorValue, out: Spec) -> TensorValue:
-    """Copy `x` to a new buffer, each element converted as eager converts."""
+    """Copy `x` to a new buffer, converting each element as eager does."""
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         value = ops.get(x, index)
@@ -171,7 +171,7 @@ def convert(b: LoopBuilder, x: TensorValue, out: Spec) -> TensorValue:
 
 
 def copy_(b: LoopBuilder, into: TensorValue, value: Any, non_blocking: bool = False) -> TensorValue:
-    """Write `value` to an existing tensor, after all reads that come before."""
+    """Write `value` to an existing tensor, after all earlier reads of it."""
     if not isinstance(value, TensorValue):
         b.pointwise_into(into, lambda ops, index: operand(ops, value, index, into.dtype.compute))
         return into
@@ -192,19 +192,19 @@ def _converted(ops: Tracer, value: Value, dtype: DType) -> Value:
 def _copy_across(
     b: LoopBuilder, into: TensorValue, value: TensorValue, non_blocking: bool
 ) -> TensorValue:
-    """Copy to another device: convert here, move, then write there."""
+    """Copy to another device: convert on the source, move, then write on the destination."""
     form = Spec(into.dtype, value.device, into.shape, contiguous_strides(into.shape))
     source = convert(b, value, form)
-    there = Spec(into.dtype, into.device, form.shape, form.strides)
-    moved = _move(b, source, there, non_blocking)
+    destination = Spec(into.dtype, into.device, form.shape, form.strides)
+    moved = _move(b, source, destination, non_blocking)
     b.pointwise_into(into, lambda ops, index: ops.load(moved, index))
     return into
 
 
 def _move(b: LoopBuilder, source: TensorValue, out: Spec, non_blocking: bool) -> TensorValue:
-    """Copy to a buffer of another device.
+    """Copy to a buffer on another device.
 
-    Buffers are not page-locked: the host waits for what is copied to it, `non_blocking` or not.
+    Buffers are not page-locked: the host waits for copies to it, whether `non_blocking` or not.
     """
     result = b.buffer(out)
     b.operations.append(
@@ -214,10 +214,10 @@ def _move(b: LoopBuilder, source: TensorValue, out: Spec, non_blocking: bool) ->
 
 
 def copy(b: LoopBuilder, x: TensorValue, source: Any, *_: Any) -> TensorValue:
-    """A tensor in the form of `x` with the elements of `source`, which may be on any device."""
+    """A tensor with the spec of `x` and the elements of `source`, which may be on any device."""
     out = b.out
     if isinstance(source, TensorValue):
-        source = b.moved(source, out.device)
+        source = b.to_device(source, out.device)
     return b.pointwise(
         lambda ops, index: (
             operand(ops, source, index, out.dtype)
@@ -244,7 +244,7 @@ def register(table: TableBuilder) -> None:
         "aten.new_empty.default",
         "aten.new_empty_strided.default",
         "aten.empty_permuted.default",
-    )(uninitialised)
+    )(uninitialized)
     table.rule("aten.scalar_tensor.default")(scalar_tensor)
     table.rule("aten.fill.Scalar", "aten.fill.Tensor")(fill)
     table.rule("aten.arange.default", "aten.arange.start", "aten.arange.start_step")(arange)

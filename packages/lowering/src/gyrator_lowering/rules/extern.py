@@ -1,4 +1,4 @@
-"""Calls of ATen: by schema, for whatever has no rule, and for what a library does best."""
+"""Calls of ATen by schema, for ops without a rule and for the work of libraries."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -29,19 +29,19 @@ _UNCOUNTED = """
     _cudnn_rnn miopen_rnn mkldnn_rnn_layer mkldnn_rnn_layer_backward
 """.split()
 _LIBRARY_WORK = frozenset(map(str, flop_registry)) | {f"aten.{op}" for op in _UNCOUNTED}
-"""Those that torch counts operations of, and those that it does not."""
+"""Ops whose operations torch counts, and others for which it does not."""
 _INDEXED = ("aten.index.", "aten.index_put")
 MASKS = (DType.BOOL, DType.U8)
-"""Types of indices that say of each place whether it counts."""
+"""Dtypes of index tensors that are masks."""
 LIBRARY = "library"
-"""The reason of calls that are dense products, convolutions or attention."""
+"""The reason of calls of dense products, convolutions and attention."""
 
 
 def argument(b: LoopBuilder, value: Any) -> Arg:
     """Return an argument of a call.
 
     Raises:
-        UnsupportedError: GY-LOWER-004, for a value that a call cannot be handed.
+        UnsupportedError: GY-LOWER-004, for a value that calls cannot take.
     """
     if isinstance(value, TensorValue):
         return value.ref
@@ -53,12 +53,12 @@ def argument(b: LoopBuilder, value: Any) -> Arg:
         return Literal(value)
     if isinstance(value, (list, tuple)):
         return ListArg(tuple(argument(b, item) for item in value))
-    if (named := type_arg(value)) is not None:
-        return named
-    what = "a run-time float" if isinstance(value, ScalarValue) else type(value).__name__
+    if (named_type := type_arg(value)) is not None:
+        return named_type
+    kind = "a symbolic float" if isinstance(value, ScalarValue) else type(value).__name__
     raise b.unsupported(
         "GY-LOWER-004",
-        f"{b.node.target} takes {what} as an argument, which calls cannot be handed",
+        f"{b.node.target} takes {kind} as an argument, which calls cannot take",
         help="PyTorch runs the op; report the op if it should not",
     )
 
@@ -91,33 +91,33 @@ def emit(
     out_names: tuple[str, ...] = (),
     token: TensorValue | None = None,
 ) -> tuple[Any, ...]:
-    """Emit a call of an op by its schema, and return its results, which look like `fakes`.
+    """Emit a call of an op by its schema, and return its results, whose specs are those of `fakes`.
 
     A result that aliases an argument becomes a view of that argument: no storage is ever owned by
-    two buffers. A result that is an argument written in place is that argument. Results at places
-    that are not `used` may stay undefined. A call counts as a write of its `token`, if any, which
-    keeps it, and keeps calls with one token in order.
+    two buffers. A result that is an argument written in place is that argument. Results whose
+    indices are not in `used` may stay undefined. A call counts as a write of its `token`, if any,
+    so that it is not removed, and calls with the same token stay in order.
     """
-    given = [*args, *(kwargs.get(name) for name in info.arguments[len(args) :])]
+    arguments = [*args, *(kwargs.get(name) for name in info.arguments[len(args) :])]
     names: list[Any] = []
     values: list[Any] = []
-    for place, fake in enumerate(fakes):
-        source = info.results_written[place]
+    for k, fake in enumerate(fakes):
+        source = info.results_written[k]
         if source is not None:
             names.append(None)
-            values.append(_written(given[source]))
-        elif (base := info.views[place]) is not None:
+            values.append(_written(arguments[source]))
+        elif (base := info.views[k]) is not None:
             names.append(None)
-            values.append(b.views(given[base], base, fake))
+            values.append(b.views(arguments[base], base, fake))
         else:
-            wanted = out is not None or info.returns == 1 or place in used
-            wanted = wanted or (isinstance(fake, torch.Tensor) and bool(_unknown(b, fake.shape)))
-            name, value = _result(b, fake) if wanted else (None, None)
+            needed = out is not None or info.returns == 1 or k in used
+            needed = needed or (isinstance(fake, torch.Tensor) and bool(_unknown(b, fake.shape)))
+            name, value = _result(b, fake) if needed else (None, None)
             names.append(name)
             values.append(value)
     if b.options.extern_kernels == "none" and is_library_work(info.name):
         reason = f"GY-LOWER-031: no kernels are generated for this call of {info.name}"
-    written = [token, *(t for place in info.writes for t in each(given[place]))]
+    written = [token, *(t for k in info.writes for t in each(arguments[k]))]
     b.operations.append(
         Extern(
             b.op_name(),
@@ -137,16 +137,16 @@ def emit(
 
 
 def _written(value: Any) -> Any:
-    """Return an argument as it is once a call has written it."""
+    """Return an argument after a call has written it."""
     if isinstance(value, list):
         return [_written(item) for item in value]
     return value.in_memory if isinstance(value, TensorValue) else value
 
 
 def _uncaptured(info: OpInfo, args: Sequence[Any]) -> str:
-    """Return why no device graph can hold a call; empty where one can.
+    """Return why a call cannot be captured in a device graph; empty if it can.
 
-    Of indices, only masks make the host wait, whatever the op's tags say.
+    For indexing, only masks make the host wait, whatever the op's tags say.
     """
     if not info.name.startswith(_INDEXED):
         return info.uncaptured
@@ -155,7 +155,7 @@ def _uncaptured(info: OpInfo, args: Sequence[Any]) -> str:
 
 
 def is_library_work(op: str) -> bool:
-    """Whether an overload is a dense product, a convolution or attention."""
+    """Return whether an overload is a dense product, a convolution or attention."""
     return op.rpartition(".")[0] in _LIBRARY_WORK
 
 
@@ -164,7 +164,7 @@ def _unknown(b: LoopBuilder, shape: Iterable[Any]) -> set[Sym]:
     return {
         s
         for s in b.symbols.sizes(shape)
-        if isinstance(s, Sym) and s.kind is SymKind.UNBACKED and s not in b.known
+        if isinstance(s, Sym) and s.kind is SymKind.UNBACKED and s not in b.bound_symbols
     }
 
 
@@ -173,10 +173,12 @@ def _result(b: LoopBuilder, fake: Any) -> tuple[Any, Any]:
     if fake is None:
         return None, None
     if isinstance(fake, torch.Tensor):
-        spec = b.spec(fake)  # fake kernels give some results the overlapping strides of an argument
-        b.known.update(_unknown(b, spec.shape))
+        spec = b.spec(fake)  # some fake kernels return the overlapping strides of an argument
+        b.bound_symbols.update(_unknown(b, spec.shape))
         for size in spec.shape:
-            if any(s.kind is SymKind.UNBACKED and s not in b.known for s in size.free_symbols):
+            if any(
+                s.kind is SymKind.UNBACKED and s not in b.bound_symbols for s in size.free_symbols
+            ):
                 raise b.unsupported(
                     "GY-LOWER-009",
                     f"{b.node.target} returns a tensor of the size {size}, which depends on values "
@@ -190,8 +192,8 @@ def _result(b: LoopBuilder, fake: Any) -> tuple[Any, Any]:
         return tuple(name for name, _ in pairs), [value for _, value in pairs]
     if isinstance(fake, (torch.SymInt, int)) and not isinstance(fake, bool):
         size = b.symbols.size(fake)
-        if isinstance(size, Sym) and size not in b.known:
-            b.known.add(size)
+        if isinstance(size, Sym) and size not in b.bound_symbols:
+            b.bound_symbols.add(size)
             return size, size
         return None, size
     raise b.unsupported(
@@ -202,7 +204,7 @@ def _result(b: LoopBuilder, fake: Any) -> tuple[Any, Any]:
 
 
 def library(out: str | None = None) -> Rule:
-    """Return the rule of an op that is a call of a library, with an out-variant if it has one."""
+    """Return the rule of an op that calls a library, through its out-variant if it has one."""
 
     def rule(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
         names = () if out is None else ("out",)
@@ -211,8 +213,8 @@ def library(out: str | None = None) -> Rule:
     return rule
 
 
-def kept(reason: str) -> Rule:
-    """Return the rule of an op that is left to ATen on purpose, and why."""
+def left_to_aten(reason: str) -> Rule:
+    """Return the rule of an op that is deliberately left to ATen, with the reason."""
 
     def rule(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
         return call(b, args, kwargs, reason)
@@ -225,12 +227,12 @@ def read_scalar(b: LoopBuilder, x: TensorValue) -> Any:
     fake = b.node.meta["val"]
     size = b.symbols.size(fake) if isinstance(fake, torch.SymInt) else None
     if isinstance(size, Sym) and x.dtype.is_int:
-        b.known.add(size)
+        b.bound_symbols.add(size)
         b.operations.append(ScalarRead(b.op_name(), x.ref, size, b.origin))
         return size
     only = evolve(x, shape=(), strides=())
     saved = b.copy(only, Spec(x.dtype, x.device, (), ()))
-    b.numbers[saved.buffer] = saved
+    b.scalar_tensors[saved.buffer] = saved
     return ScalarValue(x.dtype, lambda ops: ops.load(saved, ()))
 
 

@@ -1,4 +1,4 @@
-"""Losses that fold to one number, and their gradients."""
+"""Losses that reduce to a scalar, and their gradients."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,13 +13,13 @@ from gyrator_lowering.rules.pointwise import Scalar
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 NONE, MEAN = 0, 1
-"""Numbers of the reductions in ATen; 2 is the sum."""
+"""ATen's numbers of the reductions; 2 is the sum."""
 
 At = Callable[[Tracer, Sequence[Expr]], Value]
 
 
 def broadcast_shape(tensors: Sequence[TensorValue]) -> tuple[Expr, ...]:
-    """Return the shape that tensors broadcast to; eager has checked that they do."""
+    """Return the shape to which tensors broadcast; eager has checked that they do."""
     rank = max(t.ndim for t in tensors)
     shape: list[Expr] = [ONE] * rank
     for t in tensors:
@@ -39,8 +39,8 @@ def _as_result(b: LoopBuilder, value: TensorValue, out: Spec) -> TensorValue:
     return value if value.dtype is out.dtype else b.copy(value, out)
 
 
-def folded(b: LoopBuilder, at: At, shape: tuple[Expr, ...], reduction: int) -> TensorValue:
-    """Return an elementwise loss as it is, its mean, or its sum."""
+def reduced(b: LoopBuilder, at: At, shape: tuple[Expr, ...], reduction: int) -> TensorValue:
+    """Return an elementwise loss unreduced, its mean, or its sum."""
     out = b.out
     dtype = out.dtype.compute
     if reduction == NONE:
@@ -53,7 +53,7 @@ def folded(b: LoopBuilder, at: At, shape: tuple[Expr, ...], reduction: int) -> T
 
 
 def _of_one_type(*tensors: TensorValue | None) -> None:
-    """Leave arguments of several element types to ATen, which refuses them, or rounds between."""
+    """Leave arguments of several dtypes to ATen, which refuses them, or rounds in between."""
     if len({t.dtype for t in tensors if t is not None}) > 1:
         raise FallbackToAten
 
@@ -61,14 +61,14 @@ def _of_one_type(*tensors: TensorValue | None) -> None:
 def loss(
     b: LoopBuilder, fn: Scalar, args: Sequence[TensorValue | None], reduction: int
 ) -> TensorValue:
-    """Fold `fn(ops, *args)`; an argument that is None stays None."""
+    """Reduce `fn(ops, *args)`; an argument that is None stays None."""
     dtype = b.out.dtype.compute
-    given = [a for a in args if a is not None]
+    tensors = [a for a in args if a is not None]
 
     def at(ops: Tracer, index: Sequence[Expr]) -> Value:
         return fn(ops, *[None if a is None else ops.cast(ops.get(a, index), dtype) for a in args])
 
-    return folded(b, at, broadcast_shape(given), reduction)
+    return reduced(b, at, broadcast_shape(tensors), reduction)
 
 
 def gradient(
@@ -78,7 +78,7 @@ def gradient(
     args: Sequence[TensorValue | None],
     reduction: int,
 ) -> TensorValue:
-    """Return `grad * fn(ops, *args)`, over the number of elements for a mean."""
+    """Return `grad * fn(ops, *args)`, divided by the number of elements for a mean."""
     _of_one_type(*args)
     out = b.out
     dtype = out.dtype.compute
@@ -107,8 +107,9 @@ def mse_backward(
     return gradient(b, lambda ops, p, q: (p - q) * 2.0, grad, (x, y), reduction)
 
 
-def _bend(width: float, scale: float) -> tuple[Scalar, Scalar]:
-    """Return `scale * huber(d) / width` with its slope: quadratic below `width`, then linear."""
+def _huber(width: float, scale: float) -> tuple[Scalar, Scalar]:
+    """Return `scale * huber(d) / width` and its derivative: quadratic below `width`, then
+    linear."""
 
     def value(ops: Tracer, p: Value, q: Value) -> Value:
         d = ops.abs(p - q)
@@ -130,14 +131,14 @@ def smooth_l1(
     b: LoopBuilder, x: TensorValue, y: TensorValue, reduction: int = MEAN, beta: float = 1.0
 ) -> TensorValue:
     """Quadratic below beta, then linear with slope 1."""
-    return loss(b, _bend(float(beta), 1.0)[0], (x, y), reduction)
+    return loss(b, _huber(float(beta), 1.0)[0], (x, y), reduction)
 
 
 def smooth_l1_backward(
     b: LoopBuilder, grad: TensorValue, x: TensorValue, y: TensorValue, reduction: int, beta: float
 ) -> TensorValue:
     """Gradient of smooth_l1."""
-    return gradient(b, _bend(float(beta), 1.0)[1], grad, (x, y), reduction)
+    return gradient(b, _huber(float(beta), 1.0)[1], grad, (x, y), reduction)
 
 
 def huber(
@@ -145,7 +146,7 @@ def huber(
 ) -> TensorValue:
     """Quadratic below delta, then linear with slope delta."""
     _of_one_type(x, y)
-    return loss(b, _bend(float(delta), float(delta))[0], (x, y), reduction)
+    return loss(b, _huber(float(delta), float(delta))[0], (x, y), reduction)
 
 
 def huber_backward(
@@ -153,7 +154,7 @@ def huber_backward(
 ) -> TensorValue:
     """Gradient of huber."""
     _of_one_type(x, y)
-    return gradient(b, _bend(float(delta), float(delta))[1], grad, (x, y), reduction)
+    return gradient(b, _huber(float(delta), float(delta))[1], grad, (x, y), reduction)
 
 
 def _cross_entropy(ops: Tracer, x: Value, t: Value, weight: Value | None) -> Value:
@@ -223,10 +224,10 @@ def _class_dim(x: TensorValue) -> int:
     return 1 if x.ndim > 1 else 0
 
 
-def _picked(
+def _target_class(
     ops: Tracer, x: TensorValue, target: TensorValue, index: Sequence[Expr], ignored: int
 ) -> tuple[Value, Expr]:
-    """Return whether a point's target counts, and the target as an index of a class."""
+    """Return whether a target counts, and the target as a class index."""
     t = ops.cast(ops.load(target, index), DType.I64)
     counts = ops.ne(t, ignored)
     return counts, ops.bind(t, x.shape[_class_dim(x)], mask=counts)
@@ -240,29 +241,29 @@ def nll_forward(
     reduction: int,
     ignored: int,
 ) -> tuple[TensorValue, TensorValue]:
-    """Minus the value (times weight) at each target class; and the sum of the weights."""
+    """Minus the value (times the weight) at each target class, and the sum of the weights."""
     out, out_total = b.outs
     assert out is not None and out_total is not None
     dtype = out.dtype.compute
     d = _class_dim(x)
 
-    def heaviness(ops: Tracer, index: Sequence[Expr]) -> Value:
-        counts, c = _picked(ops, x, target, index, ignored)
+    def class_weight(ops: Tracer, index: Sequence[Expr]) -> Value:
+        counts, c = _target_class(ops, x, target, index, ignored)
         if weight is None:
             return ops.cast(counts, dtype)
         return ops.cast(ops.load(weight, (c,), counts), dtype)
 
     def value(ops: Tracer, index: Sequence[Expr]) -> Value:
-        counts, c = _picked(ops, x, target, index, ignored)
+        counts, c = _target_class(ops, x, target, index, ignored)
         at = (*index[:d], c, *index[d:])
         picked = -ops.cast(ops.load(x, at, counts), dtype)
-        return picked if weight is None else picked * heaviness(ops, index)
+        return picked if weight is None else picked * class_weight(ops, index)
 
     if reduction == NONE and x.ndim > 1:
         zero = b.pointwise(lambda ops, _: ops.const(0, out_total.dtype.compute), out_total)
         return b.pointwise(value, out), zero
     total = _total(b, value, target.shape, dtype, out)
-    weights = _total(b, heaviness, target.shape, dtype, out)
+    weights = _total(b, class_weight, target.shape, dtype, out)
     if reduction == MEAN:
         result = b.pointwise(lambda ops, _: ops.load(total, ()) / ops.load(weights, ()), out)
     else:
@@ -282,16 +283,16 @@ def nll_backward(
     ignored: int,
     total: TensorValue,
 ) -> TensorValue:
-    """Gradient of nll_loss: at each target class minus grad (times weight), else 0."""
+    """Gradient of nll_loss: minus grad (times the weight) at each target class, 0 elsewhere."""
     out = b.out
     dtype = out.dtype.compute
     d = _class_dim(x)
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        place = (*index[:d], *index[d + 1 :]) if target.ndim else ()
-        t = ops.cast(ops.load(target, place), DType.I64)
+        target_index = (*index[:d], *index[d + 1 :]) if target.ndim else ()
+        t = ops.cast(ops.load(target, target_index), DType.I64)
         hit = ops.eq(t, ops.index(index[d])) & ops.ne(t, ignored)
-        g = ops.cast(ops.get(grad, place), dtype)
+        g = ops.cast(ops.get(grad, target_index), dtype)
         if weight is not None:
             g = g * ops.cast(ops.load(weight, index[d : d + 1]), dtype)
         if reduction == MEAN:

@@ -1,4 +1,4 @@
-"""Dense matrix products: calls of a library, or sums of products where kernels are wanted."""
+"""Dense matrix products: library calls, or sums of products if kernels are requested."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -7,7 +7,7 @@ from typing import Any
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import Expr
 from gyrator_ir.types import DType
-from gyrator_lowering.builder.program import FoldBody, LoopBuilder, each
+from gyrator_lowering.builder.program import LoopBuilder, ReductionBody, each
 from gyrator_lowering.builder.promote import Arg, operand
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
@@ -15,18 +15,18 @@ from gyrator_lowering.rules.extern import library
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 After = Callable[[Tracer, Index, Value], Value]
-"""What is done with a sum before it is rounded."""
+"""The epilogue that is applied to a sum before it is rounded."""
 
 
-def accumulated(dtype: DType) -> DType:
-    """Return the type in which products of `dtype` are summed, as libraries do it."""
+def accumulator_dtype(dtype: DType) -> DType:
+    """Return the dtype in which products of `dtype` are accumulated, as in libraries."""
     if dtype.is_float:
         return dtype.compute
     return DType.I32 if dtype.size < 4 else dtype
 
 
-def either(loops: Rule, out: str | None = None) -> Rule:
-    """Return the rule of a dense op: `loops` where kernels are wanted, else a library's call."""
+def library_or_loops(loops: Rule, out: str | None = None) -> Rule:
+    """Return the rule of a dense op: `loops` if kernels are requested, otherwise a library call."""
     called = library(out)
 
     def rule(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
@@ -36,7 +36,7 @@ def either(loops: Rule, out: str | None = None) -> Rule:
 
 
 def _of_one_type(loops: Rule) -> Rule:
-    """Return a rule that leaves factors of several types to ATen, which refuses them."""
+    """Return a rule that leaves operands of several dtypes to ATen, which refuses them."""
 
     def rule(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
         if len({a.dtype for a in each((args, kwargs)) if isinstance(a, TensorValue)}) > 1:
@@ -46,9 +46,9 @@ def _of_one_type(loops: Rule) -> Rule:
     return rule
 
 
-def summed(
+def sum_of_products(
     b: LoopBuilder,
-    terms: FoldBody,
+    terms: ReductionBody,
     shape: Sequence[Expr],
     inner: Sequence[Expr],
     out: Spec,
@@ -56,9 +56,10 @@ def summed(
     after: After | None = None,
     split: Callable[[TensorValue], TensorValue] | None = None,
 ) -> TensorValue:
-    """Sum the products of `terms`' pairs in `dtype`, apply `after`, and round once to `out`.
+    """Accumulate the products of the pairs from `terms` in `dtype`, apply `after`, and round to
+    `out`.
 
-    `split` gives the view of a buffer like `out` that has the dimensions `shape`.
+    `split` returns the view with dimensions `shape` of a buffer with the spec `out`.
     """
     wide = b.buffer(Spec(dtype, out.device, out.shape, out.strides))
     into = wide if split is None else split(wide)
@@ -76,19 +77,19 @@ def summed(
 def product(
     b: LoopBuilder, x: TensorValue, y: TensorValue, after: After | None = None
 ) -> TensorValue:
-    """`x @ y` of tensors with two or more dimensions, those before the last two broadcast."""
+    """`x @ y` of tensors with two or more dimensions; those before the last two are broadcast."""
     out = b.out
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         *lead, row, column = index
         return ops.get(x, (*lead, row, *rindex)), ops.get(y, (*lead, *rindex, column))
 
-    dtype = accumulated(out.dtype)
-    return summed(b, terms, out.shape, x.shape[-1:], out, dtype, after)
+    dtype = accumulator_dtype(out.dtype)
+    return sum_of_products(b, terms, out.shape, x.shape[-1:], out, dtype, after)
 
 
-def added(tensor: TensorValue, beta: Arg, alpha: Arg) -> After:
-    """Return `total -> beta * tensor + alpha * total`; a tensor times 0 is not even read."""
+def with_addend(tensor: TensorValue, beta: Arg, alpha: Arg) -> After:
+    """Return `total -> beta * tensor + alpha * total`; with `beta` 0 the tensor is not read."""
 
     def after(ops: Tracer, index: Index, total: Value) -> Value:
         dtype = total.dtype
@@ -109,7 +110,7 @@ def _is(scalar: Arg, number: int) -> bool:
 
 
 def mm(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
-    """`x @ y`, of matrices or of batches of them."""
+    """`x @ y` of matrices, or of batches of them."""
     return product(b, x, y)
 
 
@@ -122,8 +123,8 @@ def addmm(
     beta: Arg = 1,
     alpha: Arg = 1,
 ) -> TensorValue:
-    """`beta * tensor + alpha * (x @ y)`, of matrices or of batches of them."""
-    return product(b, x, y, added(tensor, beta, alpha))
+    """`beta * tensor + alpha * (x @ y)` of matrices, or of batches of them."""
+    return product(b, x, y, with_addend(tensor, beta, alpha))
 
 
 def addmm_activation(
@@ -139,7 +140,7 @@ def addmm_activation(
     """`relu(addmm(...))`."""
     if use_gelu:
         raise FallbackToAten
-    before = added(tensor, beta, alpha)
+    before = with_addend(tensor, beta, alpha)
 
     def after(ops: Tracer, index: Index, total: Value) -> Value:
         return ops.maximum(before(ops, index, total), 0)
@@ -162,7 +163,7 @@ def addmv(
     alpha: Arg = 1,
 ) -> TensorValue:
     """`beta * tensor + alpha * (x @ y)` of a matrix and a vector."""
-    return _times_vector(b, x, y, added(tensor, beta, alpha))
+    return _times_vector(b, x, y, with_addend(tensor, beta, alpha))
 
 
 def _times_vector(
@@ -173,7 +174,7 @@ def _times_vector(
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         return ops.load(x, (*index, *rindex)), ops.load(y, rindex)
 
-    return summed(b, terms, out.shape, y.shape, out, accumulated(out.dtype), after)
+    return sum_of_products(b, terms, out.shape, y.shape, out, accumulator_dtype(out.dtype), after)
 
 
 def dot(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
@@ -184,15 +185,17 @@ def dot(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
 def linear(
     b: LoopBuilder, x: TensorValue, weight: TensorValue, bias: TensorValue | None = None
 ) -> TensorValue:
-    """`x @ weight.T + bias`; a vector stands for its only row, of `x` or of `weight`."""
+    """`x @ weight.T + bias`; a vector `x` or `weight` is treated as a single row."""
     out = b.out
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         rows = index[: x.ndim - 1]
         return ops.load(x, (*rows, *rindex)), ops.load(weight, (*index[x.ndim - 1 :], *rindex))
 
-    after = None if bias is None else added(bias, 1, 1)
-    return summed(b, terms, out.shape, x.shape[-1:], out, accumulated(out.dtype), after)
+    after = None if bias is None else with_addend(bias, 1, 1)
+    return sum_of_products(
+        b, terms, out.shape, x.shape[-1:], out, accumulator_dtype(out.dtype), after
+    )
 
 
 def matmul(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
@@ -208,7 +211,7 @@ def matmul(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
         right = (*batch[len(batch) - max(y.ndim - 2, 0) :], *rindex, *column)
         return ops.get(x, left), ops.get(y, right)
 
-    return summed(b, terms, out.shape, x.shape[-1:], out, accumulated(out.dtype))
+    return sum_of_products(b, terms, out.shape, x.shape[-1:], out, accumulator_dtype(out.dtype))
 
 
 def addbmm(
@@ -228,8 +231,8 @@ def addbmm(
         return ops.load(x, (batch, row, k)), ops.load(y, (batch, k, column))
 
     inner = (x.shape[0], x.shape[2])
-    dtype = accumulated(out.dtype)
-    return summed(b, terms, out.shape, inner, out, dtype, added(tensor, beta, alpha))
+    dtype = accumulator_dtype(out.dtype)
+    return sum_of_products(b, terms, out.shape, inner, out, dtype, with_addend(tensor, beta, alpha))
 
 
 _LIBRARY_OUT: Mapping[str, Rule] = MappingProxyType(
@@ -249,7 +252,7 @@ _LIBRARY: Mapping[str, Rule] = MappingProxyType(
     }
 )
 PRODUCTS = tuple(f"aten.{op}.default" for op in (*_LIBRARY_OUT, *_LIBRARY))
-"""The ops of this family that kernels compute where they are wanted."""
+"""The ops of this family that kernels compute if requested."""
 
 _PACKED = (
     "mkl._mkl_linear.default",
@@ -262,13 +265,13 @@ _PACKED = (
     "onednn.qconv_pointwise.default",
     "onednn.qconv_pointwise.tensor",
 )
-"""Calls that take weights as their library packs them."""
+"""Calls that take weights in their library's packed layout."""
 
 
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
     for op, loops in _LIBRARY_OUT.items():
-        table.rule(f"aten.{op}.default")(either(_of_one_type(loops), f"aten.{op}.out"))
+        table.rule(f"aten.{op}.default")(library_or_loops(_of_one_type(loops), f"aten.{op}.out"))
     for op, loops in _LIBRARY.items():
-        table.rule(f"aten.{op}.default")(either(_of_one_type(loops)))
+        table.rule(f"aten.{op}.default")(library_or_loops(_of_one_type(loops)))
     table.rule("aten.linear_backward.default", *_PACKED)(library())

@@ -1,13 +1,14 @@
 """Arithmetic, comparisons, logic and elementary functions."""
 
 from collections.abc import Callable
+from struct import pack, unpack
 from typing import Any
 
 import torch
 
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
-from gyrator_lowering.builder.promote import Arg, computed_in, operand
+from gyrator_lowering.builder.promote import Arg, operand, promoted_dtype
 from gyrator_lowering.builder.trace import Tracer, Value, wrapped
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.extern import emit
@@ -16,13 +17,13 @@ from gyrator_lowering.torch_bridge.dtypes import TO_TORCH
 from gyrator_lowering.torch_bridge.schema import info_of
 
 Scalar = Callable[..., Value]
-"""`fn(ops, a, b, ...)`, from values of one type to a value."""
+"""`fn(ops, a, b, ...)`, from values of one dtype to a value."""
 
 UNARY_FLOAT = (
     "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh tanh asin acos atan "
     "asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid"
 )
-"""Ops that turn integers into floats and are rows of the op table."""
+"""Rows of the op table that convert integers to floats."""
 
 COMPARISONS = "eq ne lt le gt ge"
 FLOAT_BINARY = "atan2 hypot copysign"
@@ -31,7 +32,7 @@ FLOAT_BINARY = "atan2 hypot copysign"
 def elementwise(
     b: LoopBuilder, fn: Scalar, args: tuple[Arg, ...], dtype: DType | None = None
 ) -> TensorValue:
-    """Apply `fn` to arguments as `dtype` (by default what the result's type is computed in)."""
+    """Apply `fn` to arguments as `dtype` (by default the compute dtype of the result)."""
     out = b.out
     kind = out.dtype if dtype is None else dtype
 
@@ -44,7 +45,8 @@ def elementwise(
 
 
 def _is_wide_integer(arg: Arg) -> bool:
-    """Whether eager rounds the argument where it meets narrow floats: they do not hold it."""
+    """Return whether eager rounds the argument when it is combined with narrow floats, which cannot
+    represent it."""
     return (
         isinstance(arg, TensorValue)
         and bool(arg.shape)
@@ -54,9 +56,9 @@ def _is_wide_integer(arg: Arg) -> bool:
 
 
 def in_type(b: LoopBuilder, fn: Scalar, args: tuple[Arg, ...], kind: DType) -> TensorValue:
-    """Like `elementwise`, where eager rounds scalars to the type `kind` before it computes.
+    """Like `elementwise`, for ops for which eager rounds scalars to the dtype `kind` first.
 
-    It does so for sums, differences, remainders, powers and comparisons, and not for products and
+    It does so for sums, differences, remainders, powers and comparisons, but not for products and
     quotients.
     """
 
@@ -76,7 +78,7 @@ def _is_scalar(arg: Arg) -> bool:
 
 
 def _rounded(arg: Arg, dtype: DType) -> Arg:
-    """Return a number as the narrow type holds it; other arguments as they are."""
+    """Return a number rounded to a narrow dtype; other arguments unchanged."""
     if isinstance(arg, (int, float)) and dtype.is_narrow_float:
         return float(torch.tensor(float(arg), dtype=TO_TORCH[dtype]))
     return arg
@@ -87,7 +89,7 @@ def _row(op: str) -> Scalar:
 
 
 def simple(fn: Scalar, arity: int) -> Rule:
-    """Return the rule of an op whose arguments and result are all computed in the result's type."""
+    """Return the rule of an op whose arguments and result are computed in the result's dtype."""
 
     def rule(b: LoopBuilder, *args: Arg) -> TensorValue:
         return elementwise(b, fn, args[:arity])
@@ -96,10 +98,10 @@ def simple(fn: Scalar, arity: int) -> Rule:
 
 
 def comparison(op: str) -> Rule:
-    """Return the rule of a comparison: computed in the promoted type of its arguments."""
+    """Return the rule of a comparison, computed in the promoted dtype of its arguments."""
 
     def rule(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
-        return in_type(b, _row(op), (x, y), computed_in((x, y)))
+        return in_type(b, _row(op), (x, y), promoted_dtype((x, y)))
 
     return rule
 
@@ -127,7 +129,7 @@ def unchanged_for_integers(op: str) -> Rule:
 
 
 def truth(fn: Scalar) -> Rule:
-    """Return the rule of a logical op: its arguments are compared with 0 first."""
+    """Return the rule of a logical op, whose arguments are first compared with 0."""
 
     def rule(b: LoopBuilder, *args: TensorValue) -> TensorValue:
         def body(ops: Tracer, index: tuple[Any, ...]) -> Value:
@@ -144,7 +146,7 @@ def as_bool(ops: Tracer, value: Value) -> Value:
 
 
 def _plus(ops: Tracer, x: Value, y: Value, alpha: Arg, dtype: DType) -> Value:
-    """Return `x + alpha * y`, of floats rounded once, `alpha` rounded to `dtype` before."""
+    """Return `x + alpha * y`, with `alpha` rounded to `dtype`; floats are rounded once."""
     if isinstance(alpha, (bool, int, float)) and alpha == 1:
         return x + y
     factor = operand(ops, _rounded(alpha, dtype), (), x.dtype)
@@ -158,14 +160,14 @@ def _minus(ops: Tracer, x: Value, y: Value, alpha: Arg, dtype: DType) -> Value:
 
 
 def scaled(ops: Tracer, value: Value, alpha: Arg) -> Value:
-    """Return `value * alpha`, and `value` itself where `alpha` is 1."""
+    """Return `value * alpha`; `value` itself if `alpha` is 1."""
     if isinstance(alpha, (bool, int, float)) and alpha == 1:
         return value
     return ops.let("mul", value, operand(ops, alpha, (), value.dtype))
 
 
 def add(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorValue:
-    """`x + alpha * y`; of booleans, their or."""
+    """`x + alpha * y`; logical or for booleans."""
     if more:
         alpha = more[0]
     if b.out.dtype is DType.BOOL:
@@ -195,7 +197,7 @@ def rsub(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorVa
 
 
 def mul(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
-    """`x * y`; of booleans, their and."""
+    """`x * y`; logical and for booleans."""
     op = "bit_and" if b.out.dtype is DType.BOOL else "mul"
     return elementwise(b, _row(op), (x, y))
 
@@ -214,7 +216,7 @@ def floor_quotient(ops: Tracer, x: Value, y: Value) -> Value:
 
 
 def _integer_divisor(y: Arg, dtype: DType) -> int | None:
-    """Return a divisor that is a known integer, not 0 in `dtype`."""
+    """Return a divisor that is a constant integer and not 0 in `dtype`."""
     value = getattr(y, "value", y)
     if not isinstance(value, (bool, int)) or dtype is DType.BOOL:
         return None
@@ -222,20 +224,43 @@ def _integer_divisor(y: Arg, dtype: DType) -> int | None:
 
 
 def _divides_by_any(b: LoopBuilder) -> bool:
-    """Whether kernels divide integers by what may be 0, as eager does it on the device."""
+    """Return whether kernels may divide integers by 0, as eager does on the device."""
     target = b.targets.get(b.out.device.type)
     unchecked = target is not None and target.capabilities.unchecked_division
     return unchecked and b.out.dtype is not DType.BOOL
 
 
+def _reciprocal(b: LoopBuilder, y: Arg) -> float | None:
+    """Return the reciprocal by which ATen multiplies on the device instead of dividing by `y`."""
+    value, target = getattr(y, "value", y), b.targets.get(b.out.device.type)
+    if target is None or not target.capabilities.reciprocals or not isinstance(value, (int, float)):
+        return None
+    single = b.out.dtype.compute is DType.F32
+    try:
+        reciprocal = 1.0 / (_single(value) if single else value)
+        return _single(reciprocal) if single else reciprocal
+    except (OverflowError, ZeroDivisionError):
+        return None
+
+
+def _single(value: float) -> float:
+    """Round a number to `f32`."""
+    (rounded,) = unpack("f", pack("f", value))
+    assert isinstance(rounded, float)
+    return rounded
+
+
 def div(b: LoopBuilder, x: Arg, y: Arg, *, rounding_mode: str | None = None) -> TensorValue:
-    """Quotient: true, truncated or floored. Hosts report integer division by a zero element."""
+    """True, truncated or floored quotient. Hosts report integer division by zero."""
     if rounding_mode is None:
+        factor = _reciprocal(b, y)
+        if factor is not None:
+            return elementwise(b, _row("mul"), (x, factor))
         return elementwise(b, _row("div"), (x, y))
     if b.out.dtype.is_float:
         if rounding_mode == "floor":
             return elementwise(b, floor_quotient, (x, y))
-        kind = b.out.dtype  # eager rounds the quotient to it first
+        kind = b.out.dtype  # eager rounds the quotient first
         return elementwise(b, lambda ops, p, q: ops.trunc(ops.wide(ops.cast(p / q, kind))), (x, y))
     row = "floordiv" if rounding_mode == "floor" else "truncdiv"
     divisor = _integer_divisor(y, b.out.dtype)
@@ -250,8 +275,8 @@ def div(b: LoopBuilder, x: Arg, y: Arg, *, rounding_mode: str | None = None) -> 
     return elementwise(b, _row(row), (x, divisor))
 
 
-def _called(b: LoopBuilder, op: Any, x: Arg, y: Arg) -> TensorValue:
-    """Return the result of an ATen op that gives a tensor like the one of the current node."""
+def _aten_result(b: LoopBuilder, op: Any, x: Arg, y: Arg) -> TensorValue:
+    """Return the result of an ATen op with the spec of the current node's result."""
     fake = b.node.meta["val"]
     reason = "a part of an op on integers that ATen checks or computes"
     (value,) = emit(b, info_of(op), (x, y), {}, (fake,), frozenset((0,)), reason)
@@ -260,11 +285,11 @@ def _called(b: LoopBuilder, op: Any, x: Arg, y: Arg) -> TensorValue:
 
 
 def _truncated_quotient(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
-    """Quotient of integers towards 0, from ATen's floored one, which reports zeros in `y`.
+    """Truncated quotient of integers, from ATen's floored one, which reports zeros in `y`.
 
-    ATen's own truncated quotient ends the process where the least integer meets -1.
+    ATen's own truncated quotient crashes the process for the least integer divided by -1.
     """
-    floored = _called(b, torch.ops.aten.floor_divide.default, x, y)
+    floored = _aten_result(b, torch.ops.aten.floor_divide.default, x, y)
 
     def body(ops: Tracer, p: Value, q: Value, down: Value) -> Value:
         inexact = ops.ne(down * q, p) & (ops.lt(p, 0) ^ ops.lt(q, 0))
@@ -274,8 +299,8 @@ def _truncated_quotient(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
 
 
 def least_common_multiple(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
-    """`|x / gcd * y|`, 0 where both are 0; ATen's divides the least integer by -1."""
-    divisor = _called(b, torch.ops.aten.gcd.default, x, y)
+    """`|x / gcd * y|`, or 0 if both are 0; ATen's divides the least integer by -1."""
+    divisor = _aten_result(b, torch.ops.aten.gcd.default, x, y)
     kind = b.out.dtype if b.out.dtype.size > 2 else DType.I32  # C computes narrow integers in int
 
     def body(ops: Tracer, p: Value, q: Value, common: Value) -> Value:
@@ -308,7 +333,7 @@ def modulo(float_op: str, integer_op: str) -> Rule:
 
 
 def power(ops: Tracer, x: Value, n: float) -> Value:
-    """Return `x**n` for a constant `n`, by products and roots where eager does so."""
+    """Return `x**n` for a constant `n`, by products and roots where eager uses them."""
     if n == 0:
         return ops.const(1, x.dtype)
     if n == 1:
@@ -346,14 +371,14 @@ def pow_scalar(b: LoopBuilder, x: TensorValue, exponent: Arg) -> TensorValue:
         raise FallbackToAten
     number = _rounded(exponent, b.out.dtype)
     if abs(exponent) == 0.5 and b.out.dtype is DType.F16 and b.out.device.is_host:
-        # Eager takes no roots of these: the power of a negative infinity is not NaN.
+        # Eager does not use roots here: the power of negative infinity is not NaN.
         return elementwise(b, lambda ops, p: ops.pow(p, float(exponent)), (x,))
     assert isinstance(number, (int, float))
     return elementwise(b, lambda ops, p: power(ops, p, number), (x,))
 
 
 def pow_tensor(b: LoopBuilder, x: Arg, exponent: Arg) -> TensorValue:
-    """`x**exponent`, C's pow; integer powers of integers stay in ATen."""
+    """`x**exponent` by C's pow; integer powers of integers stay in ATen."""
     if not b.out.dtype.is_float:
         raise FallbackToAten
     return in_type(b, _row("pow"), (x, exponent), b.out.dtype)
@@ -368,12 +393,12 @@ def absolute(b: LoopBuilder, x: TensorValue) -> TensorValue:
 
 def extremum(op: str) -> Rule:
     """Return the rule of `maximum`, `minimum`, `fmax` or `fmin`."""
-    plain = {"fmax": "maximum", "fmin": "minimum"}.get(op, op)
-    boolean = "bit_or" if plain == "maximum" else "bit_and"
+    without_nan = {"fmax": "maximum", "fmin": "minimum"}.get(op, op)
+    boolean = "bit_or" if without_nan == "maximum" else "bit_and"
 
     def rule(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
         dtype = b.out.dtype
-        chosen = boolean if dtype is DType.BOOL else op if dtype.is_float else plain
+        chosen = boolean if dtype is DType.BOOL else op if dtype.is_float else without_nan
         return elementwise(b, _row(chosen), (x, y))
 
     return rule
@@ -388,7 +413,7 @@ def sign(ops: Tracer, x: Value) -> Value:
 
 
 def round_(b: LoopBuilder, x: TensorValue, *, decimals: int = 0) -> TensorValue:
-    """Round halves to even, at a decimal place."""
+    """Round half to even, at a decimal digit."""
     if not x.dtype.is_float:
         return b.copy(x, b.out)
     if decimals == 0:
@@ -406,7 +431,7 @@ def clamp(
     high: Arg | None = None,
     **named: Arg | None,
 ) -> TensorValue:
-    """Limit to [low, high]: `high` wins where the two cross; a NaN and the sign of a zero stay."""
+    """Clamp to [low, high]; `high` wins if the two cross. NaN and the sign of zero are kept."""
     low = named.get("min", low)
     high = named.get("max", high)
     args = tuple(a for a in (low, high) if a is not None)
@@ -424,12 +449,12 @@ def clamp(
 
 
 def clamp_min(b: LoopBuilder, x: TensorValue, low: Arg) -> TensorValue:
-    """Limit from below."""
+    """Clamp from below."""
     return clamp(b, x, low)
 
 
 def clamp_max(b: LoopBuilder, x: TensorValue, high: Arg) -> TensorValue:
-    """Limit from above."""
+    """Clamp from above."""
     return clamp(b, x, None, high)
 
 
@@ -439,7 +464,7 @@ def bitwise(op: str) -> Rule:
 
 
 def where(b: LoopBuilder, condition: TensorValue, x: Arg, y: Arg) -> TensorValue:
-    """`x` where the condition holds, else `y`."""
+    """`x` if the condition holds, else `y`."""
     dtype = b.out.dtype
 
     def body(ops: Tracer, index: tuple[Any, ...]) -> Value:
@@ -450,12 +475,12 @@ def where(b: LoopBuilder, condition: TensorValue, x: Arg, y: Arg) -> TensorValue
 
 
 def masked_fill(b: LoopBuilder, x: TensorValue, mask: TensorValue, value: Arg) -> TensorValue:
-    """`value` where the mask is set, else `x`."""
+    """`value` if the mask is set, else `x`."""
     return where(b, mask, value, x)
 
 
 def lerp(b: LoopBuilder, x: Arg, end: Arg, weight: Arg) -> TensorValue:
-    """`x + weight * (end - x)`, computed from the nearer end as eager does."""
+    """`x + weight * (end - x)`, computed from the nearer end as in eager mode."""
 
     def body(ops: Tracer, p: Value, q: Value, w: Value) -> Value:
         near = ops.lt(ops.abs(w), 0.5)
@@ -481,7 +506,7 @@ def nan_to_num(
     posinf: float | None = None,
     neginf: float | None = None,
 ) -> TensorValue:
-    """Replace NaN and infinities by numbers: 0 and the largest ones of the type by default."""
+    """Replace NaN and infinities: by default by 0 and the largest numbers of the dtype."""
     if not x.dtype.is_float:
         return b.copy(x, b.out)
     largest = LARGEST[x.dtype]
@@ -508,7 +533,7 @@ LARGEST = {
 
 
 def xlogy(ops: Tracer, x: Value, y: Value) -> Value:
-    """Return `x * log(y)`, 0 where x is 0 and y is not NaN."""
+    """Return `x * log(y)`, or 0 if x is 0 and y is not NaN."""
     product = ops.where(ops.eq(x, 0.0), ops.const(0.0, x.dtype), x * ops.log(y))
     return ops.where(ops.isnan(y), y, product)
 
@@ -531,7 +556,7 @@ def signed_infinity(positive: bool) -> Scalar:
 
 
 def signbit(b: LoopBuilder, x: TensorValue) -> TensorValue:
-    """Whether the sign bit is set."""
+    """Return whether the sign bit is set."""
     if x.dtype.is_float:
         return elementwise(b, _row("signbit"), (x,), x.dtype)
     if not x.dtype.is_signed:
@@ -540,7 +565,7 @@ def signbit(b: LoopBuilder, x: TensorValue) -> TensorValue:
 
 
 def nextafter(b: LoopBuilder, x: TensorValue, towards: TensorValue) -> TensorValue:
-    """The next number from `x`; of narrow floats, which kernels widen, ATen knows it."""
+    """The next number after `x`. Kernels widen narrow floats, so these are ATen's."""
     if b.out.dtype.is_narrow_float:
         raise FallbackToAten
     return elementwise(b, _row("nextafter"), (x, towards))

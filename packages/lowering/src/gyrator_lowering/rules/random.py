@@ -1,4 +1,4 @@
-"""Random numbers: Philox in the kernels, or ATen's own generator."""
+"""Random numbers: Philox in kernels, or ATen's own generator."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from gyrator_ir.expr import Expr
 from gyrator_lowering.builder.program import LoopBuilder, flat_index
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue, contiguous_strides
-from gyrator_lowering.rules.extern import kept
+from gyrator_lowering.rules.extern import left_to_aten
 from gyrator_lowering.table import TableBuilder
 
 GENERATOR = "random numbers come from ATen's generator"
@@ -70,4 +70,4 @@ def register(table: TableBuilder) -> None:
         "aten.random",
         "aten.poisson",
     ):
-        table.rule(op)(kept(GENERATOR))
+        table.rule(op)(left_to_aten(GENERATOR))

@@ -1,4 +1,4 @@
-"""Folds over dimensions: sums, extrema, logic, moments, norms."""
+"""Reductions over dimensions: sums, extrema, logic, moments, norms."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,31 +20,31 @@ Map = Callable[[Tracer, Value], Value]
 
 
 def split(x: TensorValue, dims: Sequence[int]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    """Return the sizes of the dimensions that stay, and of those that are folded."""
-    kept = tuple(s for d, s in enumerate(x.shape) if d not in dims)
-    return kept, tuple(x.shape[d] for d in dims)
+    """Return the sizes of the dimensions that are kept, and of those that are reduced."""
+    outer = tuple(s for d, s in enumerate(x.shape) if d not in dims)
+    return outer, tuple(x.shape[d] for d in dims)
 
 
-def joined(
-    ndim: int, dims: Sequence[int], kept: Sequence[Expr], folded: Sequence[Expr]
+def full_index(
+    ndim: int, dims: Sequence[int], outer: Sequence[Expr], inner: Sequence[Expr]
 ) -> list[Expr]:
-    """Return the whole index from its parts over the dimensions that stay and that are folded."""
-    outer, inner = iter(kept), iter(folded)
-    return [next(inner) if d in dims else next(outer) for d in range(ndim)]
+    """Return the full index from its parts over the kept and the reduced dimensions."""
+    outer_iter, inner_iter = iter(outer), iter(inner)
+    return [next(inner_iter) if d in dims else next(outer_iter) for d in range(ndim)]
 
 
-def without(value: TensorValue, dims: Sequence[int]) -> TensorValue:
-    """Return the view without the given dimensions, each of size 1."""
-    stay = [d for d in range(value.ndim) if d not in dims]
+def squeezed(value: TensorValue, dims: Sequence[int]) -> TensorValue:
+    """Return the view without the given dimensions, which have size 1."""
+    remaining = [d for d in range(value.ndim) if d not in dims]
     return evolve(
         value,
-        shape=tuple(value.shape[d] for d in stay),
-        strides=tuple(value.strides[d] for d in stay),
+        shape=tuple(value.shape[d] for d in remaining),
+        strides=tuple(value.strides[d] for d in remaining),
     )
 
 
-def with_ones(value: TensorValue, ndim: int, dims: Sequence[int]) -> TensorValue:
-    """Return the view with dimensions of size 1 put in, so that it broadcasts along `dims`."""
+def unsqueezed(value: TensorValue, ndim: int, dims: Sequence[int]) -> TensorValue:
+    """Return the view with dimensions of size 1 inserted, so that it broadcasts along `dims`."""
     sizes, strides = iter(value.shape), iter(value.strides)
     return evolve(
         value,
@@ -53,7 +53,7 @@ def with_ones(value: TensorValue, ndim: int, dims: Sequence[int]) -> TensorValue
     )
 
 
-def fold_into(
+def reduce_into(
     b: LoopBuilder,
     kind: ReduceKind,
     x: TensorValue,
@@ -62,28 +62,27 @@ def fold_into(
     dtype: DType,
     fn: Map | None = None,
 ) -> None:
-    """Fold `fn(x)` over `dims` into views that have the other dimensions."""
-    kept, folded = split(x, dims)
+    """Reduce `fn(x)` over `dims` into views that have the other dimensions."""
+    outer, inner = split(x, dims)
 
     def body(ops: Tracer, index: Sequence[Expr], rindex: Sequence[Expr]) -> Value:
-        value = ops.load(x, joined(x.ndim, dims, index, rindex))
+        value = ops.load(x, full_index(x.ndim, dims, index, rindex))
         return value if fn is None else fn(ops, value)
 
-    b.reduction(kind, body, kept, folded, into, dtype)
+    b.reduction(kind, body, outer, inner, into, dtype)
 
 
-def fold(
+def reduce_to_buffer(
     b: LoopBuilder,
     kind: ReduceKind,
     x: TensorValue,
     dims: Sequence[int],
     dtype: DType,
-    fn: Map | None = None,
 ) -> TensorValue:
-    """Fold `fn(x)` over `dims` into a new contiguous buffer of `dtype`."""
-    kept, _ = split(x, dims)
-    result = b.temp(kept, dtype, x)
-    fold_into(b, kind, x, dims, [result], dtype, fn)
+    """Reduce `x` over `dims` into a new contiguous buffer of `dtype`."""
+    outer, _ = split(x, dims)
+    result = b.temp(outer, dtype, x)
+    reduce_into(b, kind, x, dims, [result], dtype)
     return result
 
 
@@ -95,25 +94,28 @@ def reduced(
     before: Map | None = None,
     after: Map | None = None,
     dtype: DType | None = None,
-    gives: DType | None = None,
+    reduced_dtype: DType | None = None,
     out: Spec | None = None,
 ) -> TensorValue:
-    """Emit a whole reduction op: fold in `dtype`, then `after`, rounded once to the result's type.
+    """Emit a complete reduction op: reduce in `dtype`, apply `after`, and round to the result's
+    dtype.
 
-    `gives` is the type of the fold's result where it is not `dtype`.
+    `reduced_dtype` is the dtype of the reduction's result, by default `dtype`.
     """
     out = b.out if out is None else out
     dtype = out.dtype.compute if dtype is None else dtype
-    gives = dtype if gives is None else gives
-    keeps = len(out.shape) == x.ndim
-    if after is None and out.dtype is gives:
+    reduced_dtype = dtype if reduced_dtype is None else reduced_dtype
+    keeps_dims = len(out.shape) == x.ndim
+    if after is None and out.dtype is reduced_dtype:
         result = b.buffer(out)
-        fold_into(b, kind, x, dims, [without(result, dims) if keeps else result], dtype, before)
+        reduce_into(
+            b, kind, x, dims, [squeezed(result, dims) if keeps_dims else result], dtype, before
+        )
         return result
-    kept, _ = split(x, dims)
-    raw = b.temp(kept, gives, x)
-    fold_into(b, kind, x, dims, [raw], dtype, before)
-    source = with_ones(raw, x.ndim, dims) if keeps else raw
+    outer, _ = split(x, dims)
+    raw = b.temp(outer, reduced_dtype, x)
+    reduce_into(b, kind, x, dims, [raw], dtype, before)
+    source = unsqueezed(raw, x.ndim, dims) if keeps_dims else raw
     return b.pointwise(
         lambda ops, index: (
             ops.get(source, index) if after is None else after(ops, ops.get(source, index))
@@ -123,18 +125,18 @@ def reduced(
 
 
 def count(x: TensorValue, dims: Sequence[int]) -> Expr:
-    """Return how many elements are folded at each point."""
+    """Return the number of elements in each reduction."""
     return product_of(x.shape[d] for d in dims)
 
 
 def sum_(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) -> TensorValue:
-    """Sum; integers and booleans in `i64`. As bool, whether any element is true."""
+    """Sum, of integers and booleans in `i64`. With a bool result, whether any element is true."""
     kind = ReduceKind.ANY if b.out.dtype is DType.BOOL else ReduceKind.SUM
     return reduced(b, kind, x, dims_of(dim, x.ndim), _to_result(b))
 
 
 def _to_result(b: LoopBuilder) -> Map:
-    """Return the conversion of elements to the type of the result, before the fold."""
+    """Return the conversion of elements to the dtype of the result, before the reduction."""
     dtype = b.out.dtype
 
     def convert(ops: Tracer, value: Value) -> Value:
@@ -160,13 +162,14 @@ def mean(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) ->
 
 
 def prod(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) -> TensorValue:
-    """Product; integers and booleans in `i64`. As bool, whether all elements are true."""
+    """Product, of integers and booleans in `i64`. With a bool result, whether all elements are
+    true."""
     kind = ReduceKind.ALL if b.out.dtype is DType.BOOL else ReduceKind.PROD
     return reduced(b, kind, x, dims_of(dim, x.ndim), _to_result(b))
 
 
-def _refuse_nothing(x: TensorValue, dims: Sequence[int]) -> None:
-    """Leave an extreme of no elements, of which there is none, to ATen, which raises."""
+def _refuse_empty(x: TensorValue, dims: Sequence[int]) -> None:
+    """Leave extrema over no elements, which are undefined, to ATen, which raises."""
     for d in dims:
         size = x.shape[d]
         if size is ZERO or any(s.kind is SymKind.UNBACKED for s in size.free_symbols):
@@ -174,12 +177,12 @@ def _refuse_nothing(x: TensorValue, dims: Sequence[int]) -> None:
 
 
 def extreme(kind: ReduceKind) -> Rule:
-    """Return the rule of `amax`, `amin`, and of `max` and `min` over everything."""
+    """Return the rule of `amax`, `amin`, and of `max` and `min` over all elements."""
     boolean = ReduceKind.ANY if kind is ReduceKind.MAX else ReduceKind.ALL
 
     def rule(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) -> TensorValue:
         dims = dims_of(dim, x.ndim)
-        _refuse_nothing(x, dims)
+        _refuse_empty(x, dims)
         chosen = boolean if x.dtype is DType.BOOL else kind
         return reduced(b, chosen, x, dims)
 
@@ -187,18 +190,18 @@ def extreme(kind: ReduceKind) -> Rule:
 
 
 def extreme_of_dim(kind: ReduceKind, position: ReduceKind) -> Rule:
-    """Return the rule of `max.dim` or `min.dim`: values and positions."""
+    """Return the rule of `max.dim` or `min.dim`: values and indices."""
     boolean = ReduceKind.ANY if kind is ReduceKind.MAX else ReduceKind.ALL
 
     def rule(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) -> Any:
         dims = dims_of(dim, x.ndim)
-        _refuse_nothing(x, dims)
-        values, places = b.outs
+        _refuse_empty(x, dims)
+        values, indices = b.outs
         chosen = boolean if x.dtype is DType.BOOL else kind
         used = b.used_results
         return (
             reduced(b, chosen, x, dims, out=values) if 0 in used else None,
-            _position(b, position, x, dims, places) if 1 in used else None,
+            _position(b, position, x, dims, indices) if 1 in used else None,
         )
 
     return rule
@@ -208,7 +211,7 @@ def _position(
     b: LoopBuilder, kind: ReduceKind, x: TensorValue, dims: Sequence[int], out: Spec | None
 ) -> TensorValue:
     dtype = DType.U8 if x.dtype is DType.BOOL else x.dtype.compute
-    return reduced(b, kind, x, dims, dtype=dtype, gives=DType.I64, out=out)
+    return reduced(b, kind, x, dims, dtype=dtype, reduced_dtype=DType.I64, out=out)
 
 
 def position(kind: ReduceKind) -> Rule:
@@ -216,7 +219,7 @@ def position(kind: ReduceKind) -> Rule:
 
     def rule(b: LoopBuilder, x: TensorValue, dim: int | None = None, *_: Any, **__: Any) -> Any:
         dims = dims_of(dim, x.ndim)
-        _refuse_nothing(x, dims)
+        _refuse_empty(x, dims)
         return _position(b, kind, x, dims, b.out)
 
     return rule
@@ -236,14 +239,14 @@ def logical(kind: ReduceKind) -> Rule:
 def _moments(
     b: LoopBuilder, x: TensorValue, dims: Sequence[int], dtype: DType
 ) -> tuple[TensorValue, TensorValue]:
-    """Return mean and sum of squared deviations over `dims`."""
-    kept, _ = split(x, dims)
-    middle, squares = b.temp(kept, dtype, x), b.temp(kept, dtype, x)
-    fold_into(b, ReduceKind.WELFORD, x, dims, [middle, squares, None], dtype)
+    """Return the mean and the sum of squared deviations over `dims`."""
+    outer, _ = split(x, dims)
+    middle, squares = b.temp(outer, dtype, x), b.temp(outer, dtype, x)
+    reduce_into(b, ReduceKind.WELFORD, x, dims, [middle, squares, None], dtype)
     return middle, squares
 
 
-def _spread(
+def _variance(
     b: LoopBuilder,
     x: TensorValue,
     dims: Sequence[int],
@@ -253,7 +256,7 @@ def _spread(
     out: Spec,
 ) -> TensorValue:
     n = count(x, dims)
-    source = with_ones(squares, x.ndim, dims) if len(out.shape) == x.ndim else squares
+    source = unsqueezed(squares, x.ndim, dims) if len(out.shape) == x.ndim else squares
     less = 1 if correction is None else correction
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
@@ -264,20 +267,22 @@ def _spread(
     return b.pointwise(body, out)
 
 
-def _middle(
+def _exact_mean(
     b: LoopBuilder, x: TensorValue, dims: Sequence[int], running: TensorValue, out: Spec | None
 ) -> TensorValue:
-    """Return the mean over `dims`, given the one that Welford's fold left: NaN of no elements.
+    """Return the mean over `dims`, given the result of Welford's algorithm; NaN over no elements.
 
-    On the host eager folds in `f64`, and where terms cancel it shows: a sum in `f64` is as near.
-    Infinities leave Welford's mean, mostly NaN.
+    On the host eager reduces in `f64`, which shows if terms cancel; a sum in `f64` is as accurate.
+    An infinite sum is taken from Welford's algorithm, which mostly gives NaN.
     """
     assert out is not None
     n = count(x, dims)
-    spread = (lambda v: with_ones(v, x.ndim, dims)) if len(out.shape) == x.ndim else (lambda v: v)
-    source = spread(running)
+    broadcast = (
+        (lambda v: unsqueezed(v, x.ndim, dims)) if len(out.shape) == x.ndim else (lambda v: v)
+    )
+    source = broadcast(running)
     on_host = out.device.is_host
-    total = spread(fold(b, ReduceKind.SUM, x, dims, DType.F64)) if on_host else None
+    total = broadcast(reduce_to_buffer(b, ReduceKind.SUM, x, dims, DType.F64)) if on_host else None
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         value = ops.get(source, index)
@@ -307,13 +312,13 @@ def variance(root: bool, with_mean: bool) -> Rule:
         specs = b.outs if with_mean else (b.out,)
         out = specs[0]
         assert out is not None
-        # On the host eager folds in `f64`: squares of large numbers do not overflow.
+        # On the host eager reduces in `f64`, in which squares of large numbers do not overflow.
         dtype = DType.F64 if out.device.is_host else out.dtype.compute
         middle, squares = _moments(b, x, dims, dtype)
-        first = _spread(b, x, dims, squares, correction, root, out)
+        first = _variance(b, x, dims, squares, correction, root, out)
         if not with_mean:
             return first
-        return first, _middle(b, x, dims, middle, specs[1])
+        return first, _exact_mean(b, x, dims, middle, specs[1])
 
     return rule
 
@@ -322,12 +327,12 @@ def logsumexp(b: LoopBuilder, x: TensorValue, dim: Any, keepdim: bool = False) -
     """`log(sum(exp(x)))` without overflow."""
     out = b.out
     dims = dims_of(dim, x.ndim)
-    kept, _ = split(x, dims)
+    outer, _ = split(x, dims)
     dtype = out.dtype.compute
-    top, total = b.temp(kept, dtype, x), b.temp(kept, dtype, x)
-    fold_into(b, ReduceKind.ONLINE_SOFTMAX, x, dims, [top, total], dtype)
+    top, total = b.temp(outer, dtype, x), b.temp(outer, dtype, x)
+    reduce_into(b, ReduceKind.ONLINE_SOFTMAX, x, dims, [top, total], dtype)
     if keepdim:
-        top, total = with_ones(top, x.ndim, dims), with_ones(total, x.ndim, dims)
+        top, total = unsqueezed(top, x.ndim, dims), unsqueezed(total, x.ndim, dims)
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         m = ops.get(top, index)
@@ -345,7 +350,7 @@ def vector_norm(
     *,
     dtype: Any = None,
 ) -> TensorValue:
-    """The p-norm of the elements of `dim`."""
+    """The p-norm over `dim`."""
     dims = dims_of(dim, x.ndim)
     kind = b.out.dtype.compute
 
@@ -358,7 +363,7 @@ def vector_norm(
         return reduced(b, ReduceKind.MIN, x, dims, magnitude)
     if ord == 0:
         return reduced(b, ReduceKind.SUM, x, dims, lambda ops, v: ops.cast(as_bool(ops, v), kind))
-    if ord == 1 or all(x.shape[d] is ONE for d in dims):  # one element: nothing can overflow
+    if ord == 1 or all(x.shape[d] is ONE for d in dims):  # a single element cannot overflow
         return reduced(b, ReduceKind.SUM, x, dims, magnitude)
     if ord == 2:
         return reduced(

@@ -1,10 +1,10 @@
-"""Running folds along a dimension."""
+"""Running reductions (scans) along a dimension."""
 
 from typing import Any
 
 from gyrator_ir.body.nodes import ScanKind
 from gyrator_ir.types import DType
-from gyrator_lowering.builder.capabilities import reaches
+from gyrator_lowering.builder.capabilities import is_within
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
@@ -29,24 +29,24 @@ def running(kind: ScanKind) -> Rule:
 
 
 def _scans(b: LoopBuilder, x: TensorValue, dim: int, shared: bool) -> bool:
-    """Whether the device's kernels fold along a dimension of `x`, by parts too if `shared`."""
+    """Return whether the device's kernels scan a dimension of `x`; `shared` if in parts too."""
     offered = b.targets[x.device.type].capabilities
-    return offered.scans and (shared or reaches(offered.scan_extent, x.shape[dim]))
+    return offered.scans and (shared or is_within(offered.scan_extent, x.shape[dim]))
 
 
 def running_extreme(kind: ScanKind, position: ScanKind) -> Rule:
-    """Return the rule of `cummax` or `cummin`: values and positions."""
+    """Return the rule of `cummax` or `cummin`: values and indices."""
 
     def rule(b: LoopBuilder, x: TensorValue, dim: int) -> Any:
-        values, places = b.outs
-        assert values is not None and places is not None
+        values, indices = b.outs
+        assert values is not None and indices is not None
         if x.ndim == 0 or x.dtype is DType.BOOL or not _scans(b, x, dim % x.ndim, False):
             raise FallbackToAten
         dtype = x.dtype.compute
         d = dim % x.ndim
         raw = b.buffer(Spec(dtype, values.device, values.shape, values.strides))
         b.scan(kind, lambda ops, index: ops.load(x, index), x.shape, d, [raw], dtype)
-        at = b.buffer(places)
+        at = b.buffer(indices)
         b.scan(position, lambda ops, index: ops.load(x, index), x.shape, d, [at], dtype)
         return (raw if dtype is values.dtype else b.copy(raw, values)), at
 

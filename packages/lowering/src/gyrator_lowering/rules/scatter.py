@@ -1,6 +1,6 @@
-"""Writing at places that tensors hold, and tensors with a part replaced."""
+"""Indexed writes, and tensors with a part replaced."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -11,11 +11,11 @@ from gyrator_ir.loop.nodes import AssertCond
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
-from gyrator_lowering.builder.slices import wrapped
+from gyrator_lowering.builder.slices import wrapped_index
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
-from gyrator_lowering.rules.index import below, indexed, slice_range, unseen, with_masks
-from gyrator_lowering.rules.view import lies_within
+from gyrator_lowering.rules.index import below, indexed, reads_no_index, slice_range, with_masks
+from gyrator_lowering.rules.view import surely_in_bounds
 from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.torch_bridge.facts import facts_of
 
@@ -25,32 +25,40 @@ MODES = {
 }  # fmt: skip
 
 
-def agree(
-    b: LoopBuilder, given: Sequence[Expr], wanted: Sequence[Expr], message: str, spread: bool = True
+def check_shape(
+    b: LoopBuilder,
+    shape: Sequence[Expr],
+    expected: Sequence[Expr],
+    message: str,
+    broadcast: bool = True,
 ) -> None:
-    """See to it that a tensor has a shape, or with `spread` can be spread to it, as torch's fake
-    kernels of these ops do not: kernels would read what lies behind it.
+    """Check that a tensor has a shape or, with `broadcast`, broadcasts to it. torch's fake kernels
+    of these ops do not check this, and kernels would read out of bounds.
 
-    Sizes known at run time only are compared by the program, which raises RuntimeError.
+    Symbolic sizes are compared when the program runs, which raises RuntimeError.
 
     Raises:
-        FallbackToAten: They differ, or may be 1 at run time: the op says what is wrong.
+        FallbackToAten: if the shapes differ, or may be broadcast at run time; ATen reports the
+            error.
     """
-    if len(given) > len(wanted):
+    if len(shape) > len(expected):
         raise FallbackToAten
-    for mine, theirs in zip(reversed(given), reversed(wanted), strict=False):
-        if mine is theirs or (spread and mine is ONE):
+    for size, expected_size in zip(reversed(shape), reversed(expected), strict=False):
+        if size is expected_size or (broadcast and size is ONE):
             continue
-        symbols = mine.free_symbols | theirs.free_symbols
+        symbols = size.free_symbols | expected_size.free_symbols
         if not symbols or any(s.kind is SymKind.UNBACKED for s in symbols):
             raise FallbackToAten
-        b.operations.append(AssertCond(b.op_name(), eq(mine, theirs), message, b.origin))
+        b.operations.append(AssertCond(b.op_name(), eq(size, expected_size), message, b.origin))
 
 
-def can(b: LoopBuilder, device: str, dtype: DType, mode: StoreMode, uniform: bool = False) -> bool:
-    """Whether the device's kernels store so, and may where the order of stores must not show.
+def supports_store(
+    b: LoopBuilder, device: str, dtype: DType, mode: StoreMode, uniform: bool = False
+) -> bool:
+    """Return whether kernels on the device support a store mode and, in deterministic mode, whether
+    the result is independent of the order of stores.
 
-    `uniform`: all stores put the same value, so that no order does.
+    `uniform` says that all stores write the same value, so that their order does not matter.
     """
     exact = mode in (StoreMode.MIN, StoreMode.MAX) or (mode is not StoreMode.SET and dtype.is_int)
     if b.options.deterministic and not (uniform or exact):
@@ -61,10 +69,10 @@ def can(b: LoopBuilder, device: str, dtype: DType, mode: StoreMode, uniform: boo
     )
 
 
-def scatters_back(b: LoopBuilder, out: Spec) -> bool:
-    """Whether a gradient like `out` had better go from each result to the element that it is."""
+def prefers_scatter(b: LoopBuilder, out: Spec) -> bool:
+    """Return whether a gradient with spec `out` should be scattered rather than gathered."""
     device = out.device.type
-    if not can(b, device, out.dtype.compute, StoreMode.ADD):
+    if not supports_store(b, device, out.dtype.compute, StoreMode.ADD):
         return False
     return b.targets[device].heuristics.scatter_choices
 
@@ -72,19 +80,48 @@ def scatters_back(b: LoopBuilder, out: Spec) -> bool:
 def accumulator(
     b: LoopBuilder, x: TensorValue, out: Spec, mode: StoreMode, uniform: bool = False
 ) -> TensorValue | None:
-    """Return a copy of `x` to scatter into, in a type that the device's kernels fold in."""
+    """Return a copy of `x` to scatter into, in a dtype in which the device's kernels accumulate;
+    None if there is none."""
     dtype = out.dtype if mode is StoreMode.SET else out.dtype.compute
     if dtype is DType.BOOL and mode is not StoreMode.SET:
         return None
-    if not can(b, out.device.type, dtype, mode, uniform):
+    if not supports_store(b, out.device.type, dtype, mode, uniform):
         return None
     form = Spec(dtype, out.device, out.shape, out.strides)
     return b.pointwise(lambda ops, index: ops.get(x, index), form)
 
 
-def settled(b: LoopBuilder, value: TensorValue, out: Spec) -> TensorValue:
+def to_output(b: LoopBuilder, value: TensorValue, out: Spec) -> TensorValue:
     """Return an accumulator as the result, rounded once."""
     return value if value.dtype is out.dtype else b.copy(value, out)
+
+
+Term = tuple[Sequence[Expr], Value, Value | None]
+"""An index, the value to add there, and an optional mask."""
+
+
+def scatter_sum(
+    b: LoopBuilder,
+    shape: Sequence[Expr],
+    terms: Callable[[Tracer, tuple[Expr, ...]], Iterable[Term]],
+) -> TensorValue:
+    """Return a result in which each element is the sum of the terms that the elements of `shape`
+    add to it, accumulated in the compute dtype.
+
+    Raises:
+        FallbackToAten: if the device's kernels do not support atomic additions.
+    """
+    out, dtype = b.out, b.out.dtype.compute
+    if not supports_store(b, out.device.type, dtype, StoreMode.ADD):
+        raise FallbackToAten
+    total = b.pointwise(lambda ops, _: ops.const(0, dtype), evolve(out, dtype=dtype))
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
+        for position, value, mask in terms(ops, index):
+            ops.store(total, tuple(position), value, StoreMode.ADD, mask)
+
+    b.scatter(shape, body)
+    return to_output(b, total, out)
 
 
 def embedding_backward(
@@ -95,95 +132,91 @@ def embedding_backward(
     padding: Any,
     scale_by_frequency: bool,
 ) -> TensorValue:
-    """Sum the rows of `grad` at the places they were read from, except at `padding`."""
-    out = b.out
-    dtype = out.dtype.compute
-    if scale_by_frequency or not can(b, out.device.type, dtype, StoreMode.ADD):
+    """Sum the rows of `grad` at the indices that they were read from, except at `padding`."""
+    if scale_by_frequency:
         raise FallbackToAten
-    total = b.pointwise(
-        lambda ops, _: ops.const(0, dtype), Spec(dtype, out.device, out.shape, out.strides)
-    )
-    skip = b.symbols.size(padding)
+    out, skip = b.out, b.symbols.size(padding)
 
-    def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
+    def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
         at = ops.cast(ops.load(indices, index[:-1]), DType.I64)
-        keep = ops.ne(at, ops.index(skip)) if skip is not Const(-1) else None
-        row = ops.bind(at, out.shape[0], mask=keep)
-        value = ops.cast(ops.load(grad, index), dtype)
-        ops.store(total, (row, index[-1]), value, StoreMode.ADD, keep)
+        mask = ops.ne(at, ops.index(skip)) if skip is not Const(-1) else None
+        row = ops.bind(at, out.shape[0], mask=mask)
+        yield (row, index[-1]), ops.cast(ops.load(grad, index), out.dtype.compute), mask
 
-    b.scatter(grad.shape, body)
-    return settled(b, total, out)
+    return scatter_sum(b, grad.shape, terms)
 
 
 def index_put(
     b: LoopBuilder,
     x: TensorValue,
-    places: Sequence[TensorValue | None],
+    indices: Sequence[TensorValue | None],
     values: TensorValue,
     accumulate: bool = False,
 ) -> TensorValue:
-    """`x` with `x[places] = values`, or `+=`."""
-    return _index_put(b, x, places, values, accumulate, check=True)
+    """`x` after `x[indices] = values`, or `+=`."""
+    return _index_put(b, x, indices, values, accumulate, check=True)
 
 
 def unsafe_index_put(
     b: LoopBuilder,
     x: TensorValue,
-    places: Sequence[TensorValue | None],
+    indices: Sequence[TensorValue | None],
     values: TensorValue,
     accumulate: bool = False,
 ) -> TensorValue:
-    """Like `index_put`, the places known to lie inside."""
-    return _index_put(b, x, places, values, accumulate, check=False)
+    """Like `index_put`, with indices known to be in bounds."""
+    return _index_put(b, x, indices, values, accumulate, check=False)
 
 
 def _index_put(
     b: LoopBuilder,
     x: TensorValue,
-    places: Sequence[TensorValue | None],
+    indices: Sequence[TensorValue | None],
     values: TensorValue,
     accumulate: bool,
     check: bool,
 ) -> TensorValue:
-    if all(p is None for p in places) or unseen(b, places):
+    if all(p is None for p in indices) or reads_no_index(b, indices):
         raise FallbackToAten
-    if with_masks(places):
-        return _masked_put(b, x, places, values, accumulate)
+    if with_masks(indices):
+        return _masked_put(b, x, indices, values, accumulate)
     mode = StoreMode.ADD if accumulate else StoreMode.SET
     out = b.out
     uniform = mode is StoreMode.SET and all(size is ONE for size in values.shape)
-    block, shape = _block_shape(x, places)
-    for place in places:
-        agree(b, () if place is None else place.shape, block, "indices have different shapes")
-    agree(b, values.shape, shape, "values cannot be broadcast to the shape of what is indexed")
+    block, shape = _block_shape(x, indices)
+    for tensor in indices:
+        shape_of_index = () if tensor is None else tensor.shape
+        check_shape(b, shape_of_index, block, "indices have different shapes")
+    check_shape(
+        b, values.shape, shape, "values cannot be broadcast to the shape of what is indexed"
+    )
     result = accumulator(b, x, out, mode, uniform)
     if result is None:
         raise FallbackToAten
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
-        at = indexed(ops, x, places, index, check=check)
+        at = indexed(ops, x, indices, index, check=check)
         value = ops.cast(ops.get(values, index), result.dtype)
         ops.store(result, at, value, mode)
 
     b.scatter(shape, body)
-    return settled(b, result, out)
+    return to_output(b, result, out)
 
 
 def _masked_put(
     b: LoopBuilder,
     x: TensorValue,
-    places: Sequence[TensorValue | None],
+    indices: Sequence[TensorValue | None],
     values: TensorValue,
     accumulate: bool,
 ) -> TensorValue:
-    """`x[mask] = number`: a selection. Other masked writes stay in ATen."""
-    mask = places[0]
-    if len(places) != 1 or mask is None or mask.dtype is not DType.BOOL or accumulate:
+    """`x[mask] = number`, as a selection. Other masked writes stay in ATen."""
+    mask = indices[0]
+    if len(indices) != 1 or mask is None or mask.dtype is not DType.BOOL or accumulate:
         raise FallbackToAten
     if any(size is not ONE for size in values.shape):
         raise FallbackToAten
-    number = (
+    scalar = (
         values
         if not values.shape
         else TensorValue(
@@ -195,23 +228,23 @@ def _masked_put(
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
         chosen = ops.load(mask, index[:lead])
-        return ops.where(chosen, ops.cast(ops.load(number, ()), out.dtype), ops.load(x, index))
+        return ops.where(chosen, ops.cast(ops.load(scalar, ()), out.dtype), ops.load(x, index))
 
     return b.pointwise(body, out)
 
 
 def _block_shape(
-    x: TensorValue, places: Sequence[TensorValue | None]
+    x: TensorValue, indices: Sequence[TensorValue | None]
 ) -> tuple[Sequence[Expr], tuple[Expr, ...]]:
-    """Return the shape of all places together, and that of `x[places]`."""
-    given = [p for p in places if p is not None]
-    rank = max(p.ndim for p in given)
+    """Return the broadcast shape of all indices, and that of `x[indices]`."""
+    tensors = [p for p in indices if p is not None]
+    rank = max(p.ndim for p in tensors)
     block: list[Expr] = [ONE] * rank
-    for p in given:
+    for p in tensors:
         for k, size in enumerate(p.shape):
             if size is not ONE:
                 block[rank - p.ndim + k] = size
-    dims = [d for d, p in enumerate(places) if p is not None]
+    dims = [d for d, p in enumerate(indices) if p is not None]
     adjacent = dims == list(range(dims[0], dims[-1] + 1))
     rest = [s for d, s in enumerate(x.shape) if d not in dims]
     start = dims[0] if adjacent else 0
@@ -222,16 +255,16 @@ def scatter_into(
     b: LoopBuilder,
     x: TensorValue,
     dim: int,
-    places: TensorValue,
+    indices: TensorValue,
     source: Any,
     mode: StoreMode,
     first: Any = None,
 ) -> TensorValue:
-    """Store `source` at `places` along `dim` of a copy of `x`.
+    """Store `source` at `indices` along `dim` of a copy of `x`.
 
-    `first`, a number, is stored there before, so that the elements of `x` do not take part.
+    `first`, a number, is stored there before, so that the elements of `x` do not contribute.
     """
-    if x.ndim == 0 or places.ndim != x.ndim:
+    if x.ndim == 0 or indices.ndim != x.ndim:
         raise FallbackToAten
     out = b.out
     uniform = mode is StoreMode.SET and not isinstance(source, TensorValue)
@@ -241,7 +274,7 @@ def scatter_into(
     d = dim % x.ndim
 
     def at(ops: Tracer, index: Sequence[Expr]) -> tuple[Expr, ...]:
-        row = ops.bind(ops.load(places, index), x.shape[d], wrap=False, check=Check.RUNTIME)
+        row = ops.bind(ops.load(indices, index), x.shape[d], wrap=False, check=Check.RUNTIME)
         return (*index[:d], row, *index[d + 1 :])
 
     def start(ops: Tracer, index: tuple[Expr, ...]) -> None:
@@ -255,47 +288,47 @@ def scatter_into(
         ops.store(result, at(ops, index), value, mode)
 
     if first is not None:
-        b.scatter(places.shape, start)
-    b.scatter(places.shape, body)
-    return settled(b, result, out)
+        b.scatter(indices.shape, start)
+    b.scatter(indices.shape, body)
+    return to_output(b, result, out)
 
 
 def scatter(
     b: LoopBuilder,
     x: TensorValue,
     dim: int,
-    places: TensorValue,
+    indices: TensorValue,
     source: Any,
     *,
     reduce: str | None = None,
 ) -> TensorValue:
-    """`x` with elements of `source` (a tensor or a number) put at places along `dim`."""
+    """`x` with elements of `source` (a tensor or a number) stored at indices along `dim`."""
     mode = StoreMode.SET if reduce is None else MODES[reduce]
-    return scatter_into(b, x, dim, places, source, mode)
+    return scatter_into(b, x, dim, indices, source, mode)
 
 
 def scatter_add(
-    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, source: TensorValue
+    b: LoopBuilder, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue
 ) -> TensorValue:
-    """`x` with elements of `source` added at places along `dim`."""
-    return scatter_into(b, x, dim, places, source, StoreMode.ADD)
+    """`x` with elements of `source` added at indices along `dim`."""
+    return scatter_into(b, x, dim, indices, source, StoreMode.ADD)
 
 
 def scatter_reduce(
     b: LoopBuilder,
     x: TensorValue,
     dim: int,
-    places: TensorValue,
+    indices: TensorValue,
     source: TensorValue,
     reduce: str,
     *,
     include_self: bool = True,
 ) -> TensorValue:
-    """`x` folded with elements of `source` at places along `dim`."""
+    """`x` reduced with elements of `source` at indices along `dim`."""
     if reduce not in MODES or x.dtype is DType.BOOL:
         raise FallbackToAten
     identity = None if include_self else _identity(x.dtype, reduce)
-    return scatter_into(b, x, dim, places, source, MODES[reduce], identity)
+    return scatter_into(b, x, dim, indices, source, MODES[reduce], identity)
 
 
 def _identity(dtype: DType, reduce: str) -> int | float:
@@ -314,60 +347,62 @@ def index_add(
     b: LoopBuilder,
     x: TensorValue,
     dim: int,
-    places: TensorValue,
+    indices: TensorValue,
     source: TensorValue,
     *,
     alpha: Any = 1,
 ) -> TensorValue:
-    """`x` with slices of `alpha * source` added at the places of a vector."""
+    """`x` with slices of `alpha * source` added at the indices of a vector."""
     check = Check.RUNTIME if x.ndim > 1 else Check.INDEX
-    return _slices_at(b, x, dim, places, source, alpha, StoreMode.ADD, check)
+    return _store_slices(b, x, dim, indices, source, alpha, StoreMode.ADD, check)
 
 
 def index_copy(
-    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, source: TensorValue
+    b: LoopBuilder, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue
 ) -> TensorValue:
-    """`x` with the slices of `source` at the places of a vector, which are not negative."""
-    return _slices_at(b, x, dim, places, source, 1, StoreMode.SET, Check.INDEX)
+    """`x` with the slices of `source` stored at the non-negative indices of a vector."""
+    return _store_slices(b, x, dim, indices, source, 1, StoreMode.SET, Check.INDEX)
 
 
-def _slices_at(
+def _store_slices(
     b: LoopBuilder,
     x: TensorValue,
     dim: int,
-    places: TensorValue,
+    indices: TensorValue,
     source: TensorValue,
     alpha: Any,
     mode: StoreMode,
     check: Check,
 ) -> TensorValue:
-    if x.ndim == 0 or places.ndim == 0 or source.ndim != x.ndim:
+    if x.ndim == 0 or indices.ndim == 0 or source.ndim != x.ndim:
         raise FallbackToAten
     out = b.out
     d = dim % x.ndim
-    wanted = (*x.shape[:d], places.shape[0], *x.shape[d + 1 :])
-    agree(b, source.shape, wanted, "the source has another shape than what it goes to", False)
+    expected = (*x.shape[:d], indices.shape[0], *x.shape[d + 1 :])
+    check_shape(
+        b, source.shape, expected, "the source has another shape than what it goes to", False
+    )
     result = accumulator(b, x, out, mode)
     if result is None:
         raise FallbackToAten
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
-        row = ops.bind(ops.load(places, (index[d],)), x.shape[d], check=check)
+        row = ops.bind(ops.load(indices, (index[d],)), x.shape[d], check=check)
         value = ops.cast(ops.load(source, index), result.dtype)
         if not (isinstance(alpha, (int, float)) and alpha == 1):
             value = value * operand(ops, alpha, (), result.dtype)
         ops.store(result, (*index[:d], row, *index[d + 1 :]), value, mode)
 
     b.scatter(source.shape, body)
-    return settled(b, result, out)
+    return to_output(b, result, out)
 
 
 def index_fill(
-    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, value: Any
+    b: LoopBuilder, x: TensorValue, dim: int, indices: TensorValue, value: Any
 ) -> TensorValue:
-    """`x` with a number stored in the slices at the places of a vector."""
+    """`x` with a number stored in the slices at the indices of a vector."""
     out = b.out
-    if x.ndim == 0 or places.ndim == 0 or (isinstance(value, float) and not out.dtype.is_float):
+    if x.ndim == 0 or indices.ndim == 0 or (isinstance(value, float) and not out.dtype.is_float):
         raise FallbackToAten
     result = accumulator(b, x, out, StoreMode.SET, uniform=True)
     if result is None:
@@ -375,12 +410,12 @@ def index_fill(
     d = dim % x.ndim
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
-        row = ops.bind(ops.load(places, (index[d],)), x.shape[d], wrap=True)
+        row = ops.bind(ops.load(indices, (index[d],)), x.shape[d], wrap=True)
         number = operand(ops, value, (), result.dtype)
         ops.store(result, (*index[:d], row, *index[d + 1 :]), number)
 
-    b.scatter((*x.shape[:d], places.shape[0], *x.shape[d + 1 :]), body)
-    return settled(b, result, out)
+    b.scatter((*x.shape[:d], indices.shape[0], *x.shape[d + 1 :]), body)
+    return to_output(b, result, out)
 
 
 # A part replaced ------------------------------------------------------------------------------
@@ -423,7 +458,7 @@ def _in_slice(
     end: Any,
     step: Any,
 ) -> tuple[Value | None, tuple[Expr, ...]]:
-    """Return whether a point lies in a slice of `size` along `d`, and its place in the slice."""
+    """Return whether an index is in a slice of `size` along `d`, and its index in the slice."""
     low, high = slice_range(b, size, start, end)
     stride = b.symbols.size(step)
     i = index[d]
@@ -433,12 +468,12 @@ def _in_slice(
     if high is not size:
         upper = below(ops, i, high)
         mask = upper if mask is None else mask & upper
-    place = i - low
+    position = i - low
     if stride is not ONE:
-        on = ops.eq(ops.index(place % stride), 0)
-        mask = on if mask is None else mask & on
-        place = place // stride
-    return mask, (*index[:d], place, *index[d + 1 :])
+        is_on_step = ops.eq(ops.index(position % stride), 0)
+        mask = is_on_step if mask is None else mask & is_on_step
+        position = position // stride
+    return mask, (*index[:d], position, *index[d + 1 :])
 
 
 def slice_backward(
@@ -450,7 +485,7 @@ def slice_backward(
     end: Any,
     step: Any,
 ) -> TensorValue:
-    """Zeros with `grad` in a slice."""
+    """Zeros, with `grad` in a slice."""
     d = dim % grad.ndim
     size = b.symbols.size(sizes[d])
 
@@ -461,8 +496,8 @@ def slice_backward(
     return b.pointwise(body)
 
 
-def _at(ops: Tracer, i: Expr, place: Expr) -> Value:
-    return ops.eq(ops.index(i), ops.index(place))
+def _is_at(ops: Tracer, i: Expr, position: Expr) -> Value:
+    return ops.eq(ops.index(i), ops.index(position))
 
 
 def select_scatter(
@@ -471,10 +506,10 @@ def select_scatter(
     """`x` with one slice of size 1 replaced by `source`."""
     out = b.out
     d = dim % x.ndim
-    place = wrapped(b, at, x.shape[d])
+    position = wrapped_index(b, at, x.shape[d])
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
-        mask = _at(ops, index[d], place)
+        mask = _is_at(ops, index[d], position)
         rest = (*index[:d], *index[d + 1 :])
         value = ops.cast(ops.load(source, _broadcast(source, rest), mask), out.dtype)
         return ops.where(mask, value, ops.load(x, index))
@@ -485,19 +520,19 @@ def select_scatter(
 def select_backward(
     b: LoopBuilder, grad: TensorValue, sizes: Sequence[Any], dim: int, at: Any
 ) -> TensorValue:
-    """Zeros with `grad` in one slice of size 1."""
+    """Zeros, with `grad` in one slice of size 1."""
     d = dim % len(sizes)
-    place = wrapped(b, at, b.symbols.size(sizes[d]))
+    position = wrapped_index(b, at, b.symbols.size(sizes[d]))
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
         rest = (*index[:d], *index[d + 1 :])
-        return ops.load(grad, rest, _at(ops, index[d], place))
+        return ops.load(grad, rest, _is_at(ops, index[d], position))
 
     return b.pointwise(body)
 
 
-def _replaced(b: LoopBuilder, source: TensorValue, part: TensorValue) -> None:
-    """Write `source` over a part of a buffer that already holds the rest."""
+def _overwrite(b: LoopBuilder, source: TensorValue, part: TensorValue) -> None:
+    """Write `source` over a part of a buffer that holds the rest."""
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
         ops.store(part, index, ops.cast(ops.get(source, index), part.dtype))
@@ -529,20 +564,20 @@ def diagonal_scatter(
         result.offset + start,
         result.stored,
     )
-    _replaced(b, source, part)
+    _overwrite(b, source, part)
     return result
 
 
-def _apart(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:
-    """Whether elements surely lie at places of their own; sizes that are not known are not
-    looked at."""
-    known = [
+def _is_injective(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:
+    """Return whether all elements of a view have addresses of their own, judging by its static
+    sizes."""
+    dims = [
         (step.value, size.value)
         for step, size in zip(strides, sizes, strict=True)
         if isinstance(step, Const) and isinstance(size, Const) and size.value > 1
     ]
     span = 1
-    for step, size in sorted(known):
+    for step, size in sorted(dims):
         if step < span:
             return False
         span += (size - 1) * step
@@ -558,25 +593,25 @@ def as_strided_scatter(
     offset: Any = None,
 ) -> TensorValue:
     """`x` with a strided part replaced by `source`."""
-    given: Any = b.node.args[0]
+    base: Any = b.node.args[0]
     out = b.exact_spec(b.node.meta["val"])
     if out.strides != b.out.strides or out.strides != x.strides:
         raise FallbackToAten
-    if not _apart(b.symbols.sizes(size), b.symbols.sizes(stride)):
-        raise FallbackToAten  # where places repeat, the last element counts
-    begin = b.symbols.size(given.meta["val"].storage_offset())
+    if not _is_injective(b.symbols.sizes(size), b.symbols.sizes(stride)):
+        raise FallbackToAten  # of overlapping elements, the last one counts
+    begin = b.symbols.size(base.meta["val"].storage_offset())
     start = begin if offset is None else b.symbols.size(offset)
-    whole = evolve(x, strides=out.strides, offset=ZERO, planes=None)
+    memory = evolve(x, strides=out.strides, offset=ZERO, planes=None)
     part = evolve(
-        whole,
+        memory,
         shape=b.symbols.sizes(size),
         strides=b.symbols.sizes(stride),
         offset=start - begin,
     )
-    if not lies_within(part, whole, facts_of(b.symbols)):
-        raise FallbackToAten  # for ATen copies the storage, which may hold more elements
+    if not surely_in_bounds(part, memory, facts_of(b.symbols)):
+        raise FallbackToAten  # ATen copies the storage, which may hold more elements
     result = b.copy(x, out)
-    _replaced(b, source, evolve(part, buffer=result.buffer, stored=result.stored))
+    _overwrite(b, source, evolve(part, buffer=result.buffer, stored=result.stored))
     return result
 
 

@@ -1,1 +1,1 @@
-"""torch's symbols, schemas, dtypes and source lines in the names of the IR."""
+"""Translation of torch's symbols, schemas, dtypes and source lines to the IR's."""

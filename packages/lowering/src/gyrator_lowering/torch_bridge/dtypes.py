@@ -1,4 +1,4 @@
-"""torch's dtypes and devices, and eager's type promotion, in the names of the IR."""
+"""Translation of torch's dtypes and devices to the IR's, and eager's type promotion."""
 
 from types import MappingProxyType
 
@@ -12,13 +12,13 @@ TO_TORCH: MappingProxyType[DType, torch.dtype] = MappingProxyType(
 )
 
 FROM_TORCH: MappingProxyType[torch.dtype, DType] = MappingProxyType(
-    {theirs: ours for ours, theirs in TO_TORCH.items()}
+    {torch_dtype: dtype for dtype, torch_dtype in TO_TORCH.items()}
 )
-"""The element types that the IR knows; a tensor of another type stays in ATen."""
+"""The element types that the IR supports; tensors of other dtypes stay in ATen."""
 
 SATURATES = bool(torch.tensor(1e9, device=HOST).to(torch.float8_e4m3fn).float() == 448.0)
-"""Whether what is too large for `float8_e4m3fn`, which has no infinity, becomes its largest number
-in eager; in torch 2.11 it becomes NaN."""
+"""Whether eager converts values too large for `float8_e4m3fn`, which has no infinity, to its
+largest number; in torch 2.11 they become NaN."""
 
 
 def _promotions() -> dict[tuple[DType, DType], DType]:
@@ -36,10 +36,10 @@ _PROMOTED = MappingProxyType(_promotions())
 
 
 def promote(a: DType, b: DType) -> DType:
-    """Return the type both convert to, as `torch.promote_types`.
+    """Return the common dtype of two, as `torch.promote_types` does.
 
     Raises:
-        KeyError: where torch has no such type (two different 8-bit floats).
+        KeyError: if torch has no common type (two different 8-bit floats).
     """
     return a if a is b else _PROMOTED[a, b]
 
@@ -55,11 +55,11 @@ def _category(dtype: DType) -> int:
 def result_type(
     tensors: list[DType], zero_dim: list[DType], scalars: list[DType], default: DType
 ) -> DType:
-    """Return the type that eager computes an elementwise op in, before any op-specific change.
+    """Return the dtype in which eager computes an elementwise op, before any op-specific change.
 
-    Tensors with dimensions come before 0-d tensors, which come before Python scalars: a later
-    group counts only where its category (bool, integer, float, complex) is higher. `default` is
-    the type of a Python float.
+    Tensors with dimensions take precedence over 0-d tensors, and these over Python scalars: a later
+    group counts only if its category (bool, integer, float, complex) is higher. `default` is the
+    dtype of a Python float.
     """
     result: DType | None = None
     for group in (tensors, zero_dim, scalars):
@@ -94,8 +94,8 @@ def type_arg(value: object) -> TypeArg | None:
 
 
 def from_type_arg(value: TypeArg) -> object:
-    """Return what `type_arg` names, or None."""
+    """Return the torch object that a `TypeArg` names, or None."""
     if value.kind == "device":
         return torch.device(value.value)
-    found = getattr(torch, value.value, None)
-    return found if _NAMED.get(type(found)) == value.kind else None
+    result = getattr(torch, value.value, None)
+    return result if _NAMED.get(type(result)) == value.kind else None

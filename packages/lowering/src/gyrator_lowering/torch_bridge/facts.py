@@ -1,4 +1,4 @@
-"""What torch's `ShapeEnv` knows of the symbols of a graph, as `ShapeFacts`."""
+"""The facts of torch's `ShapeEnv` about the symbols of a graph, as `ShapeFacts`."""
 
 from typing import Any
 
@@ -11,30 +11,30 @@ _UNBOUNDED = 1 << 62
 
 
 def facts_of(symbols: Symbols) -> ShapeFacts:
-    """Return ranges and hints of every symbol that the graph's sizes mention; adds no guard."""
+    """Return the ranges and hints of every symbol in the graph's sizes; adds no guard."""
     facts = ShapeFacts()
     environment = symbols.environment
     if environment is None:
         return facts
-    for symbol in sorted(symbols.seen(), key=lambda s: s.name):
+    for symbol in sorted(symbols.free_symbols(), key=lambda s: s.name):
         if not symbol.is_integer:  # a float that a size is rounded from
             continue
-        ours = symbols.expression(symbol)
-        if not isinstance(ours, Sym):
+        ir_symbol = symbols.expression(symbol)
+        if not isinstance(ir_symbol, Sym):
             continue
         if symbol in symbols.computed:
-            facts = _of_computed(facts, ours, symbols.computed[symbol], environment)
+            facts = _with_computed(facts, ir_symbol, symbols.computed[symbol], environment)
             continue
         bounds = environment.var_to_range.get(symbol)
         if bounds is not None:
-            facts = facts.with_range(ours, _finite(bounds.lower), _finite(bounds.upper))
+            facts = facts.with_range(ir_symbol, _finite(bounds.lower), _finite(bounds.upper))
         hint = hints_of(environment).get(symbol)
         if hint is not None and getattr(hint, "is_Integer", isinstance(hint, int)):
-            facts = facts.with_hint(ours, int(hint))
+            facts = facts.with_hint(ir_symbol, int(hint))
     return facts
 
 
-def _of_computed(facts: ShapeFacts, symbol: Sym, value: Any, environment: Any) -> ShapeFacts:
+def _with_computed(facts: ShapeFacts, symbol: Sym, value: Any, environment: Any) -> ShapeFacts:
     bounds = environment.bound_sympy(value)
     facts = facts.with_range(symbol, _finite(bounds.lower), _finite(bounds.upper))
     hint = value.xreplace(hints_of(environment))

@@ -1,4 +1,4 @@
-"""From an FX node to the user's line of code, and to the module that runs it."""
+"""Origins: the user's line of code and the module that an FX node comes from."""
 
 import os
 import re
@@ -18,25 +18,25 @@ _MEMBER = re.compile(r"\._modules\['(\w+)'\]|\[(\d+)\]")
 
 @define
 class Locator:
-    """Makes origins; a stack trace that many nodes share is read once."""
+    """Creates origins; a stack trace shared by many nodes is parsed once."""
 
     _memo: dict[str, tuple[str, str]] = field(factory=dict)
 
     def origin(self, node: Node) -> Origin:
-        """Return the row for one node."""
+        """Return the origin of a node."""
         trace = node.meta.get("stack_trace") or ""
-        found = self._memo.get(trace)
-        if found is None:
-            found = self._memo[trace] = innermost(trace)
-        return Origin(node.name, str(node.target), *found, module_path(node))
+        location = self._memo.get(trace)
+        if location is None:
+            location = self._memo[trace] = innermost(trace)
+        return Origin(node.name, str(node.target), *location, module_path(node))
 
 
 def innermost(trace: Any) -> tuple[str, str]:
-    """Return `file:line in function` and the line of code of the user's frame of a stack trace: the
-    last one outside of PyTorch, or the last where all are inside."""
+    """Return `file:line in function` and the source line of the user's frame of a stack trace: the
+    last one outside of PyTorch, or the last one if all are inside."""
     lines = str(trace).rstrip().splitlines()
-    found = zip(map(_FRAME.match, lines), [*lines[1:], ""], strict=False)
-    frames = [(frame, code) for frame, code in found if frame]
+    lines_with_code = zip(map(_FRAME.match, lines), [*lines[1:], ""], strict=False)
+    frames = [(frame, code) for frame, code in lines_with_code if frame]
     if not frames:
         return "", ""
     users = [pair for pair in frames if not pair[0][1].startswith(_TORCH)]
@@ -45,8 +45,8 @@ def innermost(trace: Any) -> tuple[str, str]:
 
 
 def module_path(node: Node) -> str:
-    """Return the path of the `nn.Module` in whose call, or whose gradient, a node was made:
-    `encoder.layers.0`. Empty outside of modules, and in the outermost one."""
+    """Return the path of the `nn.Module` whose call, or whose backward pass, created a node:
+    `encoder.layers.0`. Empty outside of modules and in the root module."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if not stack:
         return ""

@@ -1,9 +1,10 @@
 """`gyrator::philox_seed` and `gyrator::philox`: random numbers as a pure function of a seed.
 
 Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): the key is the
-seed, the counter the linear index of an element, or a quarter of it, as in the rows `rand`, `randn`
-and `randint` of the op table. `philox_seed` draws seeds from torch's default generator, so
-`torch.manual_seed` decides them; `philox` draws nothing, so a recomputation gives the same numbers.
+seed, and the counter is the linear index of an element, or a quarter of it, as in the rows `rand`,
+`randn` and `randint` of the op table. `philox_seed` samples seeds from torch's default generator,
+so `torch.manual_seed` determines them. `philox` does not touch the generator, so recomputation
+gives the same numbers.
 """
 
 import functools
@@ -26,7 +27,7 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 
 
 def register_ops() -> None:
-    """Define the two ops with the dispatcher; harmless to call again, from any thread."""
+    """Register the two ops with the dispatcher. Idempotent and thread-safe."""
     with _LOCK:
         _defined()
 
@@ -36,7 +37,7 @@ _LOCK = threading.Lock()
 
 @functools.cache
 def _defined() -> Any:
-    """Define the ops; the dispatcher's library lives as long as the process."""
+    """Register the ops and return their library, which the cache keeps alive."""
     make: Any = torch.library.Library
     library = make(LIBRARY, "FRAGMENT")
     library.define(_SEED, tags=(torch.Tag.nondeterministic_seeded,))
@@ -67,7 +68,7 @@ def _fake_philox(
 
 
 def philox_seed(count: int, *, device: torch.device) -> torch.Tensor:
-    """Return `int64[count]`, drawn from the device's default generator."""
+    """Return `int64[count]` seeds sampled from the device's default generator."""
     return torch.randint(-(1 << 63), (1 << 63) - 1, (count,), dtype=torch.int64, device=device)
 
 
@@ -86,13 +87,13 @@ def philox(
     Args:
         size: the shape; an element's counter is its linear index.
         seeds: from `philox_seed`.
-        index: which seed.
+        index: the index of the seed.
         kind: `rand` for uniform in [low, high), `randn` for normal of mean `low` and standard
             deviation `high`, `randint` for integers in [low, high).
         low: see `kind`.
         high: see `kind`.
-        dtype: type of the result; floats are made in `float32` and converted.
-        device: where the result lives.
+        dtype: dtype of the result; floats are generated in `float32` and converted.
+        device: device of the result.
     """
     count = math.prod(size)
     counter = torch.arange(count, dtype=torch.int64, device=device)
@@ -106,8 +107,8 @@ def philox(
         w0, w1, w2, w3 = _words(seed, counter // 4)
         later = counter % 4 >= 2
         u1 = ((torch.where(later, w2, w0) >> 8).double() + 1.0) * 2.0**-24
-        turns = (torch.where(later, w3, w1) >> 8).double() * 2.0**-24 - (counter % 2) / 4.0
-        values = (torch.sqrt(-2.0 * torch.log(u1)) * torch.cos(2.0 * math.pi * turns)).float()
+        revolutions = (torch.where(later, w3, w1) >> 8).double() * 2.0**-24 - (counter % 2) / 4.0
+        values = (torch.sqrt(-2.0 * torch.log(u1)) * torch.cos(2.0 * math.pi * revolutions)).float()
         values = values if (low, high) == (0, 1) else values * float(high) + float(low)
     else:
         w0, w1, _, _ = _words(seed, counter)
@@ -126,7 +127,7 @@ def _modulo(w0: torch.Tensor, w1: torch.Tensor, span: int) -> torch.Tensor:
 
 
 def _words(seed: torch.Tensor, counter: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the four words, 32-bit numbers in `int64` tensors."""
+    """Return the four output words, as 32-bit numbers in `int64` tensors."""
     c0, c1 = counter & _LOW_WORD, (counter >> 32) & _LOW_WORD
     c2, c3 = torch.zeros_like(c0), torch.zeros_like(c0)
     k0, k1 = seed & _LOW_WORD, (seed >> 32) & _LOW_WORD
@@ -139,7 +140,8 @@ def _words(seed: torch.Tensor, counter: torch.Tensor) -> tuple[torch.Tensor, ...
 
 
 def _product(a: torch.Tensor, m: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the high and the low word of a 32 by 32 bit product; no 64-bit signed overflow."""
+    """Return the high and low words of a 32-bit by 32-bit product, without signed 64-bit
+    overflow."""
     low = (a & 0xFFFF) * m
     high = (a >> 16) * m + (low >> 16)
     return (high >> 16) & _LOW_WORD, ((high & 0xFFFF) << 16) | (low & 0xFFFF)

@@ -1,4 +1,4 @@
-"""What the dispatcher's schema says of an overload, in the form that lowering asks for."""
+"""The dispatcher's schema of an overload, in the form that lowering needs."""
 
 from functools import lru_cache
 
@@ -8,22 +8,22 @@ from attrs import frozen
 
 @frozen
 class OpInfo:
-    """Facts of one overload."""
+    """Properties of one overload."""
 
     name: str
     """`aten.add.Tensor`."""
     arguments: tuple[str, ...]
-    """Names of all arguments in the order of the schema."""
+    """Names of all arguments, in schema order."""
     views: tuple[int | None, ...]
-    """For each result that aliases an argument without writing to it, the argument's place."""
+    """For each result that aliases an argument without writing to it, the argument's position."""
     results_written: tuple[int | None, ...]
-    """For each result that is an argument written in place, the argument's place."""
+    """For each result that is an argument written in place, the argument's position."""
     writes: tuple[int, ...]
-    """Places of the arguments that the op writes to."""
+    """Positions of the arguments that the op writes to."""
     returns: int
-    """Number of results."""
+    """The number of results."""
     uncaptured: str
-    """Why no device graph can hold a call of the op; empty where one can."""
+    """Why a call of the op cannot be captured in a device graph; empty if it can."""
 
     @property
     def is_view(self) -> bool:
@@ -36,17 +36,18 @@ _UNCAPTURED = (
     ("data_dependent_output", "the host reads what it computes"),
     ("dynamic_output_shape", "values decide the sizes of its results"),
 )
-"""What torch's tags of an op, of which a version may lack some, say of device graphs."""
+"""torch's tags (not all in every version) of ops that device graphs cannot capture, and the
+reasons."""
 
 
 @frozen
 class OutForm:
-    """The overload of an op that writes its results into given tensors."""
+    """The `out=` overload of an op, which writes its results into given tensors."""
 
     name: str
     """`aten.add.out`."""
     arguments: tuple[str, ...]
-    """The keyword of each result."""
+    """The keyword argument of each result."""
 
 
 _INTO_MEMORY = frozenset(
@@ -55,14 +56,14 @@ _INTO_MEMORY = frozenset(
     _softmax_backward_data _log_softmax_backward_data
     """.split()
 )
-"""Ops beside pointwise ones that write nothing but their results into given memory: some others
-take it for their temporaries, and resize it."""
+"""Ops, beside pointwise ones, that write only their results into `out=` tensors. Some others use
+these for temporaries, or resize them."""
 
 
 @lru_cache(4096)
 def out_form(op: torch._ops.OpOverload, device: str) -> OutForm | None:
-    """Return the form with `out=` arguments of an op that has a kernel of its own on a device, not
-    one that copies what the op returns."""
+    """Return the `out=` overload of an op, if it has a kernel of its own on the device, rather than
+    one that copies the functional op's result."""
     schema = op._schema
     if torch.Tag.pointwise not in op.tags and str(op).split(".")[1] not in _INTO_MEMORY:
         return None
@@ -72,12 +73,12 @@ def out_form(op: torch._ops.OpOverload, device: str) -> OutForm | None:
         return None
     packet = op.overloadpacket
     key = torch._C._dispatch_key_for_device(device)
-    given = [(a.name, str(a.type)) for a in schema.arguments]
+    signature = [(a.name, str(a.type)) for a in schema.arguments]
     for overload in packet.overloads():
         other = getattr(packet, overload)._schema
         outs = [a.name for a in other.arguments if a.is_out]
-        rest = [(a.name, str(a.type)) for a in other.arguments if not a.is_out]
-        if len(outs) != len(schema.returns) or not outs or rest != given:
+        other_signature = [(a.name, str(a.type)) for a in other.arguments if not a.is_out]
+        if len(outs) != len(schema.returns) or not outs or other_signature != signature:
             continue
         name = f"{other.name}.{other.overload_name}"
         if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
@@ -87,20 +88,20 @@ def out_form(op: torch._ops.OpOverload, device: str) -> OutForm | None:
 
 @lru_cache(4096)
 def info_of(op: torch._ops.OpOverload) -> OpInfo:
-    """Return the facts of an overload. A pure function of the op: the cache holds no meaning."""
+    """Return the properties of an overload. They depend on the op alone, so caching is safe."""
     schema = op._schema
     sets: dict[str, int] = {}
     writes: list[int] = []
     wildcard: int | None = None
-    for place, argument in enumerate(schema.arguments):
+    for position, argument in enumerate(schema.arguments):
         alias = argument.alias_info
         if alias is not None:
             if "*" in alias.after_set and not alias.is_write:
-                wildcard = place
+                wildcard = position
             for name in alias.before_set:
-                sets[name] = place
+                sets[name] = position
             if alias.is_write:
-                writes.append(place)
+                writes.append(position)
     views: list[int | None] = []
     written: list[int | None] = []
     for result in schema.returns:

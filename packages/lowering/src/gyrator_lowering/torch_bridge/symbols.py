@@ -1,4 +1,4 @@
-"""torch's symbolic integers as expressions of the IR, and what torch knows about them."""
+"""Translation of torch's symbolic integers to expressions of the IR."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -17,33 +17,33 @@ ROUNDINGS: Mapping[str, str] = MappingProxyType(
 )
 """torch's functions from floats to integers, and the rows of the op table that compute them."""
 _FIRST = 1_000_000
-"""The number of our first symbol; torch counts from 0."""
+"""The number of the first symbol that we create; torch counts from 0."""
 
 
 def hints_of(environment: Any) -> Any:
-    """Return the example value of each symbol of a `ShapeEnv`; torch renamed the table in 2.11."""
-    found = getattr(environment, "backed_var_to_val", None)
-    return environment.var_to_val if found is None else found
+    """Return the example values of a `ShapeEnv`'s symbols; torch renamed the table in 2.11."""
+    hints = getattr(environment, "backed_var_to_val", None)
+    return environment.var_to_val if hints is None else hints
 
 
 @define
 class Symbols:
-    """Translates sizes of one graph. Each sympy expression is translated once."""
+    """Translates the sizes of one graph. Each sympy expression is translated once."""
 
     _memo: dict[sympy.Basic, Expr] = field(factory=dict)
     environment: Any = None
-    """The `ShapeEnv` of the first symbolic size seen, or None."""
+    """The `ShapeEnv` of the first symbolic size, or None."""
     defined: set[sympy.Symbol] = field(factory=set)
-    """Symbols that stand for an expression over others."""
-    known: set[Sym] = field(factory=set)
-    """Unbacked symbols that the program's inputs or operations have bound."""
+    """Symbols that are replaced by an expression over others."""
+    bound_symbols: set[Sym] = field(factory=set)
+    """Unbacked symbols that inputs or operations of the program define."""
     computed: dict[sympy.Symbol, Any] = field(factory=dict)
-    """Symbols of ours, and the rounded floats that they stand for."""
+    """Symbols that we created, and the rounded floats that they stand for."""
     pending: dict[Sym, Any] = field(factory=dict)
-    """Those of them that no operation computes yet."""
+    """The subset of these that no operation computes yet."""
 
     def size(self, value: Any) -> Expr:
-        """Return an `int` or `torch.SymInt` as an expression; adds no guard."""
+        """Return an `int` or `torch.SymInt` as an IR expression; adds no guard."""
         if value.__class__ is int:
             return Const(value)
         if isinstance(value, torch.SymInt):
@@ -53,78 +53,80 @@ class Symbols:
             return self.expression(node.expr)
         if isinstance(value, Expr):
             return value
-        return Const(int(value))  # a bool, or an integer of NumPy
+        return Const(int(value))  # a bool, or a NumPy integer
 
-    def expression(self, given: Any) -> Expr:
-        """Return a sympy expression over torch's size symbols as an expression of the IR."""
-        found = self._memo.get(given)
-        if found is None:
-            found = self._memo[given] = self._translated(given)
-        return found
+    def expression(self, expression: Any) -> Expr:
+        """Return a sympy expression over torch's size symbols as an IR expression."""
+        result = self._memo.get(expression)
+        if result is None:
+            result = self._memo[expression] = self._translated(expression)
+        return result
 
-    def _translated(self, given: Any) -> Expr:
-        if given.is_Integer:
-            return Const(int(given))
-        if self._is_one(given):
+    def _translated(self, expression: Any) -> Expr:
+        if expression.is_Integer:
+            return Const(int(expression))
+        if self._is_one(expression):
             return Const(1)
         try:
-            return from_sympy(given)
+            return from_sympy(expression)
         except UnsupportedError:
-            rounded = self._rounded(given)
+            rounded = self._rounded(expression)
             if not rounded:
                 raise
-        return from_sympy(given.xreplace(rounded))
+        return from_sympy(expression.xreplace(rounded))
 
     def translate_within(self, rounded: Any) -> None:
-        """Translate the rounded floats that a rounded float is made of."""
+        """Translate the rounded floats nested in a rounded float."""
         for part in sympy.preorder_traversal(rounded.args[0]):  # type: ignore[no-untyped-call]
             if type(part).__name__ in ROUNDINGS:
                 self.expression(part)
 
-    def _rounded(self, given: Any) -> dict[Any, sympy.Symbol]:
-        """Return symbols of ours for the rounded floats in an expression, to be computed once."""
-        found: dict[Any, sympy.Symbol] = {}
-        known = {value: symbol for symbol, value in self.computed.items()}
-        for part in sympy.preorder_traversal(given):  # type: ignore[no-untyped-call]
-            if type(part).__name__ not in ROUNDINGS or part in found:
+    def _rounded(self, expression: Any) -> dict[Any, sympy.Symbol]:
+        """Return the symbols that stand for rounded floats in an expression; each is computed
+        once."""
+        substitutions: dict[Any, sympy.Symbol] = {}
+        symbol_of = {value: symbol for symbol, value in self.computed.items()}
+        for part in sympy.preorder_traversal(expression):  # type: ignore[no-untyped-call]
+            if type(part).__name__ not in ROUNDINGS or part in substitutions:
                 continue
-            if part not in known:
+            if part not in symbol_of:
                 name = f"u{_FIRST + len(self.computed)}"
                 symbol = sympy.Symbol(name, integer=True)  # type: ignore[no-untyped-call]
                 self.computed[symbol] = part
-                ours = self._memo[symbol] = from_sympy(symbol)
-                assert isinstance(ours, Sym)
-                self.known.add(ours)
-                self.pending[ours] = part
-                known[part] = symbol
-            found[part] = known[part]
-        return found
+                ir_symbol = self._memo[symbol] = from_sympy(symbol)
+                assert isinstance(ir_symbol, Sym)
+                self.bound_symbols.add(ir_symbol)
+                self.pending[ir_symbol] = part
+                symbol_of[part] = symbol
+            substitutions[part] = symbol_of[part]
+        return substitutions
 
-    def _is_one(self, given: Any) -> bool:
-        """Whether torch guards that an expression is 1, on which it broadcasts: `s0//2`, say."""
-        if given.is_Symbol or self.environment is None:
+    def _is_one(self, expression: Any) -> bool:
+        """Return whether torch guards that an expression is 1, on which it broadcasts (`s0//2`,
+        say)."""
+        if expression.is_Symbol or self.environment is None:
             return False
         hints = hints_of(self.environment)
-        if any(symbol not in hints for symbol in given.free_symbols):
+        if any(symbol not in hints for symbol in expression.free_symbols):
             return False
-        if given.xreplace(hints) != 1:
+        if expression.xreplace(hints) != 1:
             return False
-        equal: Any = sympy.Eq(given, 1)  # type: ignore[no-untyped-call]
-        known = self.environment._maybe_evaluate_static(equal)
-        return known is not None and bool(known)
+        equal: Any = sympy.Eq(expression, 1)  # type: ignore[no-untyped-call]
+        result = self.environment._maybe_evaluate_static(equal)
+        return result is not None and bool(result)
 
     def define(self, symbol: sympy.Symbol, value: Expr) -> None:
-        """Let a symbol stand for an expression from now on."""
+        """Replace a symbol by an expression in all later translations."""
         self._memo[symbol] = value
         self.defined.add(symbol)
 
-    def seen(self) -> set[Any]:
+    def free_symbols(self) -> set[Any]:
         """Return the symbols of all expressions translated so far."""
-        found: set[Any] = set()
-        for given in self._memo:
-            found |= given.free_symbols
-        return found
+        symbols: set[Any] = set()
+        for expression in self._memo:
+            symbols |= expression.free_symbols
+        return symbols
 
     def sizes(self, values: Iterable[Any]) -> tuple[Expr, ...]:
-        """Return sizes or strides as expressions."""
+        """Return sizes or strides as IR expressions."""
         return tuple([Const(v) if v.__class__ is int else self.size(v) for v in values])

@@ -1,1 +1,1 @@
-"""Triton kernels that the user wrote."""
+"""User-written Triton kernels."""

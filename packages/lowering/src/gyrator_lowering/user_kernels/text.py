@@ -1,7 +1,8 @@
-"""A user's Triton kernel as text that stands alone: what it calls and names comes with it.
+"""A user's Triton kernel as self-contained text: everything that it calls and refers to is
+included.
 
-The text is what Triton compiles when a program runs, in this process or in another one that found
-the program in the cache. What text cannot say for sure is refused, never guessed.
+Triton compiles the text when a program runs, in this process or in one that loads the program from
+the cache. What cannot be expressed as text with certainty is refused, never guessed.
 """
 
 import ast
@@ -17,25 +18,25 @@ from attrs import define, field, frozen
 from gyrator_ir.diagnostics import UnsupportedError
 
 _WRITERS = frozenset({"extern_elementwise", "scatter", "store_tensor_descriptor"})
-"""Names of what may write memory where PyTorch's analysis of a kernel does not look."""
+"""Names of functions whose writes to memory PyTorch's analysis of a kernel does not see."""
 _SETTINGS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 _NOT_TEXT = ("pre_hook", "ir_override")
 
 
 @frozen
 class KernelText:
-    """A kernel that runs from its text."""
+    """A kernel that can run from its text alone."""
 
     source: str
-    """A module; the kernel is the last function that it defines."""
+    """A module; the kernel is the last function in it."""
     name: str
     parameters: tuple[str, ...]
-    doubtful: bool
-    """It may write arguments that PyTorch's analysis does not name."""
+    has_unknown_writes: bool
+    """Whether it may write arguments that PyTorch's analysis does not list."""
 
     @property
     def key(self) -> str:
-        """A name that no other text has."""
+        """A unique name for this text."""
         return f"{self.name}_{hashlib.sha256(self.source.encode()).hexdigest()[:12]}"
 
 
@@ -43,40 +44,40 @@ def kernel_text(kernel: Any, constants: Mapping[str, Any]) -> KernelText:
     """Return the text of a `JITFunction`, or of an `Autotuner` around one.
 
     Args:
-        kernel: from PyTorch's table of kernels, where heuristics are settled already.
-        constants: compile-time arguments that an IR has no form for, such as element types of
-            Triton's; every configuration gets them.
+        kernel: from PyTorch's table of kernels, with heuristics already resolved.
+        constants: compile-time arguments that the IR cannot represent, such as Triton's element
+            types; every configuration gets them.
 
     Raises:
-        UnsupportedError: GY-LOWER-012, for what text cannot say: hooks, and names that stand for
-            objects other than modules, functions of Triton and plain values.
+        UnsupportedError: GY-LOWER-012, for what text cannot express: hooks, and names of objects
+            other than modules, functions of Triton and plain values.
     """
     function, tuner = (kernel.fn, kernel) if _is(kernel, "Autotuner") else (kernel, None)
     if not _is(function, "JITFunction"):
-        raise _refused(f"a {type(function).__name__} is launched, which is no function of Triton's")
+        raise _refused(f"a {type(function).__name__} is launched, which is not a Triton function")
     module = _Module()
     name = module.function(function, _decorators(tuner, constants, function))
     parameters = tuple(function.arg_names)
-    return KernelText(module.text(), name, parameters, module.doubtful)
+    return KernelText(module.text(), name, parameters, module.has_unknown_writes)
 
 
 @define
 class _Module:
-    """The text of a module, as far as it is written."""
+    """The text of a module so far."""
 
     lines: list[str] = field(factory=lambda: ["import triton", "import triton.language"])
-    known: dict[str, Any] = field(factory=dict)
-    """What each name of the module stands for."""
-    doubtful: bool = False
+    bindings: dict[str, Any] = field(factory=dict)
+    """The value of each name in the module."""
+    has_unknown_writes: bool = False
 
     def text(self) -> str:
-        """Return the module."""
+        """Return the text of the module."""
         return "\n".join(self.lines) + "\n"
 
     def function(self, function: Any, decorators: Sequence[str]) -> str:
-        """Append a function after all that it names, and return its name."""
+        """Append a function after everything that it refers to, and return its name."""
         name = str(function.fn.__name__)
-        if not self._new(name, function):
+        if not self._declare(name, function):
             return name
         source = function.src.rstrip("\n")
         tree = ast.parse(source)
@@ -84,12 +85,14 @@ class _Module:
         for used in _names(tree):
             if used in scope and used != name:
                 self.value(used, scope[used], scope)
-        self.doubtful = self.doubtful or _doubtful(tree, self.known)
+        self.has_unknown_writes = self.has_unknown_writes or _has_unknown_writes(
+            tree, self.bindings
+        )
         self.lines += ["", *decorators, *source.split("\n")]
         return name
 
     def value(self, name: str, value: Any, scope: Mapping[str, Any]) -> None:
-        """Append what makes a name stand for a value."""
+        """Append a definition of a name with a value."""
         if isinstance(value, ModuleType):
             self._import(name, value)
         elif _is(value, "JITFunction"):
@@ -97,72 +100,74 @@ class _Module:
         elif _is(value, "ConstexprFunction"):
             self._alias(name, self.function(value, ["@triton.constexpr_function"]), value)
         elif (text := _literal(value)) is not None:
-            if self._new(name, value):
+            if self._declare(name, value):
                 annotation = (scope.get("__annotations__") or {}).get(name)
                 constant = getattr(annotation, "__name__", annotation) == "constexpr"
                 self.lines.append(
                     f"{name}{': triton.language.constexpr' if constant else ''} = {text}"
                 )
         else:
-            self._named(name, value)
+            self._import_from(name, value)
 
-    def _new(self, name: str, value: Any) -> bool:
-        """Return whether a name is still free; GY-LOWER-012 where it stands for another thing."""
-        if name not in self.known:
-            self.known[name] = value
+    def _declare(self, name: str, value: Any) -> bool:
+        """Bind a name and return whether it was free; GY-LOWER-012 if it has another value."""
+        if name not in self.bindings:
+            self.bindings[name] = value
             return True
-        found = self.known[name]
-        if found is not value and (_literal(value) is None or _literal(found) != _literal(value)):
-            raise _refused(f"the name {name!r} stands for two things in the kernel and its helpers")
+        bound = self.bindings[name]
+        if bound is not value and (_literal(value) is None or _literal(bound) != _literal(value)):
+            raise _refused(f"the name {name!r} has two meanings in the kernel and its helpers")
         return False
 
     def _alias(self, name: str, own: str, value: Any) -> None:
-        if name != own and self._new(name, value):
+        if name != own and self._declare(name, value):
             self.lines.append(f"{name} = {own}")
 
     def _import(self, name: str, module: ModuleType) -> None:
-        if not self._new(name, module):
+        if not self._declare(name, module):
             return
         if module.__name__ == "__main__":
             raise _refused(f"the kernel reads {name!r}, the program's own main module")
-        self.doubtful = self.doubtful or module.__name__.partition(".")[0] not in _HARMLESS
+        self.has_unknown_writes = (
+            self.has_unknown_writes or module.__name__.partition(".")[0] not in _HARMLESS
+        )
         self.lines.append(f"import {module.__name__} as {name}")
 
-    def _named(self, name: str, value: Any) -> None:
-        """Import what Triton, torch or the standard library has under a name."""
-        home, path = (getattr(value, a, None) for a in ("__module__", "__qualname__"))
-        if not home or not path or home.partition(".")[0] not in _HARMLESS:
-            raise _refused(f"the kernel names {name!r}, a {type(value).__name__}")
+    def _import_from(self, name: str, value: Any) -> None:
+        """Import an object of Triton, torch or the standard library under a name."""
+        module, path = (getattr(value, a, None) for a in ("__module__", "__qualname__"))
+        if not module or not path or module.partition(".")[0] not in _HARMLESS:
+            raise _refused(f"the kernel refers to {name!r}, a {type(value).__name__}")
         try:
-            found = reduce(getattr, path.split("."), importlib.import_module(home))
+            imported = reduce(getattr, path.split("."), importlib.import_module(module))
         except (ImportError, AttributeError):
-            found = None
-        if found is not value:
-            raise _refused(f"the kernel names {name!r}, which {home} does not have as {path}")
-        if self._new(name, value):
+            imported = None
+        if imported is not value:
+            raise _refused(f"the kernel refers to {name!r}, which {module} does not have as {path}")
+        if self._declare(name, value):
             top, *rest = path.split(".")
-            self.lines.append(f"from {home} import {top} as {name}")
+            self.lines.append(f"from {module} import {top} as {name}")
             self.lines += [f"{name} = {name}.{'.'.join(rest)}"] if rest else []
 
 
 _HARMLESS = frozenset({"triton", "torch", "math", "typing", "builtins"})
-"""Packages whose functions write nothing that a kernel's own text does not say."""
+"""Packages whose functions write nothing beyond what a kernel's text shows."""
 
 
 def _decorators(tuner: Any, constants: Mapping[str, Any], function: Any) -> list[str]:
-    """Return the lines above the kernel."""
-    given = {k: _literal(v) for k, v in constants.items()}
-    if tuner is None and not given:
+    """Return the decorator lines of the kernel."""
+    constant_texts = {k: _literal(v) for k, v in constants.items()}
+    if tuner is None and not constant_texts:
         return [_jit(function)]
-    for k, text in given.items():
+    for k, text in constant_texts.items():
         if text is None:
             raise _refused(f"the constant {k!r} is a {type(constants[k]).__name__}")
-    more: list[str] = []
-    rows = [_config({}, {}, given)]
+    tuner_options: list[str] = []
+    rows = [_config({}, {}, constant_texts)]
     if tuner is not None:
         _check(tuner)
-        rows = [_config(c.kwargs, c.__dict__, given) for c in tuner.configs]
-        more = [
+        rows = [_config(c.kwargs, c.__dict__, constant_texts) for c in tuner.configs]
+        tuner_options = [
             f"{word}={list(names)!r}"
             for word, names in (
                 ("reset_to_zero", tuner.reset_to_zero),
@@ -172,26 +177,32 @@ def _decorators(tuner: Any, constants: Mapping[str, Any], function: Any) -> list
         ]
     keys = list(tuner.keys or ()) if tuner is not None else []
     lines = ["@triton.autotune(", "    configs=[", *(f"        {row}," for row in rows), "    ],"]
-    return [*lines, f"    key={keys!r},", *(f"    {m}," for m in more), ")", _jit(function)]
+    return [
+        *lines,
+        f"    key={keys!r},",
+        *(f"    {m}," for m in tuner_options),
+        ")",
+        _jit(function),
+    ]
 
 
 def _config(
-    kwargs: Mapping[str, Any], settings: Mapping[str, Any], given: Mapping[str, str | None]
+    kwargs: Mapping[str, Any], settings: Mapping[str, Any], constant_texts: Mapping[str, str | None]
 ) -> str:
-    values = {k: _literal(v) for k, v in kwargs.items()} | dict(given)
+    values = {k: _literal(v) for k, v in kwargs.items()} | dict(constant_texts)
     for k, text in values.items():
         if text is None:
             raise _refused(f"a configuration sets {k!r} to a {type(kwargs[k]).__name__}")
-    found = ", ".join(f"{k!r}: {text}" for k, text in values.items())
-    named = [f"{k}={settings[k]!r}" for k in _SETTINGS if settings.get(k) is not None]
-    return f"triton.Config({', '.join([f'{{{found}}}', *named])})"
+    parameters = ", ".join(f"{k!r}: {text}" for k, text in values.items())
+    settings_texts = [f"{k}={settings[k]!r}" for k in _SETTINGS if settings.get(k) is not None]
+    return f"triton.Config({', '.join([f'{{{parameters}}}', *settings_texts])})"
 
 
 def _check(tuner: Any) -> None:
     hooks = ("user_defined_pre_hook", "user_defined_post_hook", "perf_model", "early_config_prune")
     for hook in hooks:
         if getattr(tuner, hook, None):
-            raise _refused(f"the autotuner has a function of the user's, {hook}")
+            raise _refused(f"the autotuner has a user-defined {hook}")
     for config in tuner.configs:
         for name in _NOT_TEXT:
             if getattr(config, name, None) is not None:
@@ -211,7 +222,7 @@ def _jit(function: Any) -> str:
 
 
 def _literal(value: Any) -> str | None:
-    """Return an expression for a plain value, or None."""
+    """Return a Python expression for a plain value, or None."""
     if value is None or isinstance(value, (bool, int, str)):
         return repr(value)
     if isinstance(value, float):
@@ -228,29 +239,31 @@ def _literal(value: Any) -> str | None:
 
 
 def _is(value: Any, kind: str) -> bool:
-    """Whether a value is of a class of Triton's; its module need not be imported for that."""
-    found = type(value)
-    return found.__name__ == kind and found.__module__.partition(".")[0] == "triton"
+    """Return whether a value is of a Triton class, without importing its module."""
+    value_type = type(value)
+    return value_type.__name__ == kind and value_type.__module__.partition(".")[0] == "triton"
 
 
 def _scope(function: Any) -> dict[str, Any]:
-    """Return the values of the names that a Python function does not bind itself."""
+    """Return the values of a Python function's free names."""
     cells = function.__closure__ or ()
-    held = dict(zip(function.__code__.co_freevars, (c.cell_contents for c in cells), strict=True))
-    return {**function.__globals__, **held}
+    closure = dict(
+        zip(function.__code__.co_freevars, (c.cell_contents for c in cells), strict=True)
+    )
+    return {**function.__globals__, **closure}
 
 
 def _names(tree: ast.Module) -> Iterable[str]:
-    """Return the names that a function reads and does not bind, in order."""
-    found: dict[str, None] = {}
+    """Return the names that a function reads but does not bind, in order."""
+    read: dict[str, None] = {}
     bound = {a.arg for n in ast.walk(tree) if isinstance(n, ast.arguments) for a in _arguments(n)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Load):
-                found[node.id] = None
+                read[node.id] = None
             else:
                 bound.add(node.id)
-    return [name for name in found if name not in bound]
+    return [name for name in read if name not in bound]
 
 
 def _arguments(node: ast.arguments) -> list[ast.arg]:
@@ -258,16 +271,16 @@ def _arguments(node: ast.arguments) -> list[ast.arg]:
     return [*node.posonlyargs, *node.args, *node.kwonlyargs, *more]
 
 
-def _doubtful(tree: ast.Module, known: Mapping[str, Any]) -> bool:
-    """Whether a function may write where the analysis of loads and stores does not look."""
+def _has_unknown_writes(tree: ast.Module, bindings: Mapping[str, Any]) -> bool:
+    """Return whether a function may write where the analysis of loads and stores does not look."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Attribute):
             continue
         if node.attr in _WRITERS:
             return True
-        # `descriptor.atomic_add(...)` is no atomic operation on pointers, which is looked at.
+        # Unlike `tl.atomic_add`, `descriptor.atomic_add(...)` is not analyzed.
         of_module = isinstance(node.value, ast.Name) and isinstance(
-            known.get(node.value.id), ModuleType
+            bindings.get(node.value.id), ModuleType
         )
         if node.attr.startswith("atomic_") and not of_module:
             return True
@@ -277,5 +290,5 @@ def _doubtful(tree: ast.Module, known: Mapping[str, Any]) -> bool:
 def _refused(why: str) -> UnsupportedError:
     help = "PyTorch runs the op; write it in the kernel, or pass it as an argument"
     return UnsupportedError.of(
-        "GY-LOWER-012", f"a Triton kernel cannot be written down: {why}", help=help
+        "GY-LOWER-012", f"a Triton kernel cannot be expressed as text: {why}", help=help
     )

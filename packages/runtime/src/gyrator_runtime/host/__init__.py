@@ -1,7 +1,7 @@
-"""What the plans of host programs call in Python.
+"""Functions that the plans of host programs call in Python.
 
-What can be prepared once is a function that returns a prepared callable (`allocator`, `extern`):
-it is called when a plan is linked, and its result on each run.
+Some return a prepared callable (`allocator`, `extern`): these are called when a plan is linked, and
+their results on each run.
 """
 
 import contextlib
@@ -44,63 +44,63 @@ _GUARDS: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
 
 class NanError(GyratorError, AssertionError):
-    """A buffer holds NaN or infinity while NaN checks are on."""
+    """A buffer contains NaN or infinity while NaN checks are enabled."""
 
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {dtype: getattr(torch, dtype.full_name) for dtype in DType}
 )
-"""torch's element types by their names in the text form of the IR."""
+"""PyTorch dtypes by their names in the text form of the IR."""
 
 
 def allocator(device: str | torch.device) -> Callable[..., torch.Tensor]:
-    """Return `f(size, stride, dtype)`, which makes an uninitialised tensor.
+    """Return `f(size, stride, dtype)`, which returns an uninitialised tensor.
 
-    Where torch has a quick entry for the device (0.4 us instead of 2) that is the function.
+    It is PyTorch's fast allocation function (0.4 us instead of 2) if the device has one.
     """
-    place = torch.device(device)
-    quick: Any = getattr(_GUARDS, f"_empty_strided_{place.type}", None)
-    if quick is not None and place.index in (None, 0):
+    target = torch.device(device)
+    quick: Any = getattr(_GUARDS, f"_empty_strided_{target.type}", None)
+    if quick is not None and target.index in (None, 0):
         return cast(Callable[..., torch.Tensor], quick)
 
     def allocate(size: tuple[int, ...], stride: tuple[int, ...], dtype: Any) -> torch.Tensor:
-        return torch.empty_strided(size, stride, dtype=dtype, device=place)
+        return torch.empty_strided(size, stride, dtype=dtype, device=target)
 
     return allocate
 
 
 def typed(name: str) -> torch.dtype | torch.layout | torch.memory_format:
-    """Return the element type, layout or memory format called `torch.<name>`."""
-    found = getattr(torch, name)
-    if not isinstance(found, torch.dtype | torch.layout | torch.memory_format):
-        raise TypeError(f"torch.{name} is no dtype, layout or memory format")
-    return found
+    """Return the dtype, layout or memory format `torch.<name>`."""
+    value = getattr(torch, name)
+    if not isinstance(value, torch.dtype | torch.layout | torch.memory_format):
+        raise TypeError(f"torch.{name} is not a dtype, layout or memory format")
+    return value
 
 
 integer = int
-"""`integer(size)`: how a plan puts a size into a register."""
+"""`integer(size)`: used by plans to store a size in a register."""
 size_of, stride_of = torch.Tensor.size, torch.Tensor.stride
 """`size_of(tensor, dim)`, `stride_of(tensor, dim)`, in elements."""
 
 
-def assert_true(holds: int, message: str) -> None:
-    """RuntimeError with `message` unless `holds`."""
-    if not holds:
+def assert_true(condition: int, message: str) -> None:
+    """Raise RuntimeError with `message` unless `condition` is true."""
+    if not condition:
         raise RuntimeError(message)
 
 
 def identity(value: Any) -> Any:
-    """Return `value`; how a plan puts a constant into a register."""
+    """Return `value`: used by plans to store a constant in a register."""
     return value
 
 
 def pack(*items: Any) -> list[Any]:
-    """Return the arguments as a list; how a plan passes a list of tensors."""
+    """Return the arguments as a list: used by plans to pass a list of tensors."""
     return list(items)
 
 
 def stack(rows: Sequence[Sequence[torch.Tensor]]) -> tuple[torch.Tensor, ...]:
-    """Return the columns of `rows`, each as one tensor with a new first dimension."""
+    """Return the columns of `rows`, each stacked along a new first dimension."""
     return tuple(map(torch.stack, zip(*rows, strict=True)))
 
 
@@ -111,14 +111,14 @@ def over_storage(
     dtype: torch.dtype,
     offset: int,
 ) -> torch.Tensor:
-    """Return a tensor in the memory of `base`, `offset` bytes after its first element.
+    """Return a tensor in the memory of `base`, at a byte `offset` from its first element.
 
-    Outside autograd. `offset` must be a multiple of the element's size.
+    Outside of autograd. `offset` must be a multiple of the element size.
     """
     if dtype != base.dtype:
         if base.dtype == torch.uint8 and base.is_contiguous() and base.dim() == 1:
-            whole = base.numel() % dtype.itemsize == 0
-            if whole and base.storage_offset() % dtype.itemsize == 0:
+            divisible = base.numel() % dtype.itemsize == 0
+            if divisible and base.storage_offset() % dtype.itemsize == 0:
                 return reinterpret(base.view(dtype), size, stride, offset // dtype.itemsize)
         start = (base.storage_offset() * base.itemsize + offset) // dtype.itemsize
         empty = torch.empty((0,), dtype=dtype, device=base.device)
@@ -135,15 +135,15 @@ def _as_strided_reinterpret(
 reinterpret: Callable[..., torch.Tensor] = getattr(
     _GUARDS, "_reinterpret_tensor", _as_strided_reinterpret
 )
-"""`reinterpret(base, size, stride, offset)`: a tensor in the memory of `base`, `offset` elements
-after its first one, outside autograd."""
+"""`reinterpret(base, size, stride, offset)`: returns a tensor in the memory of `base`, at an
+`offset` in elements from its first one, outside of autograd."""
 
 
 def check_nan(tensor: torch.Tensor, name: str) -> None:
-    """NanError (GY-RUNTIME-003) where a floating or complex `tensor` holds NaN or infinity."""
+    """Raise NanError (GY-RUNTIME-003) if a float or complex tensor contains NaN or infinity."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return
-    wide = tensor.float() if tensor.itemsize == 1 else tensor  # 8-bit floats have no test
+    wide = tensor.float() if tensor.itemsize == 1 else tensor  # 8-bit floats have no isfinite
     finite = torch.isfinite(wide)
     if bool(finite.all()):
         return
@@ -157,31 +157,31 @@ def check_nan(tensor: torch.Tensor, name: str) -> None:
 
 
 def read_scalar(tensor: torch.Tensor) -> bool | int | float | complex:
-    """Return the one element of `tensor` as a Python number (waits for its device)."""
+    """Return the single element of `tensor` as a Python number. Waits for its device."""
     return cast("bool | int | float | complex", tensor.item())
 
 
 def copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """Copy `source` into `target`, across dtypes, strides and devices; return `target`."""
+    """Copy `source` to `target`, across dtypes, strides and devices, and return `target`."""
     return target.copy_(source, non_blocking)
 
 
 def device_guard(device: str | torch.device) -> contextlib.AbstractContextManager[object]:
-    """Make `device` the current one of its type for a block; nothing for one without an index."""
-    place = torch.device(device)
-    if place.index is None or not _accelerated(place):
+    """Make `device` current for the duration of a block. Does nothing without an index."""
+    target = torch.device(device)
+    if target.index is None or not _accelerated(target):
         return contextlib.nullcontext()
     return cast(
-        contextlib.AbstractContextManager[object], torch.accelerator.device_index(place.index)
+        contextlib.AbstractContextManager[object], torch.accelerator.device_index(target.index)
     )
 
 
 def with_current_device(
     program: Callable[[list[Any]], Any], index: int | None
 ) -> Callable[[list[Any]], Any]:
-    """Return a program that runs while device `index` of its type is the current one.
+    """Return a program that runs with device `index` as the current one.
 
-    The program itself where there are not several devices, or `index` is None.
+    Returns `program` itself if there is at most one device or `index` is None.
     """
     if index is None or torch.accelerator.device_count() < 2:
         return program
@@ -196,7 +196,7 @@ def with_current_device(
 
 
 def profile_range(name: str) -> contextlib.AbstractContextManager[object]:
-    """A named range in torch's profiler; nothing (0.1 us) while no profiler runs."""
+    """Return a named range of PyTorch's profiler, or a null context if no profiler runs."""
     if torch._C._autograd._profiler_enabled():
         return cast(contextlib.AbstractContextManager[object], torch.profiler.record_function(name))
     return contextlib.nullcontext()
@@ -209,17 +209,17 @@ def tma_descriptor(
     element_bytes: int,
     stable: bool,
 ) -> Any:
-    """Return Triton's descriptor of a tensor for the tensor-memory accelerator.
+    """Return Triton's descriptor of a tensor for the Tensor Memory Accelerator.
 
-    RuntimeError for the experimental form (`stable` false), which Triton 3.6 no longer has.
+    RuntimeError for the experimental form (`stable` false), which Triton 3.6 does not have.
     """
     if not stable:
-        raise RuntimeError("Triton's experimental TMA descriptors are gone; use TensorDescriptor")
+        raise RuntimeError("Triton 3.6 has no experimental TMA descriptors; use TensorDescriptor")
     from triton.tools.tensor_descriptor import TensorDescriptor  # optional
 
     return TensorDescriptor(base, list(shape), list(base.stride()), list(block))
 
 
-def _accelerated(place: torch.device) -> bool:
+def _accelerated(device: torch.device) -> bool:
     accelerator = torch.accelerator.current_accelerator()
-    return accelerator is not None and accelerator.type == place.type
+    return accelerator is not None and accelerator.type == device.type

@@ -1,6 +1,6 @@
-"""Running the text of a Python host program, line by line, in place of its plan.
+"""Execution of the Python text of a host program instead of its plan, for debugging.
 
-For people with a debugger; `gyrator_wrapper_python` writes the text.
+`gyrator_wrapper_python` writes the text.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from gyrator_runtime.plan.launcher import launcher
 from gyrator_runtime.plan.link import Linker, Run
 
 PREFIX = "program_"
-"""What the names of the text's functions begin with."""
+"""Prefix of the names of the text's functions."""
 ENTRY = f"{PREFIX}main"
 FILE = "<gyrator host program"
-"""What the names of files begin with that tracebacks name for the text."""
+"""Prefix of the text's file name in tracebacks."""
 
 
 def load_text(
@@ -31,17 +31,20 @@ def load_text(
     *,
     runtime: Callable[..., TextRuntime] | None = None,
 ) -> Run:
-    """Return a host program that runs its text, as a callable of one list, which it empties. What
-    the text calls `rt` is made anew for each run: a `TextRuntime`, or a subclass of it."""
+    """Return the text of a host program as a callable of one list, which the call empties.
+
+    Each run creates a new `rt` object for the text, an instance of `runtime`, by default
+    `TextRuntime`.
+    """
     name = f"{FILE} {hash(text):x}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     functions: dict[str, Any] = {}
     exec(compile(text, name, "exec"), functions)
-    made = runtime or TextRuntime
+    runtime_class = runtime or TextRuntime
     launchers: dict[str, Callable[..., None]] = {}
 
     def run(args: list[Any]) -> Any:
-        rt = made(linker, functions, launchers)
+        rt = runtime_class(linker, functions, launchers)
         values = tuple(args)
         args.clear()
         with torch.no_grad():
@@ -52,12 +55,12 @@ def load_text(
 
 @define(eq=False)
 class TextRuntime:
-    """What the text calls `rt`: a method for each kind of line."""
+    """The `rt` object of the text, with a method for each instruction."""
 
     linker: Linker
     functions: Mapping[str, Callable[..., Any]]
     _launchers: dict[str, Callable[..., None]] = field(factory=dict)
-    """What launches each kernel, by its name."""
+    """Launch functions of the kernels by name."""
 
     minimum, maximum = staticmethod(min), staticmethod(max)
     assert_no_nan = staticmethod(host.check_nan)
@@ -72,29 +75,29 @@ class TextRuntime:
     typed, device = staticmethod(host.typed), staticmethod(torch.device)
 
     def run(self, entry: str, args: Sequence[Any]) -> Any:
-        """Run the whole program."""
+        """Run the program."""
         return self.functions[entry](self, *args)
 
     def constant(self, key: str) -> Any:
-        """Return a tensor that the program carries."""
+        """Return a constant of the program."""
         return self.linker.constants[key]
 
     def conform(
         self, tensor: Any, sizes: Sequence[int], strides: Sequence[int], dtype: str, device: str,
         mend: str, name: str, what: str,
     ) -> torch.Tensor:  # fmt: skip
-        """Return a tensor from outside as the program takes it; see `outside.conform`."""
+        """Check or convert a tensor from outside of the program; see `outside.conform`."""
         place = torch.device(device)
         return conform(tensor, sizes, strides, host.DTYPES[dtype], place, mend, name, what)
 
     def allocate(
         self, sizes: Sequence[int], strides: Sequence[int], dtype: str, device: str
     ) -> torch.Tensor:
-        """Return a new strided tensor, uninitialised."""
+        """Return a new uninitialised strided tensor."""
         return host.allocator(device)(sizes, strides, host.DTYPES[dtype])
 
     def pool(self, nbytes: int, device: str) -> torch.Tensor:
-        """Return memory that tensors are placed in."""
+        """Return the memory of a pool."""
         return self.allocate((nbytes,), (1,), "u8", device)
 
     def from_pool(
@@ -108,7 +111,7 @@ class TextRuntime:
         self, source: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: str,
         offset: int = 0,
     ) -> torch.Tensor:  # fmt: skip
-        """Return a strided view of a tensor, `offset` counted from its first element."""
+        """Return a strided view of a tensor, at an `offset` in elements from its first one."""
         kind = host.DTYPES[dtype]
         return host.over_storage(source, sizes, strides, kind, offset * kind.itemsize)
 
@@ -117,8 +120,8 @@ class TextRuntime:
     def launch(self, kernel: str, tensors: Sequence[Any], sizes: Sequence[int]) -> None:
         """Run a kernel."""
         if kernel not in self._launchers:
-            made = launcher(self.linker, kernel, len(tensors), len(sizes))
-            self._launchers[kernel] = made
+            function = launcher(self.linker, kernel, len(tensors), len(sizes))
+            self._launchers[kernel] = function
         self._launchers[kernel](tensors, sizes)
 
     def extern(self, target: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -128,7 +131,7 @@ class TextRuntime:
     def triton(
         self, kernel: str, grids: Sequence[tuple[int, ...]], arguments: dict[str, Any]
     ) -> None:
-        """Launch a user's Triton kernel."""
+        """Launch a user-defined Triton kernel."""
         self.linker.user_kernels[kernel](list(grids), arguments)
 
     def wait_collective(self, tensor: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Dispatcher operators by name, resolved once to the quickest callable for the operator."""
+"""Dispatcher operators by name, resolved once to the fastest callable."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -35,21 +35,21 @@ PUBLIC_ENTRY: Mapping[str, str] = MappingProxyType(
         **{f"aten.{name}.out": name for name in _FUNCTIONS},
     }
 )
-"""Overloads whose generated C binding does the same for 0.3 to 3 us less than `torch.ops` does.
+"""Overloads whose generated C binding is 0.3 to 3 us faster than `torch.ops`.
 
-The binding picks the overload from the arguments, so only names belong here whose arguments
-(tensors, dimensions, and `out=` given or not) leave it no other choice.
+The binding selects the overload from the arguments, so only operators are listed whose arguments
+(tensors, dimensions, presence of `out=`) determine the overload.
 """
 
 
 class ExternError(GyratorError):
-    """An extern call names an operator that this torch does not have."""
+    """An extern call names an operator that is not registered."""
 
 
 def extern(name: str) -> Callable[..., Any]:
-    """Return the operator called `namespace.op.overload`, for example "aten.mm.out".
+    """Return the operator `namespace.op.overload`, for example "aten.mm.out".
 
-    Custom operators work like torch's own. ExternError (GY-RUNTIME-002) where there is none.
+    Custom operators work like PyTorch's own. ExternError (GY-RUNTIME-002) if there is none.
     """
     public = PUBLIC_ENTRY.get(name)
     if public is not None:
@@ -61,19 +61,19 @@ def extern(name: str) -> Callable[..., Any]:
 
 
 def overload(name: str) -> Callable[..., Any]:
-    """Return the `torch._ops.OpOverload` called `namespace.op.overload`."""
+    """Return the `torch._ops.OpOverload` named `namespace.op.overload`."""
     parts = name.split(".")
-    found: Any = torch.ops
+    value: Any = torch.ops
     try:
         if len(parts) != 3:
             raise AttributeError(f"{name!r} is not of the form namespace.op.overload")
         for part in parts:
-            found = getattr(found, part)
+            value = getattr(value, part)
     except AttributeError as error:
         raise ExternError.of(
             "GY-RUNTIME-002",
             f"there is no operator {name}: {error}",
             help="import the library that registers it before the compiled program is loaded",
         ) from error
-    result: Callable[..., Any] = found
+    result: Callable[..., Any] = value
     return result

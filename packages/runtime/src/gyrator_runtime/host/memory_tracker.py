@@ -1,6 +1,6 @@
-"""Following the memory of a host program while its text runs.
+"""Memory checks of a host program while its text runs.
 
-For whoever doubts a plan of memory: it asks the tensors themselves, and no plan.
+They verify the memory plan independently, from the addresses of the tensors.
 """
 
 import linecache
@@ -21,44 +21,45 @@ _WEAK: Any = reductions.StorageWeakRef
 
 
 class MemoryUseError(GyratorError):
-    """A host program gave the memory of a live tensor to another, or kept what it dropped."""
+    """A host program reused the memory of a live tensor, or leaked memory."""
 
 
 @define(eq=False)
 class _Tracked:
-    """A tensor that the text made."""
+    """A tensor created by the text."""
 
     tensor: weakref.ref[torch.Tensor]
     owner: int
-    """Tensors of one owner are views of one another."""
+    """Tensors with the same owner are views of each other."""
     place: tuple[int, int]
-    """Address of its first byte, and behind its last."""
+    """Address range [start, end) in bytes."""
     line: str
 
 
 @define(eq=False)
 class TrackingRuntime(TextRuntime):
-    """Runs the text, and compares the memory of the tensors that live.
+    """Runs the text and checks that live tensors do not overlap.
 
-    MemoryUseError: GY-RUNTIME-005 where a tensor is placed in memory of one that is still in use;
-    GY-RUNTIME-006 where memory is held that the program allocated, dropped and did not return.
+    Raises:
+        MemoryUseError: GY-RUNTIME-005, when a tensor is placed in memory that is still in use;
+            GY-RUNTIME-006, when memory that the program dropped is still alive at its end.
     """
 
     _live: list[_Tracked] = field(factory=list)
     _allocated: list[tuple[Any, str]] = field(factory=list)
-    """A weak reference to each storage, and the line that it comes from."""
+    """A weak reference to each storage, and the line that allocated it."""
     _owners: int = 0
 
     def allocate(
         self, sizes: Sequence[int], strides: Sequence[int], dtype: str, device: str
     ) -> torch.Tensor:
-        """Return a new strided tensor, uninitialised."""
-        made = self._allocate(sizes, strides, dtype, device)
-        self._track(made, self._owner())
-        return made
+        """Return a new uninitialised strided tensor."""
+        tensor = self._allocate(sizes, strides, dtype, device)
+        self._track(tensor, self._owner())
+        return tensor
 
     def pool(self, nbytes: int, device: str) -> torch.Tensor:
-        """Return memory that tensors are placed in; it is in use where they are."""
+        """Return the memory of a pool. Only the parts with tensors are in use."""
         return self._allocate((nbytes,), (1,), "u8", device)
 
     def from_pool(
@@ -66,53 +67,55 @@ class TrackingRuntime(TextRuntime):
         dtype: str,
     ) -> torch.Tensor:  # fmt: skip
         """Return a tensor at a byte offset of a pool."""
-        made = super().from_pool(pool, offset, sizes, strides, dtype)
-        self._separate(made, ())
-        self._track(made, self._owner())
-        return made
+        tensor = super().from_pool(pool, offset, sizes, strides, dtype)
+        self._separate(tensor, ())
+        self._track(tensor, self._owner())
+        return tensor
 
     def view(
         self, source: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: str,
         offset: int = 0,
     ) -> torch.Tensor:  # fmt: skip
-        """Return a strided view of a tensor, `offset` counted from its first element."""
-        made = super().view(source, sizes, strides, dtype, offset)
+        """Return a strided view of a tensor, at an `offset` in elements from its first one."""
+        result = super().view(source, sizes, strides, dtype, offset)
         for tracked in self._live:
             if tracked.tensor() is source:
-                self._track(made, tracked.owner)
+                self._track(result, tracked.owner)
                 break
-        return made
+        return result
 
     def reuse(
         self, source: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: str,
         offset: int = 0,
     ) -> torch.Tensor:  # fmt: skip
         """Return a tensor in the memory of one that the next line drops."""
-        made = super().view(source, sizes, strides, dtype, offset)
-        self._separate(made, (source,))
-        self._track(made, self._owner())
-        return made
+        tensor = super().view(source, sizes, strides, dtype, offset)
+        self._separate(tensor, (source,))
+        self._track(tensor, self._owner())
+        return tensor
 
     def run(self, entry: str, args: Sequence[Any]) -> Any:
-        """Run the whole program; then nothing may be held but what it returns."""
+        """Run the program, and check that only its results remain alive."""
         results = super().run(entry, args)
         self._finish(results)
         return results
 
     def _finish(self, results: Any) -> None:
-        """Raise where memory is held that is no result's."""
-        kept = {t.untyped_storage()._cdata for t in results if isinstance(t, torch.Tensor)}
-        dropped = [(ref, line) for ref, line in self._allocated if ref.cdata not in kept]
-        held = [line for ref, line in dropped if not ref.expired()]
-        if held:
-            message = f"memory is still in use after the program ended, allocated by `{held[0]}`"
-            help = "an op that was called keeps a tensor that it was given"
+        """Raise MemoryUseError if memory other than that of results is alive."""
+        result_storages = {
+            t.untyped_storage()._cdata for t in results if isinstance(t, torch.Tensor)
+        }
+        dropped = [(ref, line) for ref, line in self._allocated if ref.cdata not in result_storages]
+        leaked = [line for ref, line in dropped if not ref.expired()]
+        if leaked:
+            message = f"memory is still in use after the program ended, allocated by `{leaked[0]}`"
+            help = "an op that was called keeps a reference to an argument"
             raise MemoryUseError.of("GY-RUNTIME-006", message, help=help)
 
     def _allocate(self, *layout: Any) -> torch.Tensor:
-        made = super().allocate(*layout)
-        self._allocated.append((_WEAK(made.untyped_storage()), _line()))
-        return made
+        tensor = super().allocate(*layout)
+        self._allocated.append((_WEAK(tensor.untyped_storage()), _line()))
+        return tensor
 
     def _owner(self) -> int:
         self._owners += 1
@@ -122,11 +125,11 @@ class TrackingRuntime(TextRuntime):
         self._live = [t for t in self._live if t.tensor() is not None]
         self._live.append(_Tracked(weakref.ref(tensor), owner, _place(tensor), _line()))
 
-    def _separate(self, made: torch.Tensor, dropped: Sequence[torch.Tensor]) -> None:
-        start, end = _place(made)
+    def _separate(self, tensor: torch.Tensor, dropped: Sequence[torch.Tensor]) -> None:
+        start, end = _place(tensor)
         for other in self._live:
-            tensor = other.tensor()
-            if tensor is None or any(tensor is d for d in dropped):
+            live_tensor = other.tensor()
+            if live_tensor is None or any(live_tensor is d for d in dropped):
                 continue
             if max(start, other.place[0]) < min(end, other.place[1]):
                 message = f"`{_line()}` takes memory that is in use since `{other.line}`"
@@ -143,7 +146,7 @@ def _place(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _line() -> str:
-    """Return the line of the text that runs."""
+    """Return the current line of the text."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not frame.f_code.co_filename.startswith(FILE):
         frame = frame.f_back

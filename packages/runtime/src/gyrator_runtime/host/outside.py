@@ -1,6 +1,6 @@
-"""Tensors from outside of a program, checked against what the program takes them for.
+"""Checks and conversions of tensors from outside of a program.
 
-The native runner does the checks without Python, and comes here only for what differs.
+The native runner performs the checks without Python, and calls these functions only on a mismatch.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ import torch
 from gyrator_ir.diagnostics import LayoutError
 
 ALL, PENDING, NOTHING = "all", "pending", "nothing"
-"""What may be mended: the values of `gyrator_ir.host.nodes.Mend`."""
+"""What may be converted: the values of `gyrator_ir.host.nodes.Mend`."""
 
 
 def conform(
-    given: Any,
+    value: Any,
     shape: Sequence[int],
     strides: Sequence[int],
     dtype: torch.dtype,
@@ -24,36 +24,37 @@ def conform(
     name: str,
     what: str,
 ) -> torch.Tensor:
-    """Return a tensor as the program takes it: itself, or a copy as far as `mend` allows that.
+    """Return a tensor in the form that the program expects: itself, or a copy if `mend` allows it.
 
-    LayoutError where sizes differ, or anything else that may not be mended.
+    Raises:
+        LayoutError: when sizes differ, or anything else that must not be converted.
     """
-    if isinstance(given, torch.Tensor) and tuple(given.shape) == tuple(shape):
-        pending = given.is_conj() or given.is_neg()
+    if isinstance(value, torch.Tensor) and tuple(value.shape) == tuple(shape):
+        pending = value.is_conj() or value.is_neg()
         other = (
-            given.dtype != dtype
-            or given.layout is not torch.strided
-            or given.device.type != device.type
-            or device.index not in (None, given.device.index)
-            or (given.numel() > 0 and not _strided(given, strides))
+            value.dtype != dtype
+            or value.layout is not torch.strided
+            or value.device.type != device.type
+            or device.index not in (None, value.device.index)
+            or (value.numel() > 0 and not _strided(value, strides))
         )
         if not pending and not other:
-            return given
+            return value
         if mend == ALL or (mend == PENDING and not other):
-            return laid_out(given.detach(), strides, dtype, device)
+            return laid_out(value.detach(), strides, dtype, device)
     expected = f"{dtype} {tuple(shape)}, strides {tuple(strides)}, on {device}"
-    raise LayoutError.of_tensor(name, what, given, expected)
+    raise LayoutError.of_tensor(name, what, value, expected)
 
 
 def separate(
     tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """Return the tensors, copied where one of `others`, or one before, has their storage."""
-    seen = {_storage(other) for other in others}
+    """Return the tensors, copying those that share storage with `others` or an earlier tensor."""
+    storages = {_storage(other) for other in others}
     result: list[torch.Tensor] = []
     for tensor in tensors:
-        own = tensor.detach().clone() if _storage(tensor) in seen else tensor
-        seen.add(_storage(own))
+        own = tensor.detach().clone() if _storage(tensor) in storages else tensor
+        storages.add(_storage(own))
         result.append(own)
     return tuple(result)
 
@@ -64,21 +65,22 @@ def _storage(tensor: Any) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _strided(given: torch.Tensor, strides: Sequence[int]) -> bool:
-    layout = zip(given.shape, given.stride(), strides, strict=True)
+def _strided(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
+    layout = zip(tensor.shape, tensor.stride(), strides, strict=True)
     return all(n < 2 or have == want for n, have, want in layout)
 
 
 def laid_out(
-    given: torch.Tensor,
+    tensor: torch.Tensor,
     strides: Sequence[int],
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
 ) -> torch.Tensor:
-    """Copy a tensor into these strides. Elements that share memory are written once."""
-    made = torch.empty_strided(
-        given.shape, tuple(strides), dtype=dtype or given.dtype, device=device or given.device
+    """Return a copy of a tensor with the given strides. Elements that share memory are written
+    once."""
+    copy = torch.empty_strided(
+        tensor.shape, tuple(strides), dtype=dtype or tensor.dtype, device=device or tensor.device
     )
     once = tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)
-    made[once].copy_(given[once])
-    return made
+    copy[once].copy_(tensor[once])
+    return copy

@@ -1,8 +1,9 @@
-"""The native runner: whole lists of host instructions in one call.
+"""The native runner, which executes a whole list of host instructions in one call.
 
-`program` is what a plan does, `encode` writes it in words, `ready` fills in what the process knows,
-`load_runner` makes it callable; `pure` and gyrunner.cpp are the two implementations of one
-behaviour. Starting with a stored plan takes none of `program` and `encode`.
+`program` defines plans, `encode` translates them to words, `ready` fills in addresses and objects
+of the process, and `load_runner` returns a runner that makes them callable. `pure` and
+gyrunner.cpp implement the same behaviour. Running a stored plan needs neither `program` nor
+`encode`.
 """
 
 from gyrator_runtime.native.kernels import (

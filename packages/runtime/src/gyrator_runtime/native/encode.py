@@ -1,8 +1,8 @@
-"""`PlanProgram` to the words that gyrunner.cpp and `pure` execute.
+"""Encoding of a `PlanProgram` as the words that gyrunner.cpp and `pure` execute.
 
-Each distinct size becomes one integer slot: constants sit in the slots' template, the others are
-evaluated just before the first instruction that uses them (plans are straight-line code, so that
-place dominates every later use). `ready` fills the addresses in.
+Each distinct size becomes one integer slot. Constants are in the initial slots; other sizes are
+evaluated just before the first instruction that uses them, which dominates all later uses because
+plans are straight-line code. `ready` fills in the addresses.
 """
 
 import struct
@@ -47,8 +47,8 @@ from gyrator_runtime.native.words import (
     GET_ITEM,
     LAUNCH,
     LOAD_INT,
-    MOST_DIMS,
-    MOST_WORDS,
+    MAX_DIMS,
+    MAX_WORDS,
     MOVE,
     OPERATE,
     RETURN,
@@ -59,7 +59,7 @@ _EXPR = {name: number for number, name in enumerate(EXPR_OPS)}
 
 
 def encode(program: PlanProgram) -> Encoded:
-    """Return the native form of `program`. ValueError where a register does not exist."""
+    """Return the encoded form of `program`. ValueError if a register does not exist."""
     _check_registers(program)
     out = _Encoder()
     out.run(program.instructions)
@@ -88,7 +88,7 @@ class _Encoder:
         self.devices: list[tuple[int, str]] = []
         self.slots: dict[Size, int] = {}
         self.readers: dict[int, list[Size]] = {}
-        """By register, the sizes among `slots` that read it, and others."""
+        """By register, the sizes that read it, a superset of those in `slots`."""
         self.const_slots: dict[int, int] = {}
 
     def run(self, instructions: tuple[Instruction, ...]) -> None:
@@ -163,7 +163,7 @@ class _Encoder:
         values = (*call.args, *(v for _, v in call.kwargs))
         function = self.const(call.function)
         static = [_static(v) for v in call.args]
-        if not call.kwargs and all(found for found, _ in static):
+        if not call.kwargs and all(is_static for is_static, _ in static):
             prebuilt = self.const(tuple(value for _, value in static))
             self.code += (CALL_TUPLE, target, function, prebuilt)
         else:
@@ -177,12 +177,12 @@ class _Encoder:
         shim = load_shim()
         dtypes = {} if shim is None else shim.dtypes
         layouts = [t.layout for t in operate.tensors if t.layout is not None]
-        if sum(1 + 2 * len(layout.sizes) for layout in layouts) > MOST_WORDS:
-            raise ValueError(f"an operator has more than {MOST_WORDS} offsets, sizes and strides")
+        if sum(1 + 2 * len(layout.sizes) for layout in layouts) > MAX_WORDS:
+            raise ValueError(f"an operator has more than {MAX_WORDS} offsets, sizes and strides")
         direct = (
             len(operate.tensors) in DIRECT_TENSORS
             and len(operate.numbers) == 2 * (len(operate.tensors) - 3)
-            and all(x.dtype in dtypes and len(x.sizes) <= MOST_DIMS for x in layouts)
+            and all(x.dtype in dtypes and len(x.sizes) <= MAX_DIMS for x in layouts)
         )
         words: list[int] = []
         for tensor in operate.tensors:
@@ -205,7 +205,7 @@ class _Encoder:
         shim = load_shim()
         layout, device = conform.layout, conform.device
         dtype = -1
-        if shim is not None and len(layout.sizes) <= MOST_DIMS:
+        if shim is not None and len(layout.sizes) <= MAX_DIMS:
             dtype = shim.every_dtype.get(layout.dtype, -1)
         slots = [self.slot(s) for s in (*layout.sizes, *layout.strides)]
         function = self.const(conform.function)
@@ -215,8 +215,8 @@ class _Encoder:
         self.forget(conform.register)
 
     def value(self, value: Value) -> tuple[int, ...]:
-        found, static = _static(value)
-        if found:
+        is_static, static = _static(value)
+        if is_static:
             return (ARG_CONST, self.const(static))
         match value:
             case Reg(register):
@@ -241,8 +241,8 @@ class _Encoder:
         else:
             words: list[int] = []
             for name, operand in size.code:
-                known = self.slot(SizeArg(operand)) if name == "arg" else operand
-                words += (_EXPR[name], known)
+                word = self.slot(SizeArg(operand)) if name == "arg" else operand
+                words += (_EXPR[name], word)
             slot = self.new_slot(0)
             self.code += (EVAL, slot, len(size.code), *words)
         self.slots[size] = slot
@@ -251,7 +251,7 @@ class _Encoder:
         return slot
 
     def forget(self, register: int) -> None:
-        """Sizes that read `register` must be evaluated again: it was just written."""
+        """Invalidate the sizes that read `register`, which was just written."""
         for size in self.readers.pop(register, ()):
             self.slots.pop(size, None)
 
@@ -308,8 +308,8 @@ def _check_registers(program: PlanProgram) -> None:
                 values += (*instruction.args, *(v for _, v in instruction.kwargs))
             case Operate():
                 used.update(t.register for t in instruction.tensors)
-                for made in (t.layout for t in instruction.tensors if t.layout is not None):
-                    sizes += (made.offset, *made.sizes, *made.strides)
+                for layouts in (t.layout for t in instruction.tensors if t.layout is not None):
+                    sizes += (layouts.offset, *layouts.sizes, *layouts.strides)
             case Conform(register, _, layout):
                 used.add(register)
                 sizes += (*layout.sizes, *layout.strides)

@@ -1,4 +1,4 @@
-// Stands, after forks.h, before the text of every extension module: headers, and memory of a call.
+// Prepended, after forks.h, to the source of every extension module: headers, and memory of a call.
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -34,7 +34,7 @@ struct Scratch {
   Scratch& operator=(const Scratch&) = delete;
 };
 
-// 0, or -1 with an exception.
+// Returns 0, or -1 with an exception set.
 int watch_forks() {
   if (!pthread_atfork(nullptr, nullptr, in_child)) return 0;
   PyErr_NoMemory();

@@ -1,7 +1,7 @@
-"""Python extension modules of one C++ file, compiled at first use and kept in the cache.
+"""Python extension modules of one C++ file, compiled at first use and cached.
 
-An entry is named by the text, Python's ABI and the flags; whichever compiler built it, the module
-is the same to its callers, so that a process without a compiler finds it too.
+The cache key consists of the source, Python's ABI and the flags, but not the compiler, so that a
+process without a compiler finds the module, too.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from types import ModuleType
 from attrs import frozen
 
 from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
-from gyrator_runtime.library import SharedLibrary, places, warn_of_copy
+from gyrator_runtime.library import SharedLibrary, loadable_paths, warn_of_copy
 from gyrator_runtime.process import Limited
 from gyrator_runtime.toolchain import Toolchain, stand_in_command
 
@@ -26,28 +26,28 @@ _SECONDS = 300.0
 
 @frozen
 class Extension:
-    """A module that one C++ file makes; it may include headers of C."""
+    """An extension module built from one C++ file, which may include C headers."""
 
     name: str
     source: bytes
-    """The text behind extension.h, which includes Python.h."""
+    """The source after extension.h, which includes Python.h."""
     needs: str = ""
-    """The SONAME of a library in the process whose functions it calls."""
+    """SONAME of a loaded library whose functions it calls."""
 
     @property
     def text(self) -> bytes:
-        """The whole text that is compiled."""
+        """The complete source."""
         folder = Path(__file__).parent
         common = ((folder / name).read_bytes() for name in ("forks.h", "extension.h"))
         return b"".join((*common, self.source))
 
     @property
     def file(self) -> str:
-        """The name of the module's file."""
+        """File name of the module."""
         return f"{self.name}{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
 
     def key(self) -> CacheKey:
-        """Return the key of the built module."""
+        """Return the cache key of the built module."""
         fields = {
             "source": self.text,
             "abi": f"{self.file} {sysconfig.get_config_var('SOABI')}".encode(),
@@ -56,7 +56,7 @@ class Extension:
         return make_key("runner", fields)
 
     def find(self, cache: Cache) -> ModuleType | None:
-        """Return the module if the cache has it. One that does not load is forgotten."""
+        """Return the module if it is cached. One that does not load is discarded."""
         key = self.key()
         entry = cache.get(key)
         if entry is None:
@@ -68,19 +68,21 @@ class Extension:
             return None
 
     def build(self, cache: Cache, toolchain: Toolchain) -> ModuleType:
-        """Return the module, compiled where the cache has none.
+        """Return the module, compiled if it is not cached.
 
-        Raises OSError or subprocess.SubprocessError where it does not build, ImportError where it
-        does not load.
+        Raises:
+            OSError, subprocess.SubprocessError: when it does not build.
+            ImportError: when it does not load.
         """
         if (module := self.find(cache)) is not None:
             return module
         return self.imported(self.built(cache, toolchain).file(self.file))
 
     def built(self, cache: Cache, toolchain: Toolchain) -> Entry:
-        """Return the entry of the module, which is compiled where the cache has none.
+        """Return the cache entry of the module, compiled if it is not cached.
 
-        Raises OSError or subprocess.SubprocessError where it does not build.
+        Raises:
+            OSError, subprocess.SubprocessError: when it does not build.
         """
         include = Path(sysconfig.get_path("include"))
         if not (include / "Python.h").exists():
@@ -106,12 +108,12 @@ class Extension:
         return cache.get_or_build(self.key(), write)
 
     def imported(self, path: Path) -> ModuleType:
-        """Return the module that a built file holds. ImportError where it does not load."""
+        """Import a built file as a module. ImportError if it does not load."""
         first: ImportError | None = None
-        with contextlib.closing(places(path)) as tried:
-            for place in tried:
+        with contextlib.closing(loadable_paths(path)) as paths:
+            for candidate in paths:
                 try:
-                    module = _imported(self.name, str(place))
+                    module = _imported(self.name, str(candidate))
                 except ImportError as error:
                     first = first or error
                     continue
@@ -132,8 +134,8 @@ def _imported(name: str, path: str) -> ModuleType:
     return module
 
 
-def _run(command: tuple[str, ...], folder: Path, given: bytes) -> None:
-    child = Limited(command, _SECONDS, folder, given)
+def _run(command: tuple[str, ...], folder: Path, stdin: bytes) -> None:
+    child = Limited(command, _SECONDS, folder, stdin)
     status, output = child.wait()
     if child.late:
         raise subprocess.SubprocessError(f"{command[0]} took more than {_SECONDS:.0f} s")

@@ -1,8 +1,8 @@
-// What a forked child has to do before it runs kernels.
+// Preparation of a forked child process for running kernels.
 //
-// It inherits libgomp's record of a thread pool, but not its threads: a parallel region of the thread
-// that forked would wait for them for ever. That thread gets a team of one instead; threads that the
-// child starts make pools of their own.
+// It inherits the state of libgomp's thread pool, but not its threads: a parallel region in the thread
+// that forked would wait for them forever. That thread therefore gets a team of one. New threads of
+// the child create their own pools.
 
 #include <pthread.h>
 
@@ -16,7 +16,7 @@ void in_child() {
   forked = 1;
 }
 
-// Whether the calling thread is the one that forked, asked for the first time in the child.
+// Returns whether the calling thread is the one that forked, on the first call in the child.
 bool just_forked() {
   if (__builtin_expect(!forked, 1) || !pthread_equal(forked_thread, pthread_self())) return false;
   forked = 0;

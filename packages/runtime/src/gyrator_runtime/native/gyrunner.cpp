@@ -1,16 +1,16 @@
 // The native runner: executes a whole list of host instructions in one call from Python.
 //
-// plan.h, which stands before this text, runs the words of a plan. Registers and integer slots live on
-// the C stack of the call, so that one plan may run in many threads and recursively. It includes
-// Python.h only: torch is reached through function pointers: one that it exports for the address of
-// a tensor's data, and those of its C ABI (shim.py).
+// plan.h, which is prepended to this source, interprets the words of a plan. Registers and integer
+// slots are on the C stack of the call, so that a plan can run in many threads and recursively. It
+// includes only Python.h and calls PyTorch through function pointers: one that PyTorch exports for the
+// address of a tensor's data, and those of its C ABI (shim.py).
 
 #include <time.h>
 
 namespace {
 
-constexpr int64_t kTensors = 4;      // most tensors of an OP_OPERATE that runs without Python
-constexpr int64_t kDims = 8;         // most dimensions of a tensor that is made for one
+constexpr int64_t kTensors = 4;      // maximum number of tensors of an OP_OPERATE that runs without Python
+constexpr int64_t kDims = 8;         // maximum rank of a tensor created for one
 
 using DataPtr = void* (*)(PyObject*);
 
@@ -42,16 +42,16 @@ struct Plan {
   PyObject_HEAD
   vectorcallfunc call;
   PyObject* consts;  // tuple
-  PyObject* checks;  // tuple, one handler a launch: callable(number, buffers, sizes) -> exception
+  PyObject* checks;  // tuple, one handler per launch: callable(number, buffers, sizes) -> exception
   PyObject* tensor_type;
   PyObject* parameter_type;
-  PyObject* watchers;  // tuple of callables; one that gives true wants to see every operator
+  PyObject* watchers;  // tuple of callables; if one returns true, operators are observed
   DataPtr data_ptr;
   Shim shim;
-  int64_t tensor_offset;  // of the at::Tensor in a tensor object; 0: no shim
-  int64_t key_offset;      // of the dispatch keys in what an at::Tensor points to; 0: not known
-  int64_t storage_offset;  // of the pointer to its storage there; 0: not known
-  uint64_t pending;        // keys of a tensor whose conjugation or negation is still to be done
+  int64_t tensor_offset;  // of the at::Tensor in a Python tensor object; 0: no shim
+  int64_t key_offset;      // of the dispatch keys in the object of an at::Tensor; 0: unknown
+  int64_t storage_offset;  // of the pointer to its storage there; 0: unknown
+  uint64_t pending;        // dispatch key bits of a pending conjugation or negation
   int64_t* code;
   int64_t* ints;
   Timing* timings;  // null unless the plan is timed
@@ -59,7 +59,7 @@ struct Plan {
   int boxed;
 };
 
-// Registers own what they hold; leaving the scope, also on an error, releases all.
+// Registers own their objects; leaving the scope, also on an error, releases all of them.
 struct Registers {
   Scratch<PyObject*> slots;
   Py_ssize_t n;
@@ -83,7 +83,7 @@ int64_t now() {
   return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
 }
 
-// Only an empty tensor may have no memory: fake and meta tensors claim elements that are not there.
+// Only an empty tensor may lack memory: fake and meta tensors have elements but no memory.
 bool allow_null(PyObject* tensor) {
   PyObject* number = PyObject_CallMethod(tensor, "numel", nullptr);
   if (!number) return false;
@@ -96,7 +96,7 @@ bool allow_null(PyObject* tensor) {
   return false;
 }
 
-// False with an exception set on failure. None is the null pointer.
+// Returns false with an exception set on failure. None becomes the null pointer.
 bool pointer_of(Plan* plan, PyObject* value, void** out) {
   if (value == Py_None) {
     *out = nullptr;
@@ -116,7 +116,7 @@ bool pointer_of(Plan* plan, PyObject* value, void** out) {
       *out = plan->data_ptr(value);
       return *out || allow_null(value);
     } catch (...) {
-      PyErr_Clear();  // the public method fails likewise and says why
+      PyErr_Clear();  // the public method fails as well, with a message
     }
   }
   PyObject* number = PyObject_CallMethod(value, "data_ptr", nullptr);
@@ -145,7 +145,7 @@ PyObject* int_tuple(const int64_t* slots, int64_t n, const int64_t* ints) {
   return tuple;
 }
 
-// A new reference to the value of one argument; *pc moves past it.
+// Returns a new reference to the value of an argument, and advances *pc past it.
 PyObject* argument(Plan* plan, const int64_t** pc, PyObject** regs, const int64_t* ints) {
   const int64_t kind = (*pc)[0], index = (*pc)[1];
   *pc += 2;
@@ -237,7 +237,7 @@ const int64_t* call(Plan* plan, const int64_t* pc, Registers& regs, const int64_
   return pc;
 }
 
-// Tensors made for one call of an operator.
+// Tensors created for one call of an operator.
 struct Made {
   const Shim* shim;
   Tensor items[kTensors];
@@ -250,7 +250,7 @@ struct Made {
   Made& operator=(const Made&) = delete;
 };
 
-// The tensor at `at` in the memory of `base`, or null.
+// Returns the tensor at `at` in the memory of `base`, or null.
 Tensor laid_out(Made* made, Tensor base, const int64_t* at, const int64_t* ints) {
   const int64_t ndim = at[1];
   const int32_t dtype = int32_t(at[2]);
@@ -277,7 +277,7 @@ Tensor laid_out(Made* made, Tensor base, const int64_t* at, const int64_t* ints)
   return *out;
 }
 
-// 1 if somebody wants to see operators, 0 if nobody does, -1 with an exception set.
+// Returns 1 if operators are observed, 0 if not, -1 with an exception set.
 int watched(Plan* plan) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(plan->watchers); i++) {
     PyObject* answer = PyObject_CallNoArgs(PyTuple_GET_ITEM(plan->watchers, i));
@@ -289,15 +289,15 @@ int watched(Plan* plan) {
   return 0;
 }
 
-// The word after an OP_OPERATE's operands.
+// Returns the word after the operands of an OP_OPERATE.
 const int64_t* after_operate(const int64_t* pc) {
   const int64_t* at = pc + 4;
   for (int64_t i = 0; i < pc[2]; i++) at += at[1] < 0 ? 2 : 5 + 2 * at[1];
   return at + pc[3];
 }
 
-// Runs the operator without Python; false where that does not work. Python may then run it again,
-// since it reads none of what it writes.
+// Runs the operator without Python; returns false if that fails. Python may then run it again, since
+// it does not read its output.
 bool operate_directly(Plan* plan, const int64_t* pc, PyObject** regs, const int64_t* ints) {
   const int64_t n = pc[2], n_numbers = pc[3];
   const int64_t* at = pc + 4;
@@ -364,7 +364,7 @@ bool operate_in_python(Plan* plan, const int64_t* pc, PyObject** regs, const int
   return result;
 }
 
-// `quiet` is 1 once nobody was found to watch in this run, 0 if somebody does, -1 before.
+// `quiet` is 1 if operators are not observed in this run, 0 if they are, -1 before the check.
 const int64_t* operate(Plan* plan, const int64_t* pc, PyObject** regs, const int64_t* ints,
                        int* quiet) {
   if (pc[0] && plan->tensor_offset) {
@@ -378,7 +378,7 @@ const int64_t* operate(Plan* plan, const int64_t* pc, PyObject** regs, const int
   return operate_in_python(plan, pc, regs, ints) ? after_operate(pc) : nullptr;
 }
 
-// The at::Tensor of an object, or null where looking inside of it is not safe.
+// Returns the at::Tensor of an object, or null if accessing its fields is not safe.
 char* plain_tensor(Plan* plan, PyObject* value) {
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(value));
   const bool known = type == plan->tensor_type || type == plan->parameter_type;
@@ -393,7 +393,7 @@ T inside(const char* tensor, int64_t offset) {
   return found;
 }
 
-// Whether a tensor surely is what an OP_CONFORM asks for.
+// Returns whether a tensor definitely matches an OP_CONFORM.
 bool conforms(Plan* plan, const int64_t* pc, PyObject* value, const int64_t* ints) {
   const int64_t ndim = pc[5];
   char* tensor = plain_tensor(plan, value);
@@ -437,8 +437,8 @@ const int64_t* conform(Plan* plan, const int64_t* pc, Registers& regs, const int
   return pc + 6 + 2 * ndim;
 }
 
-// Whether tensors surely have storage of their own each: the first n of the registers, which none of
-// the m after them has either.
+// Returns whether the tensors in the first n registers definitely have distinct storages that none of
+// the following m tensors shares.
 bool separated(Plan* plan, const int64_t* at, int64_t n, int64_t m, PyObject** regs) {
   Scratch<void*> seen(n + m);
   if (!seen.data || !plan->storage_offset) return false;
@@ -513,7 +513,7 @@ PyObject* returned(Plan* plan, const int64_t* pc, PyObject** regs, const int64_t
   return result;
 }
 
-// One call of a plan, over Python's objects.
+// One call of a plan, over Python objects.
 struct Run {
   template <class T>
   using Array = Scratch<T>;
@@ -553,7 +553,7 @@ struct Run {
     const int64_t begin = now();
     const int64_t status = launch_now(at, buffers, sizes);
     const int64_t spent = now() - begin;
-    // Threads may race here when the lock is released; a lost sample is no error.
+    // Threads may race here when the GIL is released; losing a sample is acceptable.
     Timing* t = plan->timings + at[1];
     t->count++;
     t->total += spent;

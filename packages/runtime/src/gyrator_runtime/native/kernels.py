@@ -1,4 +1,4 @@
-"""Built kernels, as plans launch them."""
+"""Built kernels, in the forms that plans launch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -7,46 +7,47 @@ from typing import Any, Protocol, TypeAlias
 from attrs import frozen
 
 CheckHandler: TypeAlias = Callable[[int, tuple[object, ...], tuple[int, ...]], BaseException]
-"""`handler(number, buffers, sizes)` makes the exception of a failed check: `buffers` are the
-objects in the launch's registers and `sizes` its numbers, so that it can look for the value."""
+"""`handler(number, buffers, sizes)` creates the exception of a failed check. `buffers` are the
+objects in the launch's registers and `sizes` its sizes, so that it can find the failing value."""
 
 
 class DeviceLaunch(Protocol):
-    """How a kernel gets onto a device that has a queue of its own."""
+    """A kernel of a device with a queue."""
 
     @property
     def address(self) -> int:
-        """Of the `DeviceLaunch` block that plan.h reads; valid as long as this object."""
+        """Address of the `DeviceLaunch` block that plan.h reads; valid as long as this object."""
         ...
 
     def launch(self, addresses: Sequence[int | None], sizes: Sequence[int]) -> int:
-        """Do the same without native code: queue it; return 0 or the driver's error."""
+        """Queue the kernel, without native code. Return 0 or the driver's error."""
         ...
 
     def failure(
         self, number: int, buffers: tuple[object, ...], sizes: tuple[int, ...]
     ) -> BaseException:
-        """Return the exception of a launch that gave `number`: a `CheckHandler`."""
+        """Return the exception of a launch that returned `number`: a `CheckHandler`."""
         ...
 
 
 class TensorLaunch(ABC):
-    """A kernel that is handed tensors, for their addresses do not say where they are.
+    """A kernel that receives tensors, on devices where addresses do not identify memory.
 
     Plans that launch one run in Python.
     """
 
     @abstractmethod
     def launch(self, tensors: Sequence[Any], offsets: Sequence[int], sizes: Sequence[int]) -> int:
-        """Queue it for tensors, from so many bytes after their first elements; return 0, or the
-        number of the check that failed."""
+        """Queue the kernel for tensors at byte offsets. Return 0, or the number of the check that
+        failed."""
 
 
 KernelFunction: TypeAlias = int | DeviceLaunch | TensorLaunch
-"""A built kernel: the address of a function of the uniform signature, or what queues it."""
+"""A built kernel: the address of a function of the uniform signature, or an object that queues
+it."""
 
 Checks: TypeAlias = tuple[tuple[type[BaseException], str], ...]
-"""What a kernel's return of 1, 2, ... raises."""
+"""The exceptions for a kernel's return values of 1, 2, ..."""
 
 
 @frozen
@@ -60,26 +61,27 @@ class LoadedKernel:
 _EXCEPTIONS: Mapping[str, type[BaseException]] = {
     kind.__name__: kind for kind in (IndexError, RuntimeError)
 }
-"""By the values of `gyrator_ir.source.Failure`."""
+"""Exception types by the values of `gyrator_ir.source.Failure`."""
 
 
 @frozen
 class BuiltKernel:
-    """How a launch of a stored plan finds its kernel."""
+    """The symbol and checks of a kernel in a stored plan."""
 
     name: str
     symbol: str
     checks: tuple[tuple[str, str], ...] = ()
-    """What a return of 1, 2, ... raises: a value of `gyrator_ir.source.Failure`, and a message."""
+    """The failures for return values of 1, 2, ...: a value of `gyrator_ir.source.Failure`, and a
+    message."""
 
     def loaded(self, function: KernelFunction) -> LoadedKernel:
-        """Return the kernel that a function of this process computes."""
+        """Return the kernel with a function of this process."""
         checks = tuple((_EXCEPTIONS[failure], message) for failure, message in self.checks)
         return LoadedKernel(function, checks)
 
 
 def check_handler(kernel: KernelFunction, name: str, checks: Checks | CheckHandler) -> CheckHandler:
-    """Return what makes the exception of a launch that fails."""
+    """Return the handler that creates the exception of a failed launch."""
     if not isinstance(kernel, int | TensorLaunch):
         return kernel.failure
     if callable(checks):

@@ -1,7 +1,6 @@
-"""Getting a runner: the native one where Python's headers and a compiler are, else the pure one.
+"""Loading of a runner: the native one if Python's headers and a compiler exist, else the pure one.
 
-gyrunner.cpp is compiled at first use and kept in the cache. It includes Python.h and nothing of
-torch.
+gyrunner.cpp is compiled at first use and cached. It includes Python.h but no headers of PyTorch.
 """
 
 import subprocess
@@ -16,7 +15,6 @@ from attrs import frozen
 from gyrator_runtime.cache import Cache, CacheError
 from gyrator_runtime.native.extension import Extension
 from gyrator_runtime.native.kernels import TensorLaunch
-from gyrator_runtime.native.pure import PurePlan
 from gyrator_runtime.native.ready import Ready, ready
 from gyrator_runtime.native.shim import load_shim
 from gyrator_runtime.toolchain import Toolchain
@@ -29,18 +27,19 @@ WATCHERS: tuple[Callable[[], object], ...] = (
     torch._C._len_torch_dispatch_stack,
     torch._C._autograd._profiler_enabled,
 )
-"""What tells whether somebody wants to see every operator: dispatch modes, and the profiler."""
+"""Functions that return whether operators are observed: by dispatch modes, or by the profiler."""
 
 
 class Plan(Protocol):
-    """A plan that can be called, from many threads at once."""
+    """A callable plan. Thread-safe."""
 
     def __call__(self, *args: object) -> object:
-        """Run it: `plan(*args)`, or `plan(list)` where the program is boxed."""
+        """Run the plan: `plan(*args)`, or `plan(list)` if the program is boxed."""
         ...
 
     def timings(self) -> list[tuple[int, int, int]]:
-        """Rows (calls, total ns, least ns), one a launch; empty unless the plan is timed."""
+        """Return rows (calls, total ns, minimum ns), one per launch; empty unless the plan is
+        timed."""
         ...
 
 
@@ -53,17 +52,17 @@ class Runner(Protocol):
         ...
 
     def load(self, plan: Ready) -> Plan:
-        """Return a plan in words as a callable."""
+        """Return an encoded plan as a callable."""
         ...
 
     def plan(self, program: "PlanProgram") -> Plan:
-        """Return `program` as a callable. ValueError where it names a register it lacks."""
+        """Return `program` as a callable. ValueError if it uses a register that does not exist."""
         ...
 
 
 @frozen
 class PureRunner:
-    """Runs plans in Python, kernels through ctypes."""
+    """Runs plans in Python, and kernels through ctypes."""
 
     @property
     def name(self) -> str:
@@ -71,8 +70,8 @@ class PureRunner:
         return "pure"
 
     def load(self, plan: Ready) -> Plan:
-        """Return a plan in words as a callable."""
-        return PurePlan(plan)
+        """Return an encoded plan as a callable."""
+        return _in_python(plan)
 
     def plan(self, program: "PlanProgram") -> Plan:
         """Return `program` as a callable."""
@@ -81,10 +80,10 @@ class PureRunner:
 
 @frozen
 class NativeRunner:
-    """Runs plans in the compiled extension."""
+    """Runs plans in the compiled extension module."""
 
     module: ModuleType
-    data_ptr_address: int  # 0: ask each tensor by its method
+    data_ptr_address: int  # 0: call `Tensor.data_ptr`
 
     @property
     def name(self) -> str:
@@ -92,14 +91,14 @@ class NativeRunner:
         return "native"
 
     def load(self, plan: Ready) -> Plan:
-        """Return a plan in words as a callable."""
+        """Return an encoded plan as a callable."""
         if any(isinstance(k, TensorLaunch) for k in plan.kernels):
-            return PurePlan(plan)
+            return _in_python(plan)
         shim = load_shim()
-        made = self.module.Plan(
+        native_plan = self.module.Plan(
             code=plan.code.tobytes(),
             ints=plan.ints.tobytes(),
-            consts=(*plan.consts, plan.kernels),  # kernels live as long as the plan
+            consts=(*plan.consts, plan.kernels),  # keeps the kernels alive
             checks=plan.handlers,
             n_args=plan.n_args,
             n_regs=plan.n_regs,
@@ -111,26 +110,32 @@ class NativeRunner:
             watchers=WATCHERS,
             helpers=() if shim is None else shim.helpers,
             tensor_offset=0 if shim is None else shim.tensor_offset,
-            key_offset=0 if shim is None else shim.inside.keys,
-            storage_offset=0 if shim is None else shim.inside.storage,
-            pending=0 if shim is None else shim.inside.pending,
+            key_offset=0 if shim is None else shim.fields.keys,
+            storage_offset=0 if shim is None else shim.fields.storage,
+            pending=0 if shim is None else shim.fields.pending,
         )
-        return cast(Plan, made)
+        return cast(Plan, native_plan)
 
     def plan(self, program: "PlanProgram") -> Plan:
         """Return `program` as a callable."""
         return self.load(_words(program))
 
 
+def _in_python(plan: Ready) -> Plan:
+    from gyrator_runtime.native.pure import PurePlan  # rarely needed
+
+    return PurePlan(plan)
+
+
 def _words(program: "PlanProgram") -> Ready:
-    from gyrator_runtime.native.encode import encode  # stored plans are in words already
+    from gyrator_runtime.native.encode import encode  # stored plans are already encoded
 
     encoded = encode(program)
     return ready(encoded, tuple(encoded.consts), timed=program.timed)
 
 
 def load_runner(cache: Cache, toolchain: Toolchain | None) -> Runner:
-    """Return the native runner, built if need be, else the pure one after one warning."""
+    """Return the native runner, built if necessary, else the pure one with a warning."""
     reason = "there is no C++ compiler"
     try:
         if (module := runner_extension().find(cache)) is not None:
@@ -146,37 +151,38 @@ def load_runner(cache: Cache, toolchain: Toolchain | None) -> Runner:
 
 
 def pure_runner(why: str, help: str) -> PureRunner:
-    """Return the pure runner, with one warning (GY-RUNTIME-001) that says what it stands in for."""
+    """Return the pure runner, with a warning (GY-RUNTIME-001) that gives the reason."""
     warn("GY-RUNTIME-001", f"{why}; calls cost some 20 us more", help)
     return PureRunner()
 
 
 def build_native_runner(cache: Cache, toolchain: Toolchain) -> NativeRunner:
-    """Return the native runner from `cache`, built by `toolchain` where it is not there yet.
+    """Return the native runner from `cache`, built by `toolchain` if necessary.
 
-    Raises OSError or subprocess.SubprocessError where it does not build, ImportError where it
-    does not load.
+    Raises:
+        OSError, subprocess.SubprocessError: when it does not build.
+        ImportError: when it does not load.
     """
     return runner_of(runner_extension().build(cache, toolchain))
 
 
 def runner_extension() -> Extension:
-    """Return the native runner as a module that is built for each Python."""
+    """Return the native runner's extension module, which is built for each Python version."""
     folder = Path(__file__).parent
     text = b"".join((folder / name).read_bytes() for name in ("plan.h", "gyrunner.cpp"))
     return Extension("_gyrunner", text)
 
 
 def runner_of(module: ModuleType) -> NativeRunner:
-    """Return the runner that a built module holds."""
+    """Return the runner of a built module."""
     return NativeRunner(module, tensor_data_ptr_address())
 
 
 def tensor_data_ptr_address() -> int:
-    """Address of the C function `void *(PyObject *)` that torch exports, or 0 without one.
+    """Return the address of PyTorch's C function `void *(PyObject *)` that computes
+    `Tensor.data_ptr()` without a Python call; 0 if there is none.
 
-    torch 2.13 offers it as an int in `torch._C._dynamo.guards`, as it has since 2.1; it reads
-    `Tensor.data_ptr()` with no Python call.
+    It is available as an int in `torch._C._dynamo.guards` since torch 2.1.
     """
     guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     address = getattr(guards, "_torchinductor_pyobject_tensor_data_ptr", 0)

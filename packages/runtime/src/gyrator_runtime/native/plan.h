@@ -1,15 +1,15 @@
-// The words of plans, and what runs them, whatever the values in registers are: gyrunner.cpp runs
-// them over Python's objects, standalone/executor.cpp over tensors of its own.
+// The words of plans and their interpreter, generic over the values in registers: gyrunner.cpp runs
+// plans over Python objects, standalone/executor.cpp over its own tensors.
 //
-// A plan is a flat array of 64-bit words (see encode.py, which is the only writer), constants, and
-// a template of integer slots.
+// A plan is a flat array of 64-bit words (written only by encode.py), constants, and the initial
+// values of integer slots.
 
 #include <stddef.h>
 #include <stdint.h>
 
 namespace {
 
-// Word values are shared with encode.py; test_encode.py holds the two lists together.
+// The codes are shared with words.py; test_encode.py checks that the two lists agree.
 enum Op : int64_t {
   OP_END = 0,
   OP_LOAD_INT = 1,  // slot, reg
@@ -48,23 +48,23 @@ enum ExprOp : int64_t {
   EXPR_NE = 10,
   EXPR_LT = 11,
   EXPR_LE = 12,
-  EXPR_UNLESS = 13,  // takes a number; where it is 0, so many operations are left out
-  EXPR_SKIP = 14,    // leaves so many operations out
+  EXPR_UNLESS = 13,  // pops a number; if it is 0, skips so many operations
+  EXPR_SKIP = 14,    // skips so many operations
 };
 
-constexpr int kExprDepth = 64;  // encode.py refuses deeper programs
+constexpr int kExprDepth = 64;  // program.py rejects deeper programs
 
 using Kernel = int64_t (*)(void* const*, const int64_t*);
 
-// How a kernel gets onto a device's queue; triton/launch.py and standalone/device.cpp write it. Sizes
-// are passed by address, as the driver wants them: the low bytes of a 64-bit size are the 32-bit one.
+// A kernel to queue on a device, written by triton/launch.py and standalone/device.cpp. The driver
+// takes sizes by address: the low bytes of a 64-bit size are the 32-bit one.
 using DriverLaunch = int32_t (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                                  unsigned, void*, void**, void**);
 struct DeviceLaunch {
   DriverLaunch launch;
   int32_t (*stream)(int32_t device, void** stream);
-  // Builds a function, or enters the device's context; 0, or -1 where that failed. Of a plan in
-  // Python it is Python's, and wants the interpreter's lock.
+  // Builds a function, or enters the device's context; returns 0, or -1 on failure. In the Python
+  // runner it is a Python callback and needs the GIL.
   int64_t (*prepare)(const DeviceLaunch*, int64_t what);
   void* functions[2];  // for arguments that `divisors` divide, and for all others; null until built
   int64_t shared[2];
@@ -76,7 +76,7 @@ struct DeviceLaunch {
 };
 constexpr int64_t kEnterContext = 2;
 constexpr int32_t kInvalidContext = 201;
-constexpr int kMoreParameters = 4;  // null pointers: scratch memory that Triton's kernels take
+constexpr int kMoreParameters = 4;  // null pointers: scratch parameters of Triton kernels
 
 enum class Number { kFine, kBeyondRange, kZeroDivisor };
 
@@ -142,7 +142,7 @@ inline Number evaluate(const int64_t* pc, int64_t n, const int64_t* ints, int64_
   return Number::kFine;
 }
 
-// Queues a kernel; returns 0, the driver's error, or -1 after a failure that `on` or `prepare` has kept.
+// Queues a kernel; returns 0, the driver's error, or -1 after a failure recorded by `on` or `prepare`.
 template <class On>
 int64_t launch_device(On& on, const DeviceLaunch* d, void** buffers, int64_t n_buffers,
                       int64_t* sizes, int64_t n_sizes) {
@@ -187,7 +187,7 @@ int64_t launch_device(On& on, const DeviceLaunch* d, void** buffers, int64_t n_b
   }
 }
 
-// Runs one group of launches; returns the word after it, or null after a failure.
+// Runs a launch group; returns the word after it, or null after a failure.
 template <class On>
 const int64_t* launch_group(On& on, const int64_t* pc, const int64_t* ints) {
   const int64_t n = pc[1];
@@ -227,8 +227,8 @@ const int64_t* launch_group(On& on, const int64_t* pc, const int64_t* ints) {
   return nullptr;
 }
 
-// Runs words until a plan ends; false after a failure, which `on` has kept. `on` has the registers,
-// and does what concerns the values in them.
+// Runs words until the end of a plan; returns false after a failure, which `on` has recorded. `on`
+// has the registers and implements all operations on their values.
 template <class On>
 bool execute(On& on, const int64_t* pc, int64_t* ints) {
   for (;;) {

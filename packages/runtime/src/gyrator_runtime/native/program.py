@@ -1,11 +1,11 @@
-"""What a plan does, as data: the instructions that both runners execute.
+"""Plans as data: the instructions that both runners execute.
 
-A plan works on numbered registers that hold Python objects (the call's arguments are registers
-0 .. n_args-1) and computes sizes as 64-bit integers. Straight line: a host program with branches
-or loops calls several plans.
+A plan works on numbered registers of Python objects (the arguments of the call are registers
+0 .. n_args-1) and computes sizes as 64-bit integers. Plans are straight-line code: a host program
+with branches or loops calls several plans.
 
-Instructions hold Python objects, as tests and measurements want them, or references: then the plan
-is data, and is linked with what they name (`gyrator_runtime.plan`).
+Instructions contain Python objects, for tests and measurements, or references. A plan with
+references is pure data, and is linked with the objects that they name (`gyrator_runtime.plan`).
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from gyrator_runtime.native.words import EXPR_DEPTH, EXPR_OPS
 
 @frozen
 class SizeArg:
-    """The Python int that a register holds when the size is first needed."""
+    """The Python int in a register at the time when the size is first needed."""
 
     register: int
 
@@ -30,11 +30,11 @@ class SizeArg:
 class SizeProgram:
     """A postfix integer expression: `(("arg", 0), ("const", 2), ("mul", 0))` is `2 * r0`.
 
-    `("arg", k)` pushes the int of register k, `("const", c)` pushes c. `("unless", n)` takes one,
-    and where it is 0 the next n operations are left out; `("skip", n)` leaves them out always, for
-    they are the other side of a choice. The others take two and push one: numbers with Python's
-    floor semantics, comparisons 1 or 0. Results outside 64 bits raise OverflowError, a zero divisor
-    ZeroDivisionError.
+    `("arg", k)` pushes the int in register k, `("const", c)` pushes c. `("unless", n)` pops a value
+    and skips the next n operations if it is 0; `("skip", n)` always skips them, as the other side
+    of a choice. All other operations pop two values and push one: integers with Python's floor
+    semantics, or 1 or 0 for comparisons. Results outside of 64 bits raise OverflowError, a zero
+    divisor raises ZeroDivisionError.
     """
 
     code: tuple[tuple[str, int], ...] = field()
@@ -46,7 +46,7 @@ class SizeProgram:
             if name in ("arg", "const"):
                 depth += 1
             elif name in EXPR_OPS:
-                # What is skipped leaves a value where the other side of the choice has left one.
+                # Only one side of a choice leaves a value on the stack.
                 depth -= 1
                 if name in ("unless", "skip") and not 0 < operand < len(code) - at:
                     raise ValueError("a choice of a size program ends beyond the program")
@@ -66,7 +66,7 @@ Size: TypeAlias = int | SizeArg | SizeProgram
 class Buffer:
     """A tensor in a register, and a byte offset into it (a slice of a pool or a workspace).
 
-    A register that holds None gives the kernel a null pointer.
+    For a register that contains None, the kernel gets a null pointer.
     """
 
     register: int
@@ -77,18 +77,20 @@ class Buffer:
 class Launch:
     """Run a kernel.
 
-    A function of the uniform signature, `int64_t f(void *const *buffers, const int64_t *sizes)`,
-    returns 0, or the 1-based number of the check that failed. What queues a kernel on a device gets
-    the same two lists, and makes the exception of a failure itself.
+    A function of the uniform signature `int64_t f(void *const *buffers, const int64_t *sizes)`
+    returns 0, or the 1-based number of the check that failed. A `DeviceLaunch` gets the same two
+    lists and creates the exception of a failure itself.
     """
 
     kernel: KernelFunction | str
-    """A name is that of a kernel that is not built yet: the plan is linked with it."""
+    """The kernel, or its name, which is resolved when the plan is linked."""
     buffers: tuple[Buffer, ...]
     sizes: tuple[Size, ...] = ()
     checks: Checks = ()
-    handler: CheckHandler | None = None  # where a message needs the data; wins over `checks`
-    release_gil: bool = False  # about 50 ns; worth it from some 20 us of work
+    handler: CheckHandler | None = (
+        None  # for messages that need the data; takes precedence over `checks`
+    )
+    release_gil: bool = False  # costs about 50 ns; pays for kernels of at least about 20 us
     name: str = ""  # for reports
 
 
@@ -101,14 +103,14 @@ class Reg:
 
 @frozen
 class Const:
-    """An argument or result: any Python object known now, or what stands for one."""
+    """An argument or result: a constant Python object, or a reference to one."""
 
     value: object
 
 
 @frozen
 class IntTuple:
-    """An argument: a tuple of sizes, as `empty_strided` wants them."""
+    """An argument: a tuple of sizes, for example for `empty_strided`."""
 
     items: tuple[Size, ...]
 
@@ -118,7 +120,8 @@ Value: TypeAlias = Reg | Const | IntTuple | Size
 
 @frozen
 class Call:
-    """Call a Python callable; `target` None forgets the result. Static sizes cost nothing."""
+    """Call a Python callable. With `target` None, the result is discarded. An argument tuple that
+    is static is built only once."""
 
     target: int | None
     function: Callable[..., object] | Reference
@@ -128,18 +131,19 @@ class Call:
 
 @frozen
 class Layout:
-    """A strided tensor in the memory of another one."""
+    """The layout of a strided tensor in the memory of another one."""
 
     sizes: tuple[Size, ...]
     strides: tuple[Size, ...]
     dtype: torch.dtype
     offset: Size = 0
-    """Bytes after the other's first element; a multiple of the element's size."""
+    """Byte offset from the other's first element; a multiple of the element size."""
 
 
 @frozen
 class TensorArg:
-    """The tensor in a register, or one that lies in its memory and is made for the call."""
+    """The tensor in a register, or with `layout`, one in its memory that is created for the
+    call."""
 
     register: int
     layout: Layout | None = None
@@ -147,18 +151,18 @@ class TensorArg:
 
 @frozen
 class Operate:
-    """Call an operator that writes into its first tensor, by the quickest way there is.
+    """Call an operator that writes to its first tensor, in the fastest way available.
 
     A runner may call the function of libtorch's C ABI that `operator` names, with the tensors in
-    order and then the numbers. Where there is none, or where somebody watches (a dispatch mode, the
-    profiler), or where an argument is a tensor of a subclass, it calls `function` instead: with the
-    objects in the registers, and with offset, sizes and strides of each tensor that has a layout.
+    order followed by the numbers. If there is none, or a dispatch mode or the profiler observes
+    operators, or an argument is of a tensor subclass, it calls `function` instead, with the objects
+    in the registers, and the offset, sizes and strides of each tensor that has a layout.
     """
 
     function: Callable[[tuple[Any, ...], tuple[int, ...]], object] | Reference
     tensors: tuple[TensorArg, ...]
     operator: tuple[str, str] | None = None
-    """One of `shim.OPERATORS`, and the type of the device."""
+    """One of `shim.OPERATORS`, and the device type."""
     numbers: tuple[float, ...] = ()
 
 
@@ -166,8 +170,8 @@ class Operate:
 class Conform:
     """Check the tensor in a register against a layout and a device.
 
-    Where something differs, or cannot be told without Python, the register gets what `function`
-    returns for the object in it, and for the layout's sizes and then its strides.
+    If it differs, or the check needs Python, the register is set to the result of `function` for
+    its object and the layout's sizes followed by its strides.
     """
 
     register: int
@@ -178,9 +182,9 @@ class Conform:
 
 @frozen
 class Separate:
-    """See whether tensors in registers have storage that another of them, or one in `others`, has.
+    """Check whether tensors in registers share storage with each other or with one in `others`.
 
-    If so, the registers get what `function` returns for the objects in them, and for `others`.
+    If so, the registers are set to the results of `function` for their objects and `others`.
     """
 
     registers: tuple[int, ...]
@@ -206,7 +210,7 @@ class GetItem:
 
 @frozen
 class Move:
-    """`target = source`; both then hold the object."""
+    """`target = source`; both registers then refer to the object."""
 
     target: int
     source: int
@@ -214,7 +218,7 @@ class Move:
 
 @frozen
 class Return:
-    """End the plan with a tuple. A plan without one returns None."""
+    """End the plan and return a tuple. A plan without `Return` returns None."""
 
     values: tuple[Value, ...]
 
@@ -226,9 +230,10 @@ Instruction: TypeAlias = (
 
 @frozen
 class PlanProgram:
-    """A whole plan. `boxed`: called with one list, which it empties so that inputs can die early.
+    """A complete plan.
 
-    `timed`: keeps calls, total and least nanoseconds for each launch, in order.
+    A `boxed` plan is called with one list, which it empties so that inputs can be freed early. A
+    `timed` plan records the number of calls and the total and minimum time in ns of each launch.
     """
 
     n_args: int

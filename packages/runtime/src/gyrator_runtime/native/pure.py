@@ -1,7 +1,6 @@
-"""The same plans without a native module: slower, same behaviour.
+"""Execution of plans without the native module: slower, with the same behaviour.
 
-Used where Python's headers or a compiler are missing, and as the reading that the native runner
-is tested against.
+Used without Python's headers or a compiler, and as the reference for tests of the native runner.
 """
 
 import ctypes
@@ -40,7 +39,7 @@ _Kernel = Callable[[Any, Any], int]
 
 
 class PurePlan:
-    """Executes a plan in words in Python; kernels are called through ctypes."""
+    """Executes an encoded plan in Python, and its kernels through ctypes."""
 
     def __init__(self, ready: Ready) -> None:
         self._ready = ready
@@ -50,12 +49,12 @@ class PurePlan:
         self._pid = os.getpid()
 
     def __call__(self, *args: object) -> object:
-        """Run the plan; see `PlanProgram` for arguments and result."""
+        """Run the plan. See `PlanProgram` for the arguments and the result."""
         ready = self._ready
         values = _bound(ready, args)
         if os.getpid() != self._pid:
-            # A forked child inherits libgomp's record of a pool without its threads, and would
-            # wait for them for ever.
+            # A forked child inherits the state of libgomp's thread pool but not its threads, and
+            # would wait for them forever.
             self._pid = os.getpid()
             torch.set_num_threads(1)
         del args
@@ -63,13 +62,14 @@ class PurePlan:
         return _Run(self, self._code, values, ready.ints.tolist()).run()
 
     def timings(self) -> list[tuple[int, int, int]]:
-        """Rows (calls, total ns, least ns), one a launch; empty unless the plan is timed."""
+        """Return rows (calls, total ns, minimum ns), one per launch; empty unless the plan is
+        timed."""
         if not self._ready.timed:
             return []
         return [(count, total, least) for count, total, least in self._timings]
 
     def const(self, place: int) -> Any:
-        """Return an object that words count."""
+        """Return a constant by its index."""
         return self._ready.consts[place]
 
     def launch(
@@ -107,17 +107,17 @@ class PurePlan:
         return self._function(kernel, release)(pointer_array, size_array)
 
     def _function(self, address: int, release: bool) -> _Kernel:
-        found = self._foreign.get((address, release))
-        if found is None:
-            # A CFUNCTYPE call releases the interpreter's lock, a PYFUNCTYPE call keeps it.
+        function = self._foreign.get((address, release))
+        if function is None:
+            # A CFUNCTYPE call releases the GIL, a PYFUNCTYPE call keeps it.
             kind = ctypes.CFUNCTYPE if release else ctypes.PYFUNCTYPE
-            made = kind(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(address)
-            found = self._foreign[address, release] = made
-        return found
+            foreign = kind(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(address)
+            function = self._foreign[address, release] = foreign
+        return function
 
 
 class _Empty:
-    """What a register holds before its first write and after a drop."""
+    """The value of a register before its first write and after a drop."""
 
 
 _EMPTY = _Empty()
@@ -135,7 +135,7 @@ class _Run:
     result: Any = field(default=None)
 
     def run(self) -> Any:
-        """Execute the words up to a return or the end."""
+        """Execute words up to a return or the end."""
         while (step := _STEPS.get(self.word())) is not None:
             step(self)
         return self.result
@@ -151,11 +151,11 @@ class _Run:
         return self.code[self.at - count : self.at]
 
     def slots(self, count: int) -> tuple[int, ...]:
-        """Return the integers in the slots that the next words say."""
+        """Return the integers in the slots given by the next words."""
         return tuple(self.ints[w] for w in self.words(count))
 
     def read(self, register: int, what: str = "an argument") -> Any:
-        """Return what a register holds."""
+        """Return the value of a register."""
         value = self.regs[register]
         if value is _EMPTY:
             raise RuntimeError(f"gyrator: {what} is an empty register")
@@ -173,7 +173,7 @@ class _Run:
         return self.slots(place)
 
     def put(self, register: int, value: Any) -> None:
-        """Write to a register; -1 is none."""
+        """Write to a register; -1 discards the value."""
         if register >= 0:
             self.regs[register] = value
 
@@ -243,10 +243,10 @@ class _Run:
     def separate(self) -> None:
         function, n, m = self.words(3)
         registers, others = self.words(n), self.words(m)
-        mine, theirs = (tuple(map(self.read, r)) for r in (registers, others))
-        made = self.plan.const(function)(mine, theirs)
-        for register, own in zip(registers, made, strict=True):
-            self.regs[register] = own
+        tensors, other_tensors = (tuple(map(self.read, r)) for r in (registers, others))
+        results = self.plan.const(function)(tensors, other_tensors)
+        for register, tensor in zip(registers, results, strict=True):
+            self.regs[register] = tensor
 
     def returned(self) -> None:
         self.result = tuple(self.value() for _ in range(self.word()))
@@ -288,7 +288,7 @@ def _address(value: object, offset: int) -> int | None:
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"gyrator: a kernel wants a tensor, got {type(value).__name__}")
     address = value.data_ptr()
-    if not address and value.numel():  # fake and meta tensors claim elements that are not there
+    if not address and value.numel():  # fake and meta tensors have elements but no memory
         raise RuntimeError(f"gyrator: a kernel got a {type(value).__name__} without memory")
     return address + offset if address else None
 

@@ -1,4 +1,4 @@
-"""Plans in words, and what they need of the process that runs them."""
+"""Encoded plans, and their completion with addresses and objects of the process."""
 
 from array import array
 from collections.abc import Callable, Sequence
@@ -18,16 +18,16 @@ from gyrator_runtime.native.kernels import (
 from gyrator_runtime.native.shim import device_words, operator_address
 
 WORD = "q"
-"""The type of words in an `array`."""
+"""Type code of words in an `array`."""
 _HEADER, _LAUNCH = 5, 5
-"""Words of a group of launches, and of a launch, before its buffers and sizes."""
+"""Number of header words of a launch group, and of a launch."""
 
 
 @frozen(kw_only=True)
 class Encoded:
-    """A plan in words: data, but for objects that its instructions hold.
+    """An encoded plan: pure data, except for Python objects in its instructions.
 
-    Addresses of kernels and operators are 0.
+    The addresses of kernels and operators are 0.
     """
 
     n_args: int
@@ -35,30 +35,30 @@ class Encoded:
     boxed: bool
     code: Sequence[int]
     ints: Sequence[int]
-    """The integer slots as they are when the plan begins."""
+    """Initial values of the integer slots."""
     consts: Sequence[Any]
-    """What words count: objects, and what stands for some."""
+    """Constants by index: objects and references."""
     launches: Sequence[tuple[KernelFunction | str, str, Checks | CheckHandler]]
-    """What each launch runs, its name for reports, and what it raises."""
+    """The kernel of each launch, its name for reports, and its checks."""
     groups: Sequence[int]
-    """Places in `code` of the groups of launches."""
+    """Offsets of the launch groups in `code`."""
     operators: Sequence[tuple[int, str, str]]
-    """Places in `code` of addresses of operators, and which, for which type of device."""
+    """Offsets of operator addresses in `code`, with the operator and its device type."""
     devices: Sequence[tuple[int, str]] = ()
-    """Places in `code` of a device's type and number as libtorch has them, and which device."""
+    """Offsets in `code` of a device's type and index in libtorch's encoding, with the device."""
 
 
 @frozen(eq=False)
 class Ready:
-    """A plan in words with its addresses and objects: what both runners execute."""
+    """An encoded plan with addresses and objects, as both runners execute it."""
 
     code: "array[int]"
     ints: "array[int]"
     consts: tuple[Any, ...]
     kernels: tuple[KernelFunction, ...]
-    """Of the launches, in order: they must live as long as the plan."""
+    """Kernels of the launches, in order. They must stay alive as long as the plan."""
     handlers: tuple[CheckHandler, ...]
-    """What makes the exceptions of the launches that fail."""
+    """Create the exceptions of failed launches."""
     n_args: int
     n_regs: int
     boxed: bool
@@ -66,7 +66,7 @@ class Ready:
 
 
 def no_kernel(name: str) -> LoadedKernel:
-    """Raise LookupError: there are no kernels besides those that launches hold."""
+    """Raise LookupError: the default for plans whose launches contain their kernels."""
     raise LookupError(f"no kernel {name!r} was given to this plan")
 
 
@@ -77,14 +77,14 @@ def ready(
     timed: bool = False,
     place: Callable[[str], torch.device] = torch.device,
 ) -> Ready:
-    """Fill in the addresses of a plan.
+    """Fill in the addresses and objects of a plan.
 
     Args:
         encoded: the plan.
-        consts: the objects that its constants stand for.
+        consts: the resolved constants.
         find: returns a kernel by name.
-        timed: keep the times of launches.
-        place: returns a device of this process by the plan's name of it.
+        timed: record the times of launches.
+        place: returns the device of this process for a device name in the plan.
     """
     code = array(WORD, encoded.code)
     kernels: list[KernelFunction] = []
@@ -115,7 +115,7 @@ def ready(
 
 
 def _fill(code: "array[int]", group: int, kernels: list[KernelFunction]) -> None:
-    """Fill in the kernels of a group of launches."""
+    """Fill in the kernels of a launch group."""
     at = group + _HEADER
     for _ in range(code[group + 2]):
         kernel = kernels[code[at + 1]]
@@ -123,7 +123,7 @@ def _fill(code: "array[int]", group: int, kernels: list[KernelFunction]) -> None
             code[at] = _signed(kernel)
         elif not isinstance(kernel, TensorLaunch):
             code[at + 4] = _signed(kernel.address)
-            code[group + 1] = 0  # queueing needs the interpreter's lock, to raise
+            code[group + 1] = 0  # queueing needs the GIL, to raise exceptions
         at += _LAUNCH + 2 * code[at + 2] + code[at + 3]
 
 

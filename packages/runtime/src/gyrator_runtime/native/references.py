@@ -1,7 +1,7 @@
-"""What stands in a plan for an object of the process that runs it: frozen, and stored as JSON.
+"""References in a plan to objects of the process that runs it. They are stored as JSON.
 
-`gyrator_runtime.plan.link` makes the objects. A number of a plan is its place among the plans that
-are stored together; each comes after those that it refers to.
+`gyrator_runtime.plan.link` resolves them. A plan is referred to by its index among the plans that
+are stored together, each after those that it refers to.
 """
 
 from typing import TypeAlias
@@ -25,7 +25,7 @@ class Operator:
 
 @frozen
 class TorchObject:
-    """An element type, a layout or a memory format: `torch.<name>`."""
+    """A dtype, layout or memory format: `torch.<name>`."""
 
     name: str
 
@@ -46,14 +46,14 @@ class Carried:
 
 @frozen
 class Allocator:
-    """`f(sizes, strides, dtype)`, which makes an uninitialised tensor."""
+    """`f(sizes, strides, dtype)`: returns an uninitialised tensor."""
 
     device: str
 
 
 @frozen
 class Conforming:
-    """The function of a `Conform`; element types as the IR calls them."""
+    """The function of a `Conform`, with the dtype as named in the IR."""
 
     rank: int
     dtype: str
@@ -69,13 +69,13 @@ class Operating:
 
     target: str
     layouts: tuple[tuple[int, str] | None, ...]
-    """Number of dimensions and element type of each tensor that is made for the call."""
+    """Rank and dtype of each tensor that is created for the call."""
     numbers: tuple[tuple[str, int | float], ...]
 
 
 @frozen
 class Within:
-    """`f(*args)`: a plan inside a context."""
+    """`f(*args)`: runs a plan inside a context."""
 
     kind: str
     """`device` or `profile`."""
@@ -85,7 +85,7 @@ class Within:
 
 @frozen
 class Branching:
-    """`f(condition, *args)`: one of two plans."""
+    """`f(condition, *args)`: runs one of two plans."""
 
     then: int
     otherwise: int
@@ -93,45 +93,45 @@ class Branching:
 
 @frozen
 class Looping:
-    """`f(*carried, *captured)`: the carried values after the last run of a plan, which goes on as
-    long as another gives a true value."""
+    """`f(*carried, *captured)`: runs a plan while another returns a true value, and returns the
+    last carried values."""
 
     condition: int
     body: int
     carried: int
-    """How many there are."""
+    """Number of carried values."""
     stacked: bool = False
-    """All carried values, stacked, and not the last."""
+    """Return the carried values of all iterations, stacked, instead of the last ones."""
 
 
 @frozen
 class Repeating:
-    """`f(count, *carried, *captured)`: the carried values after a plan ran for each number below
-    `count`, which it takes first."""
+    """`f(count, *carried, *captured)`: runs a plan for each step number below `count`, its first
+    argument, and returns the last carried values."""
 
     body: int
     carried: int
-    """How many there are."""
+    """Number of carried values."""
 
 
 @frozen
 class Calling:
-    """`f(*args)`: a plan that takes a list."""
+    """`f(*args)`: runs a boxed plan."""
 
     plan: int
     partition: str = ""
-    """The name of a part that a device's graph may stand for."""
+    """The name of the partition, if a device graph may replace the plan."""
 
 
 @frozen
 class UserLaunch:
-    """`f(*sizes of the grids, *arguments)`: launches a user's Triton kernel."""
+    """`f(*grid_sizes, *arguments)`: launches a user-defined Triton kernel."""
 
     kernel: str
     grids: tuple[int, ...]
-    """Dimensions of each."""
+    """Number of dimensions of each grid."""
     names: tuple[str, ...]
-    """Of the arguments."""
+    """Names of the arguments."""
 
 
 Reference: TypeAlias = (

@@ -1,9 +1,9 @@
-"""libtorch's C ABI by address: operators that plans call without Python and without the dispatcher.
+"""Addresses of libtorch's C ABI: operators that plans call without Python and the dispatcher.
 
-The functions are those of torch/csrc/inductor/aoti_torch/c/shim.h and of the generated headers
-beside it, which torch keeps stable. They take pointers to `at::Tensor`; a Python tensor object
-holds one, and where in the object is found by looking at one (`Tensor._cdata` says what to look
-for), so no header of torch is read.
+The functions are declared in torch/csrc/inductor/aoti_torch/c/shim.h and the generated headers next
+to it, a stable ABI. They take pointers to `at::Tensor`. A Python tensor object contains one, whose
+offset is determined by searching sample objects for `Tensor._cdata`, so that no header of PyTorch
+is needed.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ HELPERS = (
     "aoti_torch_get_sizes",
     "aoti_torch_get_strides",
 )
-"""What the native runner needs besides operators, in the order in which it takes the addresses."""
+"""Helper functions for the native runner, in the order in which it takes their addresses."""
 
 DTYPES: Mapping[torch.dtype, str] = MappingProxyType(
     {
@@ -43,7 +43,7 @@ DTYPES: Mapping[torch.dtype, str] = MappingProxyType(
         torch.bfloat16: "bfloat16",
     }
 )
-"""Element types of operators that are called here: those without a bit for a pending conjugate."""
+"""Dtypes of operators called through the ABI: those that cannot have a pending conjugation."""
 
 OPERATORS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
     {
@@ -53,40 +53,41 @@ OPERATORS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
         "aten.baddbmm.out": ("baddbmm_out", ("beta", "alpha")),
     }
 )
-"""Operators that are called here: name in the ABI, and keywords that are numbers (1 if absent).
-All others of their arguments are tensors; the one called `out` comes first."""
+"""Operators called through the ABI: name in the ABI, and keyword arguments that are numbers, with
+default 1. All other arguments are tensors; `out` is the first."""
 
 
 @frozen
 class Shim:
-    """Addresses of the helpers, and how tensors and element types are told."""
+    """Addresses of the helpers, offsets in tensors, and codes of dtypes and devices."""
 
     helpers: tuple[int, ...]
     tensor_offset: int
-    """Byte offset of the `at::Tensor` in a tensor object."""
+    """Byte offset of the `at::Tensor` in a Python tensor object."""
     dtypes: Mapping[torch.dtype, int]
     every_dtype: Mapping[torch.dtype, int]
-    """All element types that the ABI can tell."""
+    """Codes of all dtypes that the ABI has."""
     devices: Mapping[str, int]
-    """Device types that the ABI can tell."""
-    inside: "Inside"
+    """Codes of the device types that the ABI has."""
+    fields: "TensorFields"
 
 
 @frozen
-class Inside:
-    """Where in a tensor (`Tensor._cdata`) torch keeps what its C ABI does not tell; 0: unknown."""
+class TensorFields:
+    """Offsets of fields in a tensor (`Tensor._cdata`) that the C ABI does not expose; 0 if
+    unknown."""
 
     keys: int
     """Byte offset of the set of dispatch keys."""
     storage: int
     """Byte offset of the pointer to its storage."""
     pending: int
-    """Keys of a tensor whose conjugation or negation is still to be done."""
+    """Dispatch key bits of a pending conjugation or negation."""
 
 
 @cache
 def load_shim() -> Shim | None:
-    """Return the ABI of this process's torch; None for a torch that lacks a part of it."""
+    """Return the C ABI of this process's PyTorch; None if a part of it is missing."""
     library = ctypes.CDLL(torch._C.__file__)
     helpers = tuple(_address(library, name) for name in HELPERS)
     offset = _tensor_offset()
@@ -101,23 +102,25 @@ def load_shim() -> Shim | None:
         MappingProxyType(codes),
         MappingProxyType(every),
         MappingProxyType(devices),
-        _inside(),
+        _tensor_fields(),
     )
 
 
 def _codes(library: ctypes.CDLL, kind: str, names: Mapping[K, str]) -> dict[K, int]:
-    found = {k: getattr(library, f"aoti_torch_{kind}_{name}", None) for k, name in names.items()}
-    return {k: code() for k, code in found.items() if code is not None}
+    functions = {
+        k: getattr(library, f"aoti_torch_{kind}_{name}", None) for k, name in names.items()
+    }
+    return {k: code() for k, code in functions.items() if code is not None}
 
 
 def _accelerators() -> tuple[str, ...]:
-    found = torch.accelerator.current_accelerator()
-    return () if found is None else (found.type,)
+    accelerator = torch.accelerator.current_accelerator()
+    return () if accelerator is None else (accelerator.type,)
 
 
 def device_words(device: torch.device) -> tuple[int, int]:
-    """Return a device's type and number as the ABI tells them; -1 for a type that it cannot tell,
-    and for any number."""
+    """Return a device's type and index in the ABI's encoding: -1 for an unknown type, and for any
+    index."""
     shim = load_shim()
     kind = -1 if shim is None else shim.devices.get(device.type, -1)
     return kind, -1 if device.type == HOST or device.index is None else device.index
@@ -125,44 +128,46 @@ def device_words(device: torch.device) -> tuple[int, int]:
 
 @cache
 def operator_address(target: str, device: str) -> int:
-    """Return the address of an operator for a device type; 0 where the ABI has none."""
+    """Return the address of an operator for a device type; 0 if the ABI has none."""
     name, _ = OPERATORS[target]
     return _address(ctypes.CDLL(torch._C.__file__), f"aoti_torch_{device}_{name}")
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:
-    found = getattr(library, name, None)
-    return 0 if found is None else ctypes.cast(found, ctypes.c_void_p).value or 0
+    function = getattr(library, name, None)
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _tensor_offset() -> int:
-    """Return where a tensor object keeps its tensor; 0 if one place does not serve all."""
-    places = set(range(0, torch.Tensor.__basicsize__, ctypes.sizeof(ctypes.c_void_p)))
-    for seen in (torch.empty(0), torch.empty(1), torch.nn.Parameter(torch.empty(2))):
-        places = {
-            p for p in places if ctypes.c_size_t.from_address(id(seen) + p).value == seen._cdata
+    """Return the offset of the `at::Tensor` in a Python tensor object; 0 if it is ambiguous."""
+    offsets = set(range(0, torch.Tensor.__basicsize__, ctypes.sizeof(ctypes.c_void_p)))
+    for sample in (torch.empty(0), torch.empty(1), torch.nn.Parameter(torch.empty(2))):
+        offsets = {
+            p
+            for p in offsets
+            if ctypes.c_size_t.from_address(id(sample) + p).value == sample._cdata
         }
-    return places.pop() if len(places) == 1 else 0
+    return offsets.pop() if len(offsets) == 1 else 0
 
 
-def _inside() -> Inside:
-    """Look for the words of some tensors that hold what Python says of them.
+def _tensor_fields() -> TensorFields:
+    """Find the offsets of tensor fields by searching sample tensors for values known from Python.
 
-    A tensor is larger than what is read of it, which ends at the first word that fits.
+    The search stops at the first match, which is within the size of a tensor.
     """
     key_set, key = torch._C.DispatchKeySet, torch._C.DispatchKey
     pending = key_set(key.Conjugate).raw_repr() | key_set(key.Negative).raw_repr()
     plain, small = torch.empty(3), torch.nn.Parameter(torch.empty(2))
     lazy = torch.empty(2, 3, dtype=torch.complex64).conj()
-    seen = (plain, small, lazy, torch.empty(4)._neg_view(), torch.empty(1, dtype=torch.int64))
-    keys = _word(seen, lambda t: torch._C._dispatch_keys(t).raw_repr())
-    storage = _word(seen, lambda t: t.untyped_storage()._cdata)
-    return Inside(keys, storage, pending)
+    samples = (plain, small, lazy, torch.empty(4)._neg_view(), torch.empty(1, dtype=torch.int64))
+    keys = _word(samples, lambda t: torch._C._dispatch_keys(t).raw_repr())
+    storage = _word(samples, lambda t: t.untyped_storage()._cdata)
+    return TensorFields(keys, storage, pending)
 
 
 def _word(tensors: Sequence[torch.Tensor], value: Callable[[torch.Tensor], int]) -> int:
     word = ctypes.sizeof(ctypes.c_void_p)
-    for place in range(word, _MOST_WORDS * word, word):
+    for place in range(word, _MAX_WORDS * word, word):
         first = tensors[0]
         if ctypes.c_uint64.from_address(first._cdata + place).value != value(first):
             continue
@@ -171,5 +176,5 @@ def _word(tensors: Sequence[torch.Tensor], value: Callable[[torch.Tensor], int])
     return 0
 
 
-_MOST_WORDS = 24
-"""How far to look: fewer words than a tensor has in any torch that is supported."""
+_MAX_WORDS = 24
+"""Search limit: smaller than a tensor in any supported PyTorch version."""

@@ -1,8 +1,8 @@
-"""Packages of compiled models: one file each, written by `gyrator.aot.compile`, run from here.
+"""Packages of compiled models: single files written by `gyrator.aot.compile` and run from here.
 
-- `archive`, `weights`: the file, and the tensors in it that are mapped into memory.
-- `manifest`: what a package says of itself.
-- `loader`: a file to a `Model`; `model`, `calls`: what a caller has of it.
+- `archive`, `weights`: the file format, and its memory-mapped tensors.
+- `manifest`: the description of a package.
+- `loader`: loads a file as a `Model`; `model`, `calls`: the loaded model and its calls.
 """
 
 from gyrator_runtime.package.errors import PackageError

@@ -1,6 +1,6 @@
-"""The device of a package whose programs run on one: which it is, its kernels, its graphs.
+"""The device of a package that runs on an accelerator, with its kernels and graphs.
 
-What it takes of the process is torch, built for the device, and the device's driver.
+It needs a PyTorch built for the device, and the device's driver.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ Run = Callable[[list[Any]], Any]
 
 @frozen(eq=False)
 class Accelerated:
-    """One device, and its driver."""
+    """A device and its driver."""
 
     device: torch.device
     arch: str
@@ -36,22 +36,23 @@ class Accelerated:
 
     @classmethod
     def of(cls, path: Path, kind: str, index: int | None) -> "Accelerated":
-        """Return a device of a type: the current one, where no number is given.
+        """Return a device of type `kind`, by default the current one.
 
-        PackageError (GY-PACKAGE-004) where this process has none.
+        Raises:
+            PackageError: GY-PACKAGE-004, when this process has no such device.
         """
-        here, names = torch.accelerator.current_accelerator(), names_here()
-        if here is None or here.type != kind or names is None:
+        current, names = torch.accelerator.current_accelerator(), names_here()
+        if current is None or current.type != kind or names is None:
             why = f"it runs on {kind}, for which torch {torch.__version__} is not built"
-            raise misfit(path, why, "install a torch that is, or make a package for the CPU")
+            raise misfit(path, why, "install a torch that is, or build a package for the CPU")
         count = torch.accelerator.device_count()
         if not count:
             why = f"it runs on {kind}, and there is no driver or no device of that type"
-            raise misfit(path, why, "check the driver, or make a package for the CPU")
+            raise misfit(path, why, "check the driver, or build a package for the CPU")
         number = torch.accelerator.current_device_index() if index is None else index
         if not 0 <= number < count:
             why = f"there is no {kind}:{number}; there are {count} of them"
-            raise misfit(path, why, "name a device that there is")
+            raise misfit(path, why, "name an existing device")
         facts = DeviceFacts(type=kind, architecture=compute_capability, graphs=True)
         interface = AcceleratorDevice(facts)
         try:
@@ -64,28 +65,29 @@ class Accelerated:
     def kernels(
         self, path: Path, data: bytes, symbols: Sequence[str]
     ) -> Mapping[str, DeviceKernel]:
-        """Return what launches kernels, which are in the driver's hands.
+        """Load the kernels in a library with the driver, and return them by symbol.
 
-        PackageError (GY-PACKAGE-004) where it does not take one.
+        Raises:
+            PackageError: GY-PACKAGE-004, when the driver rejects one.
         """
-        made = launches(self.driver, data, symbols)
+        kernels = launches(self.driver, data, symbols)
         try:
             with device_guard(self.device):
                 self.driver.enter_context()
-                for kernel in made.values():
+                for kernel in kernels.values():
                     kernel.load()
         except BuildError as error:
-            said = error.diagnostic
+            diagnostic = error.diagnostic
             help = "update the driver, or compile the package for this architecture"
-            raise misfit(path, f"{said.message} ({said.where})", help) from error
-        return made
+            raise misfit(path, f"{diagnostic.message} ({diagnostic.where})", help) from error
+        return kernels
 
     def part(self, plan: Run, mutated: Sequence[int] | None) -> Run:
-        """Return a plan that replays a graph, as far as one may stand for it.
+        """Return a plan that replays a captured graph if possible.
 
         Args:
-            plan: what runs it.
-            mutated: arguments that it writes to; None where no graph may stand for it.
+            plan: the plan.
+            mutated: indices of the arguments that it writes to; None if it must not be captured.
         """
         if mutated is None:
             return plan
@@ -100,5 +102,5 @@ class Accelerated:
         return run
 
     def current(self, plan: Run) -> Run:
-        """Return a plan that runs with the device current, and leaves the caller's as it was."""
+        """Return a plan that makes the device current while it runs."""
         return with_current_device(plan, self.device.index)

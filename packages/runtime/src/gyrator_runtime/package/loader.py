@@ -1,11 +1,11 @@
-"""Reading a package: nothing of it is compiled, and no package that compiles is imported."""
+"""Loading of packages, without compiling and without importing the compiler."""
 
 import functools
 import hashlib
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -23,30 +23,33 @@ from gyrator_runtime.library import in_memory
 from gyrator_runtime.native import KernelFunction, Runner, pure_runner, runner_extension, runner_of
 from gyrator_runtime.native.extension import Extension
 from gyrator_runtime.package.archive import Archive, BrokenArchiveError, file_hash
-from gyrator_runtime.package.errors import altered, misfit, newer, no_package
+from gyrator_runtime.package.errors import PackageError, altered, misfit, newer, no_package
 from gyrator_runtime.package.manifest import (
     FORMAT,
     MANIFEST,
     WEIGHTS,
     Entry,
     Kernels,
+    OtherFormatError,
     PackageManifest,
     PackedProgram,
-    format_of,
+    programs_of,
 )
 from gyrator_runtime.package.model import Function, Loaded, Model
 from gyrator_runtime.package.weights import mapped
-from gyrator_runtime.plan.link import Linker
+from gyrator_runtime.plan.link import Linker, Run
 from gyrator_runtime.plan.stored import FORMAT as PLAN_FORMAT
 from gyrator_runtime.plan.stored import parse
 
 if TYPE_CHECKING:
     from gyrator_runtime.package.accelerated import Accelerated
 
-_SPARE = Path("/dev/shm")
-"""Where libraries are put for a moment that cannot be mapped without a name: if it serves, or if no
-other folder can be written."""
-_ROOM = 64 << 20
+_SHARED_MEMORY = Path("/dev/shm")
+"""Folder for libraries that must be files to be mapped, for the time of loading. Used if it can
+hold code, or if no other folder is writable."""
+_MIN_FREE = 64 << 20
+_UNREADABLE = (KeyError, TypeError, ValueError, IndexError, LookupError)
+"""Exceptions raised for a malformed program."""
 
 
 def load(
@@ -57,27 +60,27 @@ def load(
     isa: str | None = None,
     device: str | int | torch.device | None = None,
 ) -> Model:
-    """Load a package that `gyrator.aot.compile` wrote.
+    """Load a package written by `gyrator.aot.compile`.
 
-    It runs native code that the file holds: load only files of those whom you would let run
-    programs as you.
+    It runs native code from the file: load only files from sources that you trust to run programs
+    as you.
 
     Args:
-        path: the file. It must not be written to while the model lives; it may be replaced by a
+        path: the file. It must not be modified while the model is alive, but may be replaced by a
             rename, or removed.
-        expected_sha256: of the whole file, in hexadecimal.
-        verify: compare the weights with their hash, too, which reads them all. The other members
-            always are compared.
-        isa: the highest instruction set level to take kernels for; by default `$GYRATOR_ISA`, or
-            what the processor has.
-        device: which of the devices that the package is for the model runs on: `"cuda:1"` or 1. By
-            default the current one.
+        expected_sha256: SHA-256 of the whole file, in hexadecimal.
+        verify: also check the hash of the weights, which reads all of them. The other members are
+            always checked.
+        isa: highest instruction set level of kernels to use; by default `$GYRATOR_ISA`, or that of
+            the processor.
+        device: the device to run on, of the package's device type: `"cuda:1"` or 1. By default the
+            current one.
 
     Raises:
-        PackageError: GY-PACKAGE-001 for a file that is no whole package, GY-PACKAGE-002 for a newer
-            one, GY-PACKAGE-003 for one that was altered, GY-PACKAGE-004 where it does not fit this
-            machine or this torch.
-        ExternError: GY-RUNTIME-002 where it calls an operator that is not registered.
+        PackageError: GY-PACKAGE-001, when the file is not a complete package; GY-PACKAGE-002, when
+            its format is newer; GY-PACKAGE-003, when it was modified; GY-PACKAGE-004, when it does
+            not match this machine or this torch.
+        ExternError: GY-RUNTIME-002, when it calls an operator that is not registered.
     """
     path = Path(path)
     if expected_sha256 is not None and file_hash(path) != expected_sha256.lower():
@@ -95,9 +98,10 @@ def load(
 
 
 def inspect(path: str | Path) -> PackageManifest:
-    """Return what a package says of itself, of any machine and torch; nothing of it is run.
+    """Return the manifest of a package for any machine and torch, without running its code.
 
-    PackageError: GY-PACKAGE-001, GY-PACKAGE-002.
+    Raises:
+        PackageError: GY-PACKAGE-001, GY-PACKAGE-002; see `load`.
     """
     path = Path(path)
     with open(path, "rb") as file:
@@ -108,17 +112,16 @@ def inspect(path: str | Path) -> PackageManifest:
 
 
 def read_manifest(path: Path, archive: Archive) -> PackageManifest:
-    """Return the manifest of a package that is open."""
+    """Return the manifest of an open package."""
     if MANIFEST not in archive.names:
         raise no_package(path, f"it has no {MANIFEST}")
     text = archive.read(MANIFEST)
     try:
-        found = format_of(text)
-        if found != FORMAT:
-            raise newer(path, found, FORMAT)
         return PackageManifest.from_json(text)
+    except OtherFormatError as error:
+        raise newer(path, error.format, FORMAT) from error
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise no_package(path, f"its manifest cannot be read ({error})") from error
+        raise no_package(path, f"its manifest is invalid ({error})") from error
 
 
 @define(eq=False)
@@ -133,7 +136,7 @@ class _Loader:
     """None for the CPU."""
     tensors: Mapping[str, torch.Tensor] = field(factory=dict)
     libraries: dict[str, Mapping[str, KernelFunction]] = field(factory=dict)
-    """Functions by symbol, by the library's member."""
+    """Functions by symbol for each loaded library, by member name."""
 
     def load(self) -> Loaded:
         self._check_process()
@@ -146,9 +149,14 @@ class _Loader:
                 self._bytes(WEIGHTS)
             self.tensors = mapped(self.path, self.file, start, size)
             self._check_weights()
-        chosen = {e.name: self._program(e) for e in self.manifest.entries}
+        chosen = {e.name: self._program(e.name, e.programs) for e in self.manifest.entries}
+        folding = {
+            e.name: self._program(e.name, e.constants.programs)
+            for e in self.manifest.entries
+            if e.constants is not None
+        }
         if self.place is not None:
-            self.tensors = self._placed(chosen.values())
+            self.tensors = self._on_device([*chosen.values(), *folding.values()])
         with ExitStack() as opened:
             folder = functools.cache(lambda: opened.enter_context(_folder(self.path)))
             runner = self._runner(folder)
@@ -156,20 +164,21 @@ class _Loader:
                 e.name: self._function(e, chosen[e.name], runner, folder)
                 for e in self.manifest.entries
             }
+            constants = {n: self._linked(n, p, runner, folder)[0] for n, p in folding.items()}
         isa = next(p.isa for p in chosen.values())
         device = torch.device(HOST) if self.place is None else self.place.device
-        return Loaded(self.manifest, functions, self.tensors, isa, runner.name, device)
+        return Loaded(self.manifest, functions, constants, self.tensors, isa, runner.name, device)
 
-    def _placed(self, programs: Iterable[PackedProgram]) -> dict[str, torch.Tensor]:
-        """Return the tensors where programs take them: on the device, or in the host's memory."""
+    def _on_device(self, programs: Iterable[PackedProgram]) -> dict[str, torch.Tensor]:
+        """Return the tensors on the device, or in host memory where programs expect that."""
         assert self.place is not None
         hosted = {w.tensor for w in self.manifest.weights if w.hosted}
         hosted |= {p.constants[key] for p in programs for key in p.hosted}
-        there = self.place.device
-        return {n: t if n in hosted else t.to(there) for n, t in self.tensors.items()}
+        device = self.place.device
+        return {n: t if n in hosted else t.to(device) for n, t in self.tensors.items()}
 
     def _check_process(self) -> None:
-        programs = [p for e in self.manifest.entries for p in e.programs]
+        programs = [p for e in self.manifest.entries for p in programs_of(e)]
         machines = {self.manifest.machine, *(p.machine for p in programs if p.machine)}
         ours = not all(lib.driven for p in programs for lib in p.libraries)
         if (ours or self.place is None) and platform.machine() not in machines:
@@ -184,16 +193,16 @@ class _Loader:
 
     def _check_weights(self) -> None:
         for weight in self.manifest.weights:
-            found = self.tensors.get(weight.tensor)
+            tensor = self.tensors.get(weight.tensor)
             if (
-                found is None
-                or tuple(found.shape) != weight.shape
-                or found.dtype != getattr(torch, weight.dtype)
+                tensor is None
+                or tuple(tensor.shape) != weight.shape
+                or tensor.dtype != getattr(torch, weight.dtype)
             ):
                 raise altered(self.path, f"the weight {weight.name} is not the manifest's")
 
     def _bytes(self, name: str) -> bytes:
-        """Return a member that is what the manifest says."""
+        """Return a member's contents after checking them against the manifest."""
         member = next((m for m in self.manifest.members if m.name == name), None)
         if member is None:
             raise no_package(self.path, f"its manifest has no {name}")
@@ -202,33 +211,48 @@ class _Loader:
             raise altered(self.path, f"{name} has another hash")
         return data
 
-    def _program(self, entry: Entry) -> PackedProgram:
-        """Return the program that fits this process best."""
+    def _program(self, entry: str, programs: Sequence[PackedProgram]) -> PackedProgram:
+        """Return the best program for this process."""
         if self.place is not None:
-            return self._for_device(entry, self.place.arch)
-        here, levels = platform.machine(), isa_levels()
+            return self._for_device(entry, programs, self.place.arch)
+        machine, levels = platform.machine(), isa_levels()
         usable = levels[: levels.index(self.level) + 1]
-        own = [p for p in entry.programs if (p.machine or self.manifest.machine) == here]
+        own = [p for p in programs if (p.machine or self.manifest.machine) == machine]
         fitting = [p for p in own if p.isa in usable]
         if not fitting:
-            has = ", ".join(p.isa for p in entry.programs)
-            why = f"{entry.name} is built for {has}, this process has {self.level}"
+            has = ", ".join(p.isa for p in programs)
+            why = f"{entry} is built for {has}, this process has {self.level}"
             raise misfit(self.path, why, f"compile it with target={self.level!r}")
         return max(fitting, key=lambda p: ISA_LEVELS.index(p.isa))
 
-    def _for_device(self, entry: Entry, here: str) -> PackedProgram:
+    def _for_device(
+        self, entry: str, programs: Sequence[PackedProgram], arch: str
+    ) -> PackedProgram:
         from gyrator_runtime.triton.architecture import fit
 
-        fitting = [(found, p) for p in entry.programs if (found := fit(p.isa, here)) is not None]
+        fitting = [(rank, p) for p in programs if (rank := fit(p.isa, arch)) is not None]
         if not fitting:
-            has = ", ".join(p.isa for p in entry.programs)
-            why = f"{entry.name} is built for {has}, this device is {here}"
-            raise misfit(self.path, why, f"compile it with target={here!r}")
+            has = ", ".join(p.isa for p in programs)
+            why = f"{entry} is built for {has}, this device is {arch}"
+            raise misfit(self.path, why, f"compile it with target={arch!r}")
         return max(fitting, key=lambda pair: pair[0])[1]
 
     def _function(
         self, entry: Entry, program: PackedProgram, runner: Runner, folder: Callable[[], Path]
     ) -> Function:
+        plan, linker = self._linked(entry.name, program, runner, folder)
+        if self.place is not None:
+            own = (evolve(i, device=_local_device(linker, i.device)) for i in entry.inputs)
+            entry = evolve(entry, inputs=tuple(own))
+        try:
+            return Function.of(entry, plan)
+        except _UNREADABLE as error:
+            raise self._link_error(entry.name, error) from error
+
+    def _linked(
+        self, entry: str, program: PackedProgram, runner: Runner, folder: Callable[[], Path]
+    ) -> tuple[Run, Linker]:
+        """Return a program as a callable, and its linker."""
         addresses: dict[str, KernelFunction] = {}
         place = self.place
         for library in program.libraries:
@@ -241,16 +265,17 @@ class _Loader:
             )
             stored = parse(self._bytes(program.plan).decode())
             if place is None:
-                return Function.of(entry, linker.link(stored))
+                return linker.link(stored), linker
             graphs = program.graphs
             linker.index = place.device.index
             linker.device_graph = lambda name, plan: place.part(plan, graphs.get(name))
-            plan = place.current(place.part(linker.link(stored), graphs.get("")))
-            own = (evolve(i, device=_there(linker, i.device)) for i in entry.inputs)
-            return Function.of(evolve(entry, inputs=tuple(own)), plan)
-        except (KeyError, TypeError, ValueError, IndexError, LookupError) as error:
-            said = f"{type(error).__name__}: {error}"
-            raise no_package(self.path, f"{entry.name} cannot be linked ({said})") from error
+            return place.current(place.part(linker.link(stored), graphs.get(""))), linker
+        except _UNREADABLE as error:
+            raise self._link_error(entry, error) from error
+
+    def _link_error(self, entry: str, error: Exception) -> PackageError:
+        message = f"{type(error).__name__}: {error}"
+        return no_package(self.path, f"{entry} cannot be linked ({message})")
 
     def _library(
         self, library: Kernels, folder: Callable[[], Path]
@@ -262,16 +287,16 @@ class _Loader:
             data = self._bytes(library.member)
             try:
                 with in_memory(data) as file:
-                    found = load_library(file, library.symbols)
-            except (OSError, BuildError):  # there are no such files, or none that code may run in
+                    functions = load_library(file, library.symbols)
+            except (OSError, BuildError):  # no in-memory files, or they cannot be executed
                 file = folder() / library.member.replace("/", "-")
                 file.write_bytes(data)
-                found = load_library(file, library.symbols)
-            self.libraries[library.member] = found
+                functions = load_library(file, library.symbols)
+            self.libraries[library.member] = functions
         return self.libraries[library.member]
 
     def _runner(self, folder: Callable[[], Path]) -> Runner:
-        """Return the native runner if the package has it for this Python and this version."""
+        """Return the native runner if the package contains it for this Python and version."""
         extension, key = _extension()
         if key in _modules():
             return runner_of(_modules()[key])
@@ -291,20 +316,22 @@ class _Loader:
 def _place(
     path: Path, manifest: PackageManifest, device: str | int | torch.device | None
 ) -> "Accelerated | None":
-    """Return the device that a package runs on, which may be given; None for the CPU."""
+    """Return the device to run a package on; None for the CPU."""
     kind = manifest.device or HOST
-    given = torch.device(kind, device) if isinstance(device, int) else torch.device(device or kind)
-    if given.type != kind:
-        why = f"it runs on {kind}, not on {given}"
+    requested = (
+        torch.device(kind, device) if isinstance(device, int) else torch.device(device or kind)
+    )
+    if requested.type != kind:
+        why = f"it runs on {kind}, not on {requested}"
         raise misfit(path, why, "compile a package for that device")
     if kind == HOST:
         return None
     from gyrator_runtime.package.accelerated import Accelerated  # with what drives devices
 
-    return Accelerated.of(path, kind, given.index)
+    return Accelerated.of(path, kind, requested.index)
 
 
-def _there(linker: Linker, device: str) -> str:
+def _local_device(linker: Linker, device: str) -> str:
     return str(linker.place(device)) if device else ""
 
 
@@ -315,14 +342,14 @@ def _without_native(why: str) -> Runner:
 
 @functools.cache
 def _extension() -> tuple[Extension, str]:
-    """The native runner as this version has it, and the key of its build."""
-    found = runner_extension()
-    return found, found.key().hex
+    """Return the native runner's extension of this version, and its cache key."""
+    extension = runner_extension()
+    return extension, extension.key().hex
 
 
 @functools.cache
 def _modules() -> dict[str, ModuleType]:
-    """The native runners of this process, by key."""
+    """Return the native runners of this process by key, a mutable mapping."""
     return {}
 
 
@@ -333,28 +360,30 @@ def _version(text: str) -> tuple[int, ...]:
 
 @contextmanager
 def _folder(path: Path) -> Iterator[Path]:
-    """A folder for libraries: once they are mapped, nothing has to be there.
+    """Provide a temporary folder for libraries, which is not needed once they are mapped.
 
-    In memory if that can be: a disk's file that is mapped and removed is given up when it is
-    unmapped, and whoever drops a model would wait milliseconds for the file system.
+    In memory if possible: the file system frees a removed file when it is unmapped, and on a disk,
+    deleting a model would wait milliseconds for that.
     """
     why = ""
-    for place in (_SPARE, None) if _serves(_SPARE) else (None, _SPARE):
+    for parent in (
+        (_SHARED_MEMORY, None) if _can_hold_code(_SHARED_MEMORY) else (None, _SHARED_MEMORY)
+    ):
         try:
-            made = tempfile.TemporaryDirectory(prefix="gyrator-", dir=place)
+            temporary = tempfile.TemporaryDirectory(prefix="gyrator-", dir=parent)
         except OSError as error:
-            why = f"there is no folder for its libraries ({error})"
+            why = f"there is no writable folder for its libraries ({error})"
             continue
-        with made as folder:
+        with temporary as folder:
             yield Path(folder)
         return
     raise misfit(path, why, "set TMPDIR to a folder that can be written")
 
 
-def _serves(folder: Path) -> bool:
-    """Whether a file system lets code run, and has room."""
+def _can_hold_code(folder: Path) -> bool:
+    """Return whether a file system allows execution and has enough free space."""
     try:
-        found = os.statvfs(folder)
+        stats = os.statvfs(folder)
     except OSError:
         return False
-    return not found.f_flag & os.ST_NOEXEC and found.f_bavail * found.f_frsize >= _ROOM
+    return not stats.f_flag & os.ST_NOEXEC and stats.f_bavail * stats.f_frsize >= _MIN_FREE

@@ -1,4 +1,4 @@
-"""What a package says of itself: JSON of frozen classes, read back with every type checked."""
+"""The manifest of a package: frozen classes stored as JSON, and read back with type checks."""
 
 import functools
 import json
@@ -12,7 +12,7 @@ from attrs import asdict, field, frozen
 from gyrator_runtime.native import BuiltKernel
 
 FORMAT = 1
-"""Of packages; raised when an older runtime would misread one."""
+"""Format version of packages, increased when an older runtime would misread one."""
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
 
@@ -21,26 +21,26 @@ Scalar: TypeAlias = bool | int | float | str | None
 
 @frozen
 class Dim:
-    """A size that is `factor * symbol + offset`."""
+    """A size `factor * symbol + offset`."""
 
     symbol: str
     factor: int = 1
     offset: int = 0
 
     def __str__(self) -> str:
-        """Return it as people write it."""
+        """Return the readable form."""
         scaled = self.symbol if self.factor == 1 else f"{self.factor}*{self.symbol}"
         return f"{scaled}{self.offset:+}" if self.offset else scaled
 
 
 @frozen
 class Symbol:
-    """The sizes that a symbol may stand for."""
+    """The range of a size symbol."""
 
     name: str
     least: int
     most: int | None
-    """None where there is no bound."""
+    """None for no bound."""
 
 
 @frozen
@@ -49,20 +49,20 @@ class Input:
 
     name: str
     kind: Literal["tensor", "integer", "constant"]
-    """`integer`: a size that the caller gives. `constant`: it was known when it was compiled."""
+    """`integer`: a size that the caller passes. `constant`: a value fixed at compile time."""
     dtype: str = ""
     """As in `torch.float32`."""
     device: str = ""
     shape: tuple[Dim | int, ...] = ()
-    """Of an integer, its own value."""
+    """For an integer, its own value."""
     strides: tuple[str, ...] = ()
-    """As it was compiled: the program refuses a tensor that lies otherwise (GY-RUNTIME-090)."""
+    """As compiled. The program rejects a tensor with other strides (GY-RUNTIME-090)."""
     written: bool = False
     value: Scalar = None
-    """Of a constant."""
+    """The value of a constant."""
 
     def __str__(self) -> str:
-        """Return it as people write it."""
+        """Return the readable form."""
         if self.kind == "constant":
             return repr(self.value)
         if self.kind == "integer":
@@ -76,12 +76,12 @@ class Output:
     """A leaf of the results."""
 
     kind: Literal["tensor", "value", "input"]
-    """`value`: a number or None. `input`: what was given, which is returned as it is."""
+    """`value`: a number or None. `input`: an argument that is returned unchanged."""
     dtype: str = ""
     shape: tuple[str, ...] = ()
     strides: tuple[str, ...] = ()
     place: int = 0
-    """Of an input: its place among the weights and the leaves of the arguments."""
+    """For an input, its index among the weights followed by the leaves of the arguments."""
 
 
 @frozen
@@ -91,46 +91,46 @@ class Weight:
     name: str
     kind: Literal["parameter", "buffer", "constant"]
     tensor: str
-    """Its name in the safetensors member; weights that share memory have one."""
+    """Its name in the safetensors member; weights that share memory have the same one."""
     dtype: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     written: bool = False
-    """A program writes to it: every instance has its own."""
+    """A program writes to it, so every instance has its own copy."""
     hosted: bool = False
-    """It lies in the host's memory, wherever the programs run."""
+    """It is in host memory, regardless of the device of the programs."""
 
 
 @frozen
 class Kernels:
-    """A library of kernels: shared, or machine code that a device's driver loads."""
+    """A kernel library: a shared library, or machine code for a device driver."""
 
     member: str
     symbols: tuple[str, ...]
     driven: bool = False
-    """The driver loads it."""
+    """It is loaded by the device driver."""
 
 
 @frozen
 class PackedProgram:
-    """An entry point as one instruction set level, or one architecture of devices, runs it."""
+    """An entry point compiled for one instruction set level or one device architecture."""
 
     isa: str
     plan: str
-    """The member that holds its `StoredPlan`."""
+    """The member with its `StoredPlan`."""
     libraries: tuple[Kernels, ...]
     kernels: tuple[BuiltKernel, ...]
     constants: Mapping[str, str]
-    """Tensors in the safetensors member, by the plan's names of them."""
+    """Names of tensors in the safetensors member, by their names in the plan."""
     calls: tuple[str, ...]
     """The operators that it calls."""
     machine: str = ""
-    """Whose code its kernels are; empty for the package's machine."""
+    """Machine of its kernels; empty for the package's machine."""
     hosted: tuple[str, ...] = ()
-    """Which of its constants lie in the host's memory."""
+    """Constants that are in host memory."""
     graphs: Mapping[str, tuple[int, ...]] = field(factory=dict)
-    """Parts of it for which a device's graph may stand, by name (empty for the whole of it), and
-    which arguments each writes to."""
+    """Partitions that a device graph may replace, by name (empty for the whole program), with the
+    indices of the arguments that each writes to."""
 
 
 @frozen
@@ -140,8 +140,8 @@ class OperatorArgument:
     name: str
     kind: str
     """`Tensor`, `int`, `bool`, `float`, `str`, `ScalarType`, `Layout`, `MemoryFormat`, `Device` and
-    others, with `?` behind what may be None, `[]` behind lists, and `[2]` where one may stand for
-    two."""
+    others, with suffix `?` for optional arguments, `[]` for lists, and `[2]` for lists of two that
+    accept a single value."""
     default: Scalar | tuple[Scalar, ...] = None
 
 
@@ -156,27 +156,43 @@ class CalledOperator:
 
 
 @frozen
+class ConstantsProgram:
+    """A program that computes constants from weights, on loading and when a weight is replaced."""
+
+    weights: tuple[str, ...]
+    """Its inputs, in order."""
+    programs: tuple[PackedProgram, ...]
+
+
+@frozen
 class Entry:
-    """A function that the package holds."""
+    """A function in the package."""
 
     name: str
     weights: tuple[str, ...]
-    """Those that it takes, in order, before the leaves of the arguments."""
+    """The weights that it takes before the leaves of the arguments, in order."""
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     symbols: tuple[Symbol, ...]
     parameters: tuple[str, ...]
-    """Names of the arguments, those given by place first."""
+    """Names of the arguments, positional ones first."""
     positional: int
-    """How many were given by place when it was compiled."""
+    """Number of positional arguments in the compile."""
     keywords: tuple[str, ...]
-    """Those given by name, in their order."""
+    """Arguments passed by name, in order."""
     in_spec: str
-    """Of `(args, kwargs)`, as `torch.utils._pytree.treespec_dumps` writes it."""
+    """Structure of `(args, kwargs)`, from `torch.utils._pytree.treespec_dumps`."""
     out_spec: str
     programs: tuple[PackedProgram, ...]
     tokens: int = 0
-    """What a program with ordered effects, such as checks, takes first and returns first."""
+    """Number of tokens for ordered effects, such as checks, that it takes and returns first."""
+    constants: ConstantsProgram | None = None
+    """Computes the inputs between the weights and the arguments, if any."""
+
+
+def programs_of(entry: Entry) -> tuple[PackedProgram, ...]:
+    """Return all programs of an entry point, including those that compute its constants."""
+    return entry.programs + (() if entry.constants is None else entry.constants.programs)
 
 
 @frozen
@@ -190,35 +206,35 @@ class Member:
 
 @frozen
 class Runner:
-    """The native runner, built for one version of Python."""
+    """The native runner, built for a version of Python."""
 
     member: str
     key: str
-    """The hash of its source, of Python's ABI and of the flags."""
+    """Hash of its source, Python's ABI and the flags."""
 
 
 @frozen
 class Provenance:
-    """Where a package comes from."""
+    """Origin of a package."""
 
     gyrator: str
-    """The version that made it."""
+    """Version of the compiler."""
     sources: str
-    """The hash of the compiler's source."""
+    """Hash of the compiler's source."""
     torch: str
     python: str
     compiler: str
     options: Mapping[str, Scalar]
     licence: str
-    """Of what of Gyrator is in the package: kernels' helpers, and the runner."""
+    """License of the parts of Gyrator in the package: kernel helpers and the runner."""
 
 
 @frozen
 class PackageManifest:
-    """All but the bytes of plans, libraries and weights."""
+    """The description of a package: everything except plans, libraries and weights."""
 
     machine: str
-    """Whose code it holds, as `platform.machine` calls it, but for programs that say another."""
+    """Target machine, as in `platform.machine`, of programs that do not name another."""
     least_torch: str
     plan_format: int
     entries: tuple[Entry, ...]
@@ -227,39 +243,53 @@ class PackageManifest:
     runners: tuple[Runner, ...]
     provenance: Provenance
     runtime: Literal["python", "standalone", "libtorch"] = "python"
-    """Which C library runs it, too: `standalone` the one without libtorch, and the one with it;
-    `libtorch` the latter. No member of theirs is deflated."""
+    """Besides Python, which C libraries run it: `standalone`, those with and without libtorch;
+    `libtorch`, only the one with libtorch. Their packages have no compressed members."""
     operators: tuple[CalledOperator, ...] = ()
-    """What `libtorch` calls."""
+    """Operators that plans call, for `libtorch`."""
     device: str = ""
-    """The type of the devices that it runs on; empty for the CPU."""
+    """Device type that it runs on; empty for the CPU."""
     format: int = FORMAT
 
     def to_json(self) -> str:
-        """Return what `from_json` reads."""
+        """Return the text for `from_json`."""
         return json.dumps(asdict(self), indent=1, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: bytes) -> "PackageManifest":
-        """Return the manifest. TypeError, KeyError or ValueError where it is none."""
+        """Return the manifest.
+
+        Raises:
+            OtherFormatError: when its format is not supported.
+            TypeError, KeyError, ValueError: when it is malformed.
+        """
         kind: Any = cls
-        found: PackageManifest = _reader(kind)(json.loads(text))
-        return found
+        data = json.loads(text)
+        if isinstance(data, dict) and data.get("format") != FORMAT:
+            raise OtherFormatError(data.get("format"))
+        manifest: PackageManifest = _reader(kind)(data)
+        return manifest
 
 
-def format_of(text: bytes) -> object:
-    """Return the format that a manifest says it has; ValueError where it is none."""
-    found = json.loads(text)
-    return found.get("format") if isinstance(found, dict) else None
+class OtherFormatError(ValueError):
+    """A manifest has an unsupported `format`."""
+
+    def __init__(self, format: object) -> None:
+        super().__init__(f"it has the format {format}")
+        self.format = format
 
 
 Reader: TypeAlias = Callable[[Any], Any]
-"""Makes a value of JSON data; TypeError where the data are of another type."""
+"""Converts JSON data to a value; TypeError for data of another type.
+
+Tuples are created from lists here and when plans are linked. From an iterator, Python would
+allocate a longer tuple and shrink it, and its free lists retain up to 2,000 of each length.
+"""
 
 
 @functools.cache
 def _reader(kind: Any) -> Reader:
-    """Return what makes values of a type: to look at a type takes longer than to read a value."""
+    """Return the reader of a type, cached because inspecting a type takes longer than reading."""
     if attrs.has(kind):
         return _class_reader(kind)
     origin, args = get_origin(kind), get_args(kind)
@@ -281,13 +311,11 @@ def _class_reader(kind: Any) -> Reader:
     def read(data: Any) -> Any:
         if type(data) is not dict:
             raise TypeError(f"{kind.__name__} of {data!r}")
-        made = {}
-        for name, value in data.items():
-            if name not in fields:
-                raise TypeError(f"{kind.__name__} has no {name}")
-            plain, reader = fields[name]
-            made[name] = value if type(value) in plain else reader(value)
-        return kind(**made)
+        if not fields.keys() >= data.keys():
+            raise TypeError(f"{kind.__name__} has no {', '.join(data.keys() - fields.keys())}")
+        return kind(
+            **{n: v if type(v) in (of := fields[n])[0] else of[1](v) for n, v in data.items()}
+        )
 
     return read
 
@@ -301,8 +329,8 @@ def _tuple_reader(args: tuple[Any, ...]) -> Reader:
         if type(data) is not list:
             raise TypeError(f"a list was expected: {data!r}")
         if alike:
-            return tuple(data if plain.issuperset(map(type, data)) else map(kinds[0], data))
-        return tuple(reader(item) for reader, item in zip(kinds, data, strict=True))
+            return tuple(data) if plain.issuperset(map(type, data)) else (*map(kinds[0], data),)
+        return (*(reader(item) for reader, item in zip(kinds, data, strict=True)),)
 
     return read
 
@@ -342,7 +370,7 @@ def _union_reader(kinds: tuple[Any, ...]) -> Reader:
 
 
 def _plain(kind: Any) -> frozenset[type]:
-    """Return the types of JSON data that are values of a type as they are."""
+    """Return the JSON types that are values of a type without conversion."""
     union = get_origin(kind) in (Union, types.UnionType)
     kinds = get_args(kind) if union else (kind,)
     return frozenset(kinds) & {bool, int, float, str, type(None)}

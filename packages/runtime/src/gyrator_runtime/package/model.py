@@ -1,8 +1,9 @@
-"""A loaded package: its entry points as functions, and the weights that they work on."""
+"""A loaded package: its entry points as functions, and its weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import is_
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +25,7 @@ _DEFAULT = "forward"
 
 @frozen(eq=False)
 class Function:
-    """An entry point that is linked; it keeps no state."""
+    """A linked entry point. Stateless."""
 
     entry: Entry
     plan: Run
@@ -42,52 +43,54 @@ class Function:
     def run(
         self, weights: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call it with the weights that it takes."""
+        """Call the entry point with its weights and the caller's arguments."""
         leaves = self.arguments.leaves(args, kwargs)
         sizes: dict[str, int] = {}
         for check, leaf in zip(self.checks, leaves, strict=True):
             check(leaf, sizes)
-        given = [*weights, *leaves]
+        inputs = [*weights, *leaves]
         if not self.tokens:
-            return self.results.of_values(_run(self.plan, given), given)
-        values = _run(self.plan, [*self.tokens, *given])
-        return self.results.of_values(values[len(self.tokens) :], given)
+            return self.results.of_values(_run(self.plan, inputs), inputs)
+        values = _run(self.plan, [*self.tokens, *inputs])
+        return self.results.of_values(values[len(self.tokens) :], inputs)
 
 
-def _run(plan: Run, given: list[Any]) -> Sequence[Any]:
-    """Run a plan outside of autograd and autocast, whose work the compiler has done."""
+def _run(plan: Run, values: list[Any]) -> Sequence[Any]:
+    """Run a plan without autograd and autocast, which the compiler has already applied."""
     if torch._C._is_any_autocast_enabled():
         with torch._C._DisableAutocast():
-            return _without_grad(plan, given)
-    return _without_grad(plan, given)
+            return _without_grad(plan, values)
+    return _without_grad(plan, values)
 
 
-def _without_grad(plan: Run, given: list[Any]) -> Sequence[Any]:
+def _without_grad(plan: Run, values: list[Any]) -> Sequence[Any]:
     if not torch.is_grad_enabled():
-        return plan(list(given))  # type: ignore[no-any-return]  # a boxed plan gives a tuple
+        return plan(list(values))  # type: ignore[no-any-return]  # a boxed plan returns a tuple
     torch._C._set_grad_enabled(False)
     try:
-        return plan(list(given))  # type: ignore[no-any-return]  # a boxed plan gives a tuple
+        return plan(list(values))  # type: ignore[no-any-return]  # a boxed plan returns a tuple
     finally:
         torch._C._set_grad_enabled(True)
 
 
 @frozen(eq=False)
 class Loaded:
-    """What all instances of a loaded package share."""
+    """The state shared by all instances of a loaded package."""
 
     manifest: PackageManifest
     functions: Mapping[str, Function]
+    constants: Mapping[str, Run]
+    """Plans that compute constants from weights, by entry point."""
     stored: Mapping[str, torch.Tensor]
-    """Tensors of the weights' member: mapped, or on the device."""
+    """Tensors of the weights: mapped, or on the device."""
     isa: str
-    """The instruction set level, or the architecture, that was chosen."""
+    """The selected instruction set level or architecture."""
     runner: str
     """`native` or `pure`."""
     device: torch.device
 
     def first_weights(self) -> dict[str, torch.Tensor]:
-        """Return the weights as they were packaged."""
+        """Return the packaged weights."""
         return {w.name: self._first(w) for w in self.manifest.weights}
 
     def _first(self, weight: Weight) -> torch.Tensor:
@@ -96,27 +99,58 @@ class Loaded:
             return laid_out(stored, weight.strides)
         return stored.clone() if weight.written else stored
 
+    def taken(
+        self, entry: Entry, weights: Mapping[str, torch.Tensor], cached: Constants
+    ) -> tuple[tuple[torch.Tensor, ...], Constants]:
+        """Return the inputs of an entry point before its arguments, and the constants among them.
+        Constants `cached` for the same weights are not recomputed."""
+        inputs = (*map(weights.__getitem__, entry.weights),)
+        if entry.constants is None:
+            return inputs, cached
+        sources = (*map(weights.__getitem__, entry.constants.weights),)
+        if len(cached.sources) != len(sources) or not all(map(is_, sources, cached.sources)):
+            cached = Constants(sources, (*_run(self.constants[entry.name], [*sources]),))
+        return (*inputs, *cached.values), cached
+
+
+@frozen(eq=False)
+class Constants:
+    """Constants computed from weights."""
+
+    sources: tuple[torch.Tensor, ...] = ()
+    values: tuple[torch.Tensor, ...] = ()
+
+
+_NO_CONSTANTS = Constants()
+
 
 @frozen(eq=False)
 class _State:
-    """The weights of an instance: replaced as a whole."""
+    """The weights of an instance, replaced as a unit."""
 
     weights: Mapping[str, torch.Tensor]
     by_entry: Mapping[str, tuple[torch.Tensor, ...]]
+    """Weights and constants of each entry point."""
+    constants: Mapping[str, Constants]
 
     @classmethod
-    def of(cls, weights: Mapping[str, torch.Tensor], entries: Sequence[Entry]) -> _State:
-        by_entry = {e.name: tuple(weights[n] for n in e.weights) for e in entries}
-        return cls(MappingProxyType(dict(weights)), MappingProxyType(by_entry))
+    def of(
+        cls, loaded: Loaded, weights: Mapping[str, torch.Tensor], before: _State | None = None
+    ) -> _State:
+        constants = {} if before is None else dict(before.constants)
+        by_entry = {}
+        for entry in loaded.manifest.entries:
+            cached = constants.get(entry.name, _NO_CONSTANTS)
+            by_entry[entry.name], constants[entry.name] = loaded.taken(entry, weights, cached)
+        return cls(MappingProxyType(dict(weights)), MappingProxyType(by_entry), constants)
 
 
 @define(eq=False)
 class Model:
-    """An instance of a package: call it as the module that was compiled.
+    """An instance of a package, which is called like the compiled module.
 
-    Calls may run in many threads at once. Weights can be replaced meanwhile: a call works with
-    those that there were when it began. Programs that write to buffers do so without a lock, as
-    eager mode does.
+    Thread-safe. Weights can be replaced during a call, which continues with the old ones. Programs
+    that write to buffers do so without a lock, as in eager mode.
     """
 
     _loaded: Loaded
@@ -124,45 +158,46 @@ class Model:
     _default: str = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._state = _State.of(self._loaded.first_weights(), self.manifest.entries)
+        self._state = _State.of(self._loaded, self._loaded.first_weights())
         names = self.entries
         self._default = names[0] if len(names) == 1 else _DEFAULT
 
     @property
     def manifest(self) -> PackageManifest:
-        """What the package says of itself."""
+        """The manifest of the package."""
         return self._loaded.manifest
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """The names of its entry points."""
+        """Names of the entry points."""
         return tuple(self._loaded.functions)
 
     @property
     def isa(self) -> str:
-        """The instruction set level, or the device's architecture, of the kernels that run."""
+        """Instruction set level or device architecture of the kernels."""
         return self._loaded.isa
 
     @property
     def device(self) -> torch.device:
-        """What the programs run on."""
+        """The device that the programs run on."""
         return self._loaded.device
 
     @property
     def runner(self) -> str:
-        """`native`, or `pure` where plans run in Python."""
+        """`native`, or `pure` if plans run in Python."""
         return self._loaded.runner
 
     @property
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """The weights of this instance, by name. Those that no program writes are shared."""
+        """The weights of this instance by name. Weights that no program writes to are shared."""
         return self._state.weights
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the only entry point, or the one called `forward`.
+        """Run the only entry point, or the one named `forward`.
 
-        PackageError: GY-PACKAGE-006 for arguments of another number or structure, GY-PACKAGE-007
-        for one of another type, element type, size or device.
+        Raises:
+            PackageError: GY-PACKAGE-006, for a wrong number or structure of arguments;
+                GY-PACKAGE-007, for an argument of the wrong type, dtype, size or device.
         """
         function = self._loaded.functions.get(self._default)
         if function is None:
@@ -170,8 +205,8 @@ class Model:
         return function.run(self._state.by_entry[self._default], args, kwargs)
 
     def entry(self, name: str) -> Callable[..., Any]:
-        """Return an entry point as a function. PackageError (GY-PACKAGE-005) where there is none
-        of that name."""
+        """Return an entry point as a function. PackageError (GY-PACKAGE-005) if there is none of
+        that name."""
         function = self._loaded.functions.get(name)
         if function is None:
             raise no_entry(name, ", ".join(self.entries))
@@ -182,40 +217,44 @@ class Model:
         return call
 
     def instance(self) -> Model:
-        """Return another instance, with the weights of the package. It shares with this one the
-        programs, and the memory of all weights that no program writes."""
+        """Return another instance with the weights of the package. It shares the programs, and the
+        memory of all weights that no program writes to."""
         return Model(self._loaded)
 
     def replace(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Put tensors in the place of some weights, for calls that begin from now on.
+        """Replace some weights, for calls that start later.
 
-        They are used, not copied, where they lie as the package's do and no program writes to
-        them; those of the CPU are copied to the device. PackageError (GY-PACKAGE-008) for one that
-        does not fit; then none is replaced.
+        A tensor is used without a copy if it has the strides and device of the package's weight
+        and no program writes to it. CPU tensors are copied to the device.
+
+        Raises:
+            PackageError: GY-PACKAGE-008, when a tensor does not match. Then none is replaced.
         """
-        known = {w.name: w for w in self.manifest.weights}
+        manifest_weights = {w.name: w for w in self.manifest.weights}
         fitting: dict[str, torch.Tensor] = {}
         for name, tensor in weights.items():
-            if name not in known:
-                raise wrong_weight(name, f"there is none; there are: {', '.join(known)}")
-            fitting[name] = _fitting(known[name], tensor, self.device)
-        self._state = _State.of({**self.weights, **fitting}, self.manifest.entries)
+            if name not in manifest_weights:
+                raise wrong_weight(name, f"there is none; there are: {', '.join(manifest_weights)}")
+            fitting[name] = _fitting(manifest_weights[name], tensor, self.device)
+        before = self._state
+        self._state = _State.of(self._loaded, {**before.weights, **fitting}, before)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor] | str | Path) -> None:
-        """Replace all parameters and buffers, by those of a state dict or a safetensors file.
+        """Replace all parameters and buffers by those of a state dict or a safetensors file.
 
-        PackageError (GY-PACKAGE-008) for one that is missing or does not fit; then none is
-        replaced.
+        Raises:
+            PackageError: GY-PACKAGE-008, when one is missing or does not match. Then none is
+                replaced.
         """
-        given = weights if isinstance(weights, Mapping) else read_weights(Path(weights))
+        tensors = weights if isinstance(weights, Mapping) else read_weights(Path(weights))
         for weight in self.manifest.weights:
-            if weight.kind != "constant" and weight.name not in given:
+            if weight.kind != "constant" and weight.name not in tensors:
                 raise wrong_weight(weight.name, "it is missing")
-        self.replace(given)
+        self.replace(tensors)
 
 
 def _fitting(weight: Weight, tensor: Any, device: torch.device) -> torch.Tensor:
-    """Return a tensor as programs take a weight that run on a device."""
+    """Return a tensor in the form that programs on a device expect for a weight."""
     if not isinstance(tensor, torch.Tensor):
         raise wrong_weight(weight.name, f"it is a {type(tensor).__name__}")
     dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)

@@ -1,8 +1,8 @@
-"""Weights as a safetensors file: written in a fixed order, and mapped into memory.
+"""Weights as a safetensors file, written in a fixed order and memory-mapped.
 
-The format is https://huggingface.co/docs/safetensors: a length of 8 bytes, a header in JSON, and
-the tensors one after the other. Those whose size is a multiple of 64 bytes come first, so that each
-of them begins at one; the header is as long as that takes.
+The format is https://huggingface.co/docs/safetensors: a length of 8 bytes, a JSON header, and the
+tensors without gaps. Tensors whose size is a multiple of 64 bytes come first, so that each of them
+is aligned to 64 bytes; the header is padded accordingly.
 """
 
 import hashlib
@@ -29,18 +29,19 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
         "F8_E5M2": torch.float8_e5m2,
     }
 )  # fmt: skip
-"""torch's element types by safetensors' names."""
+"""PyTorch dtypes by their names in safetensors."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _LENGTH = struct.Struct("<Q")
-_MOST_HEADER = 100 << 20
+_MAX_HEADER = 100 << 20
 _PART = 1 << 24
 
 
 def packed(tensors: Mapping[str, torch.Tensor]) -> Raw:
     """Return tensors as a member of an archive.
 
-    PackageError (GY-PACKAGE-008) for an element type that safetensors lacks, and for a tensor that
-    is not one of elements in memory.
+    Raises:
+        PackageError: GY-PACKAGE-008, for a dtype that safetensors lacks or a tensor that is not
+            strided.
     """
     for name, tensor in tensors.items():
         if tensor.layout is not torch.strided or tensor.dtype not in _NAMES:
@@ -68,8 +69,13 @@ def packed(tensors: Mapping[str, torch.Tensor]) -> Raw:
                 file.write(data[start : start + _PART])
 
     digest = hashlib.sha256()
-    write(_Digest(digest))  # type: ignore[arg-type]  # of a file, only `write` is called
+    write(_Digest(digest))  # type: ignore[arg-type]  # only `write` is called
     return Raw(len(head) + at, digest.hexdigest(), write)
+
+
+def digest_of(tensor: torch.Tensor) -> str:
+    """Return the SHA-256 of a tensor's elements."""
+    return hashlib.sha256(_bytes(tensor)).hexdigest()
 
 
 class _Digest:
@@ -86,17 +92,18 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def mapped(path: Path, file: IO[bytes], start: int, size: int) -> dict[str, torch.Tensor]:
-    """Return the tensors of a safetensors file that lies in a stretch of another one.
+    """Return the tensors of a safetensors file embedded at an offset in another file.
 
-    They are mapped, not read: processes share the memory, and a write to one is seen by nobody
-    else. The file may be closed and removed, and must not be written to.
+    They are mapped copy-on-write: processes share the memory, and writes are private. The file may
+    be closed and removed, but must not be modified.
 
-    PackageError (GY-PACKAGE-001) where it is no such file.
+    Raises:
+        PackageError: GY-PACKAGE-001, when the data are not a safetensors file.
     """
     try:
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         (length,) = _LENGTH.unpack_from(memory, start)
-        if not 0 <= length <= min(size - _LENGTH.size, _MOST_HEADER):
+        if not 0 <= length <= min(size - _LENGTH.size, _MAX_HEADER):
             raise ValueError(f"its header claims {length} bytes")
         begin = start + _LENGTH.size + length
         header = json.loads(memory[start + _LENGTH.size : begin])
@@ -117,9 +124,10 @@ def _tensor(memory: mmap.mmap, begin: int, room: int, row: Mapping[str, Any]) ->
     if not count:
         return torch.empty(shape, dtype=dtype)
     if (begin + first) % dtype.itemsize == 0:
-        return torch.frombuffer(memory, dtype=dtype, count=count, offset=begin + first).view(shape)
+        flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=begin + first)
+        return flat if len(shape) == 1 else flat.view(shape)
     plain = torch.frombuffer(memory, dtype=torch.uint8, count=last - first, offset=begin + first)
-    return plain.clone().view(dtype).view(shape)  # written by others
+    return plain.clone().view(dtype).view(shape)  # unaligned, in files of other writers
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
@@ -132,4 +140,4 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
         return mapped(path, file, 0, size)
 
 
-__all__ = ["DTYPES", "PackageError", "mapped", "packed", "read_weights"]
+__all__ = ["DTYPES", "PackageError", "digest_of", "mapped", "packed", "read_weights"]

@@ -1,6 +1,6 @@
-"""Host programs as plans: lowered once, stored as data, linked by each process that runs them.
+"""Host programs as plans: lowered once, stored as data, and linked by each process that runs them.
 
-- `lower`: the Wrapper IR to plans in words (`native.encode`); only a fresh compile imports it.
-- `stored`: plans as text and back.
-- `link`: what plans refer to becomes objects of this process, and plans become callables.
+- `lower`: from Wrapper IR to encoded plans (`native.encode`). Only a new compile imports it.
+- `stored`: serialization of plans.
+- `link`: resolves the references of plans to objects of this process, and returns callables.
 """

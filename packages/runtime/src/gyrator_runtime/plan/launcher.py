@@ -1,4 +1,4 @@
-"""Single kernels as functions, for host programs that do not run as plans."""
+"""Single kernels as functions, for host programs that are not run as plans."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +10,8 @@ from gyrator_runtime.plan.link import Linker
 def launcher(
     linker: Linker, kernel: str, tensors: int, sizes: int
 ) -> Callable[[Sequence[Any], Sequence[int]], None]:
-    """Return a kernel as a function of so many tensors and sizes: a plan of one launch."""
+    """Return a kernel as a function of `tensors` tensors and `sizes` sizes: a plan with one
+    launch."""
     count = tensors + sizes
     loaded = linker.kernels[kernel]
     launch = Launch(
@@ -24,7 +25,7 @@ def launcher(
     plan = linker.runner.plan(PlanProgram(count, count, (launch,), timed=linker.timed))
     linker.launches.append((kernel, plan, 0))
 
-    def run(given: Sequence[Any], numbers: Sequence[int]) -> None:
-        plan(*given, *numbers)
+    def run(tensors: Sequence[Any], numbers: Sequence[int]) -> None:
+        plan(*tensors, *numbers)
 
     return run

@@ -1,4 +1,4 @@
-"""Stored plans to callables: what they refer to by name becomes objects of this process."""
+"""From stored plans to callables: references by name are resolved to objects of this process."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -21,30 +21,30 @@ Run = Callable[[list[Any]], Any]
 
 @define(eq=False)
 class Linker:
-    """What plans are linked with, and those that are."""
+    """The objects that plans refer to, and the plans linked so far."""
 
     runner: Runner
     kernels: Mapping[str, LoadedKernel]
     constants: Mapping[str, Any]
     user_kernels: Mapping[str, Callable[[list[Any], dict[str, Any]], None]] = field(factory=dict)
-    """Launchers of users' Triton kernels, by key."""
+    """Launchers of user-defined Triton kernels, by key."""
     timed: bool = False
-    """Keep the time of each launch, for reports."""
+    """Record the time of each launch, for reports."""
     device_graph: Callable[[str, Run], Run] | None = None
-    """Makes the plan of a partition, given by name, replay a captured graph of its device; None
-    runs it as it is."""
+    """Wraps the plan of a partition, given by name, to replay a captured device graph; None for no
+    graphs."""
     index: int | None = None
-    """The number of the device that plans run on, where it is not the one that they name."""
+    """Index of the device that plans run on, if it is not the one that they name."""
     launches: list[tuple[str, Plan, int]] = field(factory=list)
-    """(kernel, plan, row of its timings) of every launch."""
+    """(kernel, plan, row in its timings) of every launch."""
     _plans: list[Plan] = field(factory=list)
     _partitions: dict[str, Run] = field(factory=dict)
     _places: dict[str, torch.device] = field(factory=dict)
 
     def link(self, stored: StoredPlan) -> Plan:
-        """Return a host program as a callable of one list, which it empties."""
+        """Return a host program as a callable of one list, which the call empties."""
         for encoded in stored.plans:
-            consts = tuple(map(self._object, encoded.consts))
+            consts = (*map(self._object, encoded.consts),)
             words = ready(encoded, consts, self.kernels.__getitem__, self.timed, self.place)
             plan = self.runner.load(words)
             self.launches += [(name, plan, k) for k, (_, name, _) in enumerate(encoded.launches)]
@@ -58,18 +58,18 @@ class Linker:
         return _MAKERS[fields[0]](self, *fields[1:])
 
     def place(self, name: str) -> torch.device:
-        """Return the device of this process that a plan calls by a name."""
-        known = self._places.get(name)
-        if known is not None:
-            return known
-        found = torch.device(name)
-        if self.index is not None and found.type != HOST:
-            found = torch.device(found.type, self.index)
-        self._places[name] = found
-        return found
+        """Return the device of this process for a device name in a plan."""
+        cached = self._places.get(name)
+        if cached is not None:
+            return cached
+        device = torch.device(name)
+        if self.index is not None and device.type != HOST:
+            device = torch.device(device.type, self.index)
+        self._places[name] = device
+        return device
 
     def allocator(self, name: str) -> Callable[..., torch.Tensor]:
-        """Return what allocates on a device."""
+        """Return the allocator of a device."""
         return host.allocator(self.place(name))
 
     def carried(self, key: str) -> Any:
@@ -77,7 +77,7 @@ class Linker:
         return self.constants[key]
 
     def within(self, kind: str, subject: str, plan: int) -> Callable[..., Any]:
-        """Return what runs a plan inside a context, made anew each time."""
+        """Return a function that runs a plan inside a new context each time."""
         run = self._plans[plan]
         context: Callable[[], AbstractContextManager[object]]
         context = partial(host.profile_range, subject)
@@ -91,12 +91,12 @@ class Linker:
         return inside
 
     def branching(self, then: int, otherwise: int) -> Callable[..., Any]:
-        """Return what runs one of two plans."""
+        """Return a function that runs one of two plans."""
         yes, no = self._plans[then], self._plans[otherwise]
         return lambda condition, *args: (yes if condition else no)(*args)
 
     def looping(self, condition: int, body: int, carried: int, stacked: bool) -> Callable[..., Any]:
-        """Return what runs a plan as long as another gives a true value."""
+        """Return a function that runs a plan while another returns a true value."""
         test: Any = self._plans[condition]
         step: Any = self._plans[body]
 
@@ -117,7 +117,7 @@ class Linker:
         return stack if stacked else run
 
     def repeating(self, body: int, carried: int) -> Callable[..., Any]:
-        """Return what runs a plan a number of times."""
+        """Return a function that runs a plan a given number of times."""
         step: Any = self._plans[body]
 
         def run(count: int, *args: Any) -> Any:
@@ -129,7 +129,7 @@ class Linker:
         return run
 
     def calling(self, plan: int, partition: str) -> Callable[..., Any]:
-        """Return what runs a plan that takes a list, by replaying a graph where one may be."""
+        """Return a function that runs a plan of one list, by replaying a graph if it may."""
         run: Run = self._plans[plan]
         if partition and self.device_graph is not None:
             if partition not in self._partitions:
@@ -140,7 +140,7 @@ class Linker:
     def user_launch(
         self, kernel: str, grids: tuple[int, ...], names: tuple[str, ...]
     ) -> Callable[..., None]:
-        """Return what launches a user's Triton kernel."""
+        """Return a function that launches a user-defined Triton kernel."""
         function = self.user_kernels[kernel]
 
         def launch(*values: Any) -> None:
@@ -154,10 +154,10 @@ class Linker:
 def _conforming(
     linker: Linker, rank: int, dtype: str, device: str, mend: str, name: str, what: str
 ) -> Callable[[Any, tuple[int, ...]], Any]:
-    kind, place = host.DTYPES[dtype], linker.place(device)
+    kind, torch_device = host.DTYPES[dtype], linker.place(device)
 
-    def mended(given: Any, sizes: tuple[int, ...]) -> Any:
-        return conform(given, sizes[:rank], sizes[rank:], kind, place, mend, name, what)
+    def mended(value: Any, sizes: tuple[int, ...]) -> Any:
+        return conform(value, sizes[:rank], sizes[rank:], kind, torch_device, mend, name, what)
 
     return mended
 
@@ -206,4 +206,5 @@ _MAKERS: Mapping[str, Callable[..., Any]] = {
     "Calling": Linker.calling,
     "UserLaunch": Linker.user_launch,
 }
-"""By the classes of `native.references`, which a start does not import: what stands for it."""
+"""Resolvers of references, by the names of the classes in `native.references`, which loading a
+stored plan does not import."""

@@ -1,4 +1,4 @@
-"""The Wrapper IR to plans. `LOWERINGS` has every class of instruction; a test holds it complete."""
+"""From Wrapper IR to plans. A test checks that `LOWERINGS` has every instruction class."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -52,19 +52,19 @@ from gyrator_runtime.plan.scope import (
 from gyrator_runtime.plan.stored import StoredPlan
 
 _KINDS = {dtype: str(name) for name, dtype in DTYPES.items()}
-"""The names of torch's element types in the IR."""
+"""Names of PyTorch dtypes in the IR."""
 
 
 def lower(program: h.HostProgram) -> StoredPlan:
-    """Return a host program as plans, its own the last. It must verify."""
+    """Return a verified host program as plans; the last is that of the program itself."""
     plans = Plans()
     _program(program, plans)
-    return StoredPlan.of(plans.made)
+    return StoredPlan.of(plans.encoded)
 
 
 def _program(program: h.HostProgram, plans: Plans) -> Finished:
-    # Names of subprograms are their program's own.
-    inner = Plans(plans.made)
+    # The names of subprograms are local to their program.
+    inner = Plans(plans.encoded)
     for sub in program.subprograms:
         finished = _program(sub, inner)
         inner.subprograms[sub.name] = finished, sub.capture is not None
@@ -77,7 +77,7 @@ def _program(program: h.HostProgram, plans: Plans) -> Finished:
 
 
 def write(scope: Scope, instructions: Iterable[h.Instruction]) -> None:
-    """Lower instructions in order; `Return` is written by who owns the plan."""
+    """Lower instructions in order. The caller lowers `Return`."""
     for i in instructions:
         LOWERINGS[type(i)](scope, i)
 
@@ -112,8 +112,8 @@ def _conform(scope: Scope, i: h.Conform) -> None:
     dtype, device = str(i.dtype), str(i.device)
     function = Conforming(len(i.shape), dtype, device, str(i.mend), i.tensor, i.what)
     register = scope.tensor(i.tensor).register
-    made = Conform(register, function, scope.layout(i), torch.device(device))
-    scope.instructions.append(made)
+    instruction = Conform(register, function, scope.layout(i), torch.device(device))
+    scope.instructions.append(instruction)
 
 
 def _separate(scope: Scope, i: h.Separate) -> None:
@@ -138,8 +138,8 @@ def _allocate(scope: Scope, i: h.Allocate) -> None:
 
 def _allocated(scope: Scope, layout: Layout, device: Device) -> Handle:
     args = (IntTuple(layout.sizes), IntTuple(layout.strides), Const(torch_object(layout.dtype)))
-    made = scope.call(Allocator(str(device)), args)
-    return Handle(made.register, own=layout, device=str(device))
+    handle = scope.call(Allocator(str(device)), args)
+    return Handle(handle.register, own=layout, device=str(device))
 
 
 def _allocate_pool(scope: Scope, i: h.AllocatePool) -> None:
@@ -154,9 +154,9 @@ def _allocate_from_pool(scope: Scope, i: h.AllocateFromPool) -> None:
 
 
 def _free(scope: Scope, i: h.Free) -> None:
-    found = scope.env.pop(i.name)
-    if isinstance(found, Handle):
-        scope.free(found)
+    handle = scope.env.pop(i.name)
+    if isinstance(handle, Handle):
+        scope.free(handle)
 
 
 def _reuse(scope: Scope, i: h.Reuse) -> None:
@@ -170,7 +170,7 @@ def _view(scope: Scope, i: h.View) -> None:
     source = scope.tensor(i.source)
     offset = combined(scope.size(i.offset), "mul", i.dtype.size)
     layout = scope.layout(i, combined(source.offset, "add", offset))
-    register = scope.register()  # of its own, for the source may be dropped before
+    register = scope.register()  # a new one, because the source may be dropped earlier
     scope.instructions.append(Move(register, source.register))
     scope.env[i.name] = evolve(source, register=register, layout=layout, pooled=False)
 
@@ -206,8 +206,8 @@ def _operate(
     kwargs: Sequence[tuple[str, h.Value]],
     outs: Mapping[str, str],
 ) -> Operate | None:
-    """Return the instruction for an operator that writes into its first tensor, or None where it
-    has to be called in Python."""
+    """Return the instruction for an operator that writes to its first tensor, or None if it must be
+    called from Python."""
     shim = load_shim()
     if target not in OPERATORS or shim is None or outs.keys() != {"out"}:
         return None
@@ -216,20 +216,20 @@ def _operate(
     if len(tensors) != 1 + len(args):
         return None
     numbers: dict[str, int | float] = {}
-    known = OPERATORS[target][1]
+    keywords = OPERATORS[target][1]
     for name, value in kwargs:
-        given = scope.value(value)
-        number = given.value if isinstance(given, Const) else given
-        if name not in known or type(number) not in (int, float):
+        operand = scope.value(value)
+        number = operand.value if isinstance(operand, Const) else operand
+        if name not in keywords or type(number) not in (int, float):
             return None
         numbers[name] = number  # type: ignore[assignment]  # which mypy doesn't see by `type`
     out = tensors[0]
     device = torch.device(out.device).type if out.device else ""
     if out.dtype not in shim.dtypes or not device:
         return None
-    # A device that this torch lacks is that of another machine, where the address is looked up.
-    here = device in shim.devices or device == "meta"
-    if here and not operator_address(target, device):
+    # A device that this PyTorch lacks belongs to another machine, which looks up the address.
+    is_local = device in shim.devices or device == "meta"
+    if is_local and not operator_address(target, device):
         return None
     layouts = tuple(
         None if t.layout is None else (len(t.layout.sizes), _KINDS[t.layout.dtype]) for t in tensors
@@ -238,7 +238,7 @@ def _operate(
         Operating(target, layouts, tuple(numbers.items())),
         tuple(TensorArg(t.register, t.layout) for t in tensors),
         (target, device),
-        tuple(float(numbers.get(k, 1)) for k in known),
+        tuple(float(numbers.get(k, 1)) for k in keywords),
     )
 
 
@@ -249,19 +249,19 @@ def _call(
     kwargs: Sequence[tuple[str, h.Value]],
     results: Sequence[str | tuple[str, ...] | Sym | None],
 ) -> None:
-    """Call a dispatcher op; each return has an entry in `results`."""
+    """Call a dispatcher op. `results` has an entry for each of its returns."""
     function = Operator(target)
     values = tuple(map(scope.value, args))
     named = tuple((k, scope.value(v)) for k, v in kwargs)
     if not any(r is not None for r in results):
         scope.run(function, values, named)
         return
-    whole = scope.call(function, values, named)
+    returned = scope.call(function, values, named)
     single = len(results) == 1
     for k, result in enumerate(results):
         if result is None:
             continue
-        part = whole if single else scope.item(whole, k)
+        part = returned if single else scope.item(returned, k)
         match result:
             case str():
                 scope.env[result] = part
@@ -271,7 +271,7 @@ def _call(
                 scope.env.update({n: scope.item(part, k) for k, n in enumerate(result)})
                 scope.free(part)
     if not single:
-        scope.free(whole)
+        scope.free(returned)
 
 
 def _tma_descriptor(scope: Scope, i: h.TmaDescriptor) -> None:
@@ -281,10 +281,10 @@ def _tma_descriptor(scope: Scope, i: h.TmaDescriptor) -> None:
 
 
 def _triton_launch(scope: Scope, i: h.TritonLaunch) -> None:
-    given = (*i.args, *i.constants)
+    arguments = (*i.args, *i.constants)
     sizes = (scope.size(g) for grid in i.grid for g in grid)
-    values = (*sizes, *(scope.value(v) for _, v in given))
-    names = tuple(name for name, _ in given)
+    values = (*sizes, *(scope.value(v) for _, v in arguments))
+    names = tuple(name for name, _ in arguments)
     scope.run(UserLaunch(i.kernel, tuple(map(len, i.grid)), names), values)
 
 
@@ -323,15 +323,15 @@ def _within(
     body: Sequence[h.Instruction],
     reference: Callable[[int], Reference],
 ) -> None:
-    names, gone = free_names(body), freed(body)
-    kept = tuple(n for n in bound(body) if n not in gone)
-    inner = _nested(scope, names, names, body, kept)
+    names, freed_names = free_names(body), freed(body)
+    results = tuple(n for n in bound(body) if n not in freed_names)
+    inner = _nested(scope, names, names, body, results)
     args = tuple(map(scope.bound, names))
-    scope.results(kept, reference(inner.number), args, inner.integers)
+    scope.results(results, reference(inner.number), args, inner.integers)
     for name in names:
-        found = scope.env[name]
-        if name in gone and isinstance(found, Handle):
-            scope.free(found)
+        handle = scope.env[name]
+        if name in freed_names and isinstance(handle, Handle):
+            scope.free(handle)
 
 
 def _nested(
@@ -361,9 +361,9 @@ def _branch(scope: Scope, i: h.Branch) -> None:
 
 
 def _loop(scope: Scope, i: h.Loop) -> None:
-    known = {*i.carried, *bound(i.condition), *bound(i.body)}
+    local_names = {*i.carried, *bound(i.condition), *bound(i.body)}
     inner = (*free_names(i.condition), *free_names(i.body), *(i.test, *i.next))
-    names = tuple(dict.fromkeys(n for n in inner if n not in known))
+    names = tuple(dict.fromkeys(n for n in inner if n not in local_names))
     parameters, like = (*i.carried, *names), (*i.initial, *names)
     test = _nested(scope, parameters, like, i.condition, (i.test,))
     body = _nested(scope, parameters, like, i.body, i.next)
@@ -372,11 +372,11 @@ def _loop(scope: Scope, i: h.Loop) -> None:
 
 
 def _repeat(scope: Scope, i: h.Repeat) -> None:
-    known = {i.symbol.name, *i.carried, *bound(i.body)}
+    local_names = {i.symbol.name, *i.carried, *bound(i.body)}
     inner = (*free_names(i.body), *i.next)
-    names = tuple(dict.fromkeys(n for n in inner if n not in known))
+    names = tuple(dict.fromkeys(n for n in inner if n not in local_names))
     parameters, like = (*i.carried, *names), (*i.initial, *names)
-    # The number of the step comes first; any integer stands for it here.
+    # The step number is the first parameter; any integer represents it here.
     scope.env[i.symbol.name] = 0
     body = _nested(scope, (i.symbol.name, *parameters), (i.symbol.name, *like), i.body, i.next)
     del scope.env[i.symbol.name]
@@ -391,8 +391,8 @@ def _call_program(scope: Scope, i: h.CallProgram | h.CallPartition) -> None:
     scope.results(i.results, Calling(called.number, partition), args, called.integers)
 
 
-def _nothing(scope: Scope, i: h.Comment) -> None:
-    """Leave out what is for readers."""
+def _comment(scope: Scope, i: h.Comment) -> None:
+    """Omit comments."""
 
 
 LOWERINGS: Mapping[type, Callable[[Scope, Any], None]] = MappingProxyType({
@@ -407,6 +407,6 @@ LOWERINGS: Mapping[type, Callable[[Scope, Any], None]] = MappingProxyType({
     h.WithDevice: _with_device,
     h.ProfileRange: _profile_range, h.Branch: _branch, h.Loop: _loop,
     h.Repeat: _repeat,
-    h.CallProgram: _call_program, h.CallPartition: _call_program, h.Comment: _nothing,
+    h.CallProgram: _call_program, h.CallPartition: _call_program, h.Comment: _comment,
 })  # fmt: skip
-"""How each class of instruction is lowered; `Return` ends a plan."""
+"""Lowering function of each instruction class. `Return` ends a plan and has none."""

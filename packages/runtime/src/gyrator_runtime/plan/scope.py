@@ -1,4 +1,4 @@
-"""A plan while it is made, and what the names of its program stand for."""
+"""A plan under construction, and the values of the names of its program."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -34,40 +34,40 @@ from gyrator_runtime.plan.sizes import Code, size_code
 
 @frozen(eq=False)
 class Handle:
-    """A tensor of the program: a register, and where in it.
+    """A tensor of the program: a register, and its layout in the memory of the register's object.
 
-    `layout` is set for a tensor that lies in another one's memory: kernels need only the
-    address, and a call gets a tensor made for it.
+    `layout` is set for a tensor in the memory of another one. Kernels need only the address; for a
+    call, a tensor object is created.
     """
 
     register: int
     layout: Layout | None = None
     own: Layout | None = None
-    """What the object in the register is, where that is known."""
+    """Layout of the object in the register, if known."""
     device: str = ""
-    """Where it lies, where that is known."""
+    """Its device, if known."""
     pooled: bool = False
-    """In a pool, which is freed as a whole."""
+    """Allocated from a pool, which is freed as a whole."""
 
     @property
     def offset(self) -> Size:
-        """Bytes after the first element of the object in the register."""
+        """Byte offset from the first element of the object in the register."""
         return 0 if self.layout is None else self.layout.offset
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """The element type, where it is known."""
+        """The dtype, if known."""
         layout = self.layout or self.own
         return None if layout is None else layout.dtype
 
 
 Bound = Handle | int | SizeArg | SizeProgram
-"""What a name stands for: a tensor (or something opaque), or an integer."""
+"""The value of a name: a tensor or opaque object, or an integer."""
 
 
 @frozen
 class Finished:
-    """A plan among those of its program, and which of its results are integers."""
+    """A finished plan: its index among the plans of its program, and which results are integers."""
 
     number: int
     integers: tuple[bool, ...]
@@ -75,16 +75,16 @@ class Finished:
 
 @define(eq=False)
 class Plans:
-    """The plans of a program and its subprograms, as far as they are made."""
+    """The finished plans of a program and its subprograms."""
 
-    made: list[Encoded] = field(factory=list)
+    encoded: list[Encoded] = field(factory=list)
     subprograms: dict[str, tuple[Finished, bool]] = field(factory=dict)
-    """By name; and whether a device's graph may stand for one."""
+    """Finished subprograms by name, and whether a device graph may replace each."""
 
 
 @define(eq=False)
 class Scope:
-    """The plan of one straight-line program."""
+    """The plan of a straight-line program under construction."""
 
     plans: Plans
     n_args: int
@@ -92,8 +92,8 @@ class Scope:
     env: dict[str, Bound] = field(factory=dict)
     instructions: list[Instruction] = field(factory=list)
     _sizes: dict[Expr, Size] = field(factory=dict)
-    _made: dict[int, dict[Handle, int]] = field(factory=dict)
-    """By register, those of the tensors that were made for handles with a layout in it."""
+    _tensors: dict[int, dict[Handle, int]] = field(factory=dict)
+    """For each register, the registers of tensor objects created for handles into its memory."""
     _registers: int = 0
 
     def __attrs_post_init__(self) -> None:
@@ -102,52 +102,52 @@ class Scope:
     # Names ------------------------------------------------------------------------------------
 
     def tensor(self, name: str) -> Handle:
-        """Return the tensor that a name stands for."""
-        found = self.env[name]
-        assert isinstance(found, Handle)
-        return found
+        """Return the tensor of a name."""
+        handle = self.env[name]
+        assert isinstance(handle, Handle)
+        return handle
 
     def registers(self, names: Iterable[str]) -> tuple[int, ...]:
-        """Return the registers of tensors, each once."""
+        """Return the distinct registers of tensors."""
         return tuple(dict.fromkeys(self.tensor(n).register for n in names))
 
     def free(self, tensor: Handle) -> None:
-        """Drop a tensor. One that lies in a pool stays until the pool goes."""
-        made = self._made.get(tensor.register, {})
-        for handle in [tensor] if tensor.pooled else list(made):
-            if handle in made:
-                self.instructions.append(Drop(made.pop(handle)))
+        """Drop a tensor. The memory of a pooled one is freed with its pool."""
+        tensors = self._tensors.get(tensor.register, {})
+        for handle in [tensor] if tensor.pooled else list(tensors):
+            if handle in tensors:
+                self.instructions.append(Drop(tensors.pop(handle)))
         if not tensor.pooled:
             self.instructions.append(Drop(tensor.register))
 
     # Sizes ------------------------------------------------------------------------------------
 
     def size(self, e: Expr) -> Size:
-        """Return a size as plans take it."""
-        found = self._sizes.get(e)
-        if found is None:
-            found = self._sizes[e] = plan_size(size_code(e, self._symbol))
-        return found
+        """Return the plan form of a size."""
+        size = self._sizes.get(e)
+        if size is None:
+            size = self._sizes[e] = plan_size(size_code(e, self._symbol))
+        return size
 
     def condition(self, cond: Any) -> Size:
-        """Return 1 where a condition holds, else 0."""
+        """Return the plan form of a condition: 1 if it is true, else 0."""
         return plan_size(size_code(cond, self._symbol))
 
     def sizes(self, exprs: Sequence[Expr]) -> IntTuple:
-        """Return a tuple of sizes as plans take it."""
+        """Return the plan form of a tuple of sizes."""
         return IntTuple(tuple(map(self.size, exprs)))
 
     def layout(
         self, i: h.Allocate | h.AllocateFromPool | h.Reuse | h.View | h.Conform, offset: Size = 0
     ) -> Layout:
-        """Return the layout of an instruction's tensor at an offset in bytes."""
+        """Return the layout of an instruction's tensor at a byte offset."""
         sizes, strides = self.sizes(i.shape).items, self.sizes(i.strides).items
         return Layout(sizes, strides, DTYPES[i.dtype], offset)
 
     def _symbol(self, symbol: Sym) -> Code:
-        found = self.env[symbol.name]
-        assert not isinstance(found, Handle)
-        return code_of(found)
+        value = self.env[symbol.name]
+        assert not isinstance(value, Handle)
+        return code_of(value)
 
     # Instructions -----------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Scope:
         return Handle(target)
 
     def integer(self, function: Reference, args: tuple[Value, ...]) -> SizeArg:
-        """Call a function whose result is an integer."""
+        """Call a function with an integer result."""
         return SizeArg(self.call(function, args).register)
 
     def run(
@@ -177,11 +177,11 @@ class Scope:
         args: tuple[Value, ...],
         kwargs: tuple[tuple[str, Value], ...] = (),
     ) -> None:
-        """Call a function for its effect."""
+        """Call a function for its side effect."""
         self.instructions.append(Call(None, function, args, kwargs))
 
     def item(self, source: Handle, index: int) -> Handle:
-        """Take one of several results."""
+        """Extract one of several results."""
         target = self.register()
         self.instructions.append(GetItem(target, source.register, index))
         return Handle(target)
@@ -193,42 +193,42 @@ class Scope:
         args: Sequence[Value],
         integers: tuple[bool, ...],
     ) -> None:
-        """Bind names to the items of what a function returns."""
+        """Call a function and bind names to the items of its result."""
         if not integers:
             self.run(function, tuple(args))
             return
-        whole = self.call(function, tuple(args))
+        returned = self.call(function, tuple(args))
         for k, (name, is_int) in enumerate(zip(names, integers, strict=True)):
-            found = self.item(whole, k)
-            self.env[name] = SizeArg(found.register) if is_int else found
-        self.free(whole)
+            item = self.item(returned, k)
+            self.env[name] = SizeArg(item.register) if is_int else item
+        self.free(returned)
 
     # Values -----------------------------------------------------------------------------------
 
     def object(self, handle: Handle) -> Reg:
-        """Return a register that holds the tensor itself, made if it lies in another's memory."""
+        """Return a register with the tensor object, which is created if necessary."""
         layout = handle.layout
         if layout is None:
             return Reg(handle.register)
-        known = self._made.setdefault(handle.register, {})
-        if handle not in known:
+        registers = self._tensors.setdefault(handle.register, {})
+        if handle not in registers:
             base, sizes = Reg(handle.register), (IntTuple(layout.sizes), IntTuple(layout.strides))
             if handle.own is not None and handle.own.dtype == layout.dtype:
                 elements = combined(layout.offset, "floordiv", layout.dtype.itemsize)
-                made = self.call(HostFunction("reinterpret"), (base, *sizes, elements))
+                tensor = self.call(HostFunction("reinterpret"), (base, *sizes, elements))
             else:
-                given = (base, *sizes, Const(torch_object(layout.dtype)), layout.offset)
-                made = self.call(HostFunction("over_storage"), given)
-            known[handle] = made.register
-        return Reg(known[handle])
+                args = (base, *sizes, Const(torch_object(layout.dtype)), layout.offset)
+                tensor = self.call(HostFunction("over_storage"), args)
+            registers[handle] = tensor.register
+        return Reg(registers[handle])
 
     def bound(self, name: str) -> Value:
-        """Return what a name stands for as an argument or a result."""
-        found = self.env[name]
-        return self.object(found) if isinstance(found, Handle) else found
+        """Return the value of a name as an argument or result."""
+        value = self.env[name]
+        return self.object(value) if isinstance(value, Handle) else value
 
     def value(self, value: h.Value) -> Value:
-        """Return an operand as an argument or a result."""
+        """Return an operand as an argument or result."""
         match value:
             case h.Ref(name):
                 return self.bound(name)
@@ -237,23 +237,23 @@ class Scope:
             case TypeArg(kind, text):
                 return Const(TorchDevice(text) if kind == "device" else TorchObject(text))
             case h.ListValue(items):
-                return _listed(self, [self.value(i) for i in items])
+                return _list_value(self, [self.value(i) for i in items])
         return self.size(value)
 
     # Ends and nested plans --------------------------------------------------------------------
 
     def finish(self, values: Sequence[Value]) -> Finished:
-        """End the plan with its results."""
+        """End the plan with its results, and encode it."""
         self.instructions.append(Return(tuple(values)))
         program = PlanProgram(
             self.n_args, self._registers, tuple(self.instructions), boxed=self.boxed
         )
-        self.plans.made.append(encode(program))
+        self.plans.encoded.append(encode(program))
         integers = tuple(isinstance(v, int | SizeArg | SizeProgram) for v in values)
-        return Finished(len(self.plans.made) - 1, integers)
+        return Finished(len(self.plans.encoded) - 1, integers)
 
     def nested(self, parameters: Sequence[str], like: Sequence[str]) -> "Scope":
-        """Begin a plan whose parameters get what the names `like` stand for here."""
+        """Start a nested plan whose parameters have the kinds of the names `like` in this scope."""
         inner = Scope(self.plans, len(parameters))
         for k, (name, outer) in enumerate(zip(parameters, like, strict=True)):
             inner.env[name] = Handle(k) if isinstance(self.env[outer], Handle) else SizeArg(k)
@@ -261,7 +261,7 @@ class Scope:
 
 
 def plan_size(code: Code) -> Size:
-    """Return a postfix program as plans take sizes."""
+    """Return the plan form of a postfix program."""
     if len(code) == 1:
         op, operand = code[0]
         return SizeArg(operand) if op == "arg" else operand
@@ -280,7 +280,7 @@ def code_of(size: Size) -> Code:
 
 
 def combined(a: Size, op: str, b: Size) -> Size:
-    """Return the sum (`add`), the product (`mul`) or the quotient (`floordiv`) of sizes."""
+    """Return the sum (`add`), product (`mul`) or quotient (`floordiv`) of two sizes."""
     if isinstance(a, int) and isinstance(b, int):
         return a + b if op == "add" else a * b if op == "mul" else a // b
     if op == "add" and (a == 0 or b == 0):
@@ -289,11 +289,11 @@ def combined(a: Size, op: str, b: Size) -> Size:
 
 
 def torch_object(dtype: torch.dtype) -> TorchObject:
-    """Return what stands for an element type."""
+    """Return the reference to a dtype."""
     return TorchObject(str(dtype).removeprefix("torch."))
 
 
-def _listed(scope: Scope, items: list[Value]) -> Value:
+def _list_value(scope: Scope, items: list[Value]) -> Value:
     if any(isinstance(i, Reg) for i in items):
         return Reg(scope.call(HostFunction("pack"), tuple(items)).register)
     if any(isinstance(i, SizeArg | SizeProgram) for i in items):

@@ -1,4 +1,4 @@
-"""Expressions and conditions as the postfix programs of plans."""
+"""Compilation of expressions and conditions to the postfix programs of plans."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -27,14 +27,14 @@ Code: TypeAlias = tuple[tuple[str, int], ...]
 """The code of a `SizeProgram`."""
 
 _BEYOND = 1 << 63
-"""The first number that a word cannot hold."""
+"""The smallest number that does not fit in a word."""
 _BINARY = {FloorDiv: "floordiv", Mod: "mod", Eq: "eq", Ne: "ne", Lt: "lt", Le: "le"}
 
 
 def size_code(node: Node, symbol: Callable[[Sym], Code]) -> Code:
-    """Return what computes an expression, or whether a condition holds (1 or 0).
+    """Return the program that computes an expression, or a condition as 1 or 0.
 
-    Only the side that a condition chooses is computed: the other one may divide by zero.
+    Only the selected side of a `Where` is evaluated, because the other may divide by zero.
     """
     match node:
         case Sym():
@@ -47,23 +47,23 @@ def size_code(node: Node, symbol: Callable[[Sym], Code]) -> Code:
             return _sum(node, symbol)
         case Mul():
             atoms = [a for a, power in node.factors for _ in range(power)]
-            return _folded("mul", [size_code(a, symbol) for a in atoms])
+            return _chained("mul", [size_code(a, symbol) for a in atoms])
         case Min() | Max():
             op = "min" if isinstance(node, Min) else "max"
-            return _folded(op, [size_code(a, symbol) for a in node.args])
+            return _chained(op, [size_code(a, symbol) for a in node.args])
         case Where():
             return _choice(*(size_code(n, symbol) for n in (node.cond, node.a, node.b)))
         case And() | Or():
             *first, code = (size_code(a, symbol) for a in node.args)
-            for one in reversed(first):
+            for condition in reversed(first):
                 sides = (code, _FALSE) if isinstance(node, And) else (_TRUE, code)
-                code = _choice(one, *sides)
+                code = _choice(condition, *sides)
             return code
         case Lt(a=a, b=Const(value=value)) if value == _BEYOND:  # canonical for `a <= 2**63 - 1`
-            return _folded("le", (size_code(a, symbol), (("const", _BEYOND - 1),)))
+            return _chained("le", (size_code(a, symbol), (("const", _BEYOND - 1),)))
         case FloorDiv() | Mod() | Eq() | Ne() | Lt() | Le():
             both = size_code(node.a, symbol), size_code(node.b, symbol)
-            return _folded(_BINARY[type(node)], both)
+            return _chained(_BINARY[type(node)], both)
     raise TypeError(f"not an expression: {node!r}")
 
 
@@ -73,19 +73,19 @@ _TRUE, _FALSE = (("const", 1),), (("const", 0),)
 def _sum(node: Add, symbol: Callable[[Sym], Code]) -> Code:
     code: Code = ()
     for term, coefficient in node.terms:
-        one = size_code(term, symbol)
+        term_code = size_code(term, symbol)
         if not code and coefficient == 1:
-            code = one
+            code = term_code
         elif not code:
-            code = (*one, ("const", coefficient), ("mul", 0))
+            code = (*term_code, ("const", coefficient), ("mul", 0))
         elif coefficient in (1, -1):
-            code = (*code, *one, ("add" if coefficient == 1 else "sub", 0))
+            code = (*code, *term_code, ("add" if coefficient == 1 else "sub", 0))
         else:
-            code = (*code, *one, ("const", coefficient), ("mul", 0), ("add", 0))
+            code = (*code, *term_code, ("const", coefficient), ("mul", 0), ("add", 0))
     return (*code, ("const", node.const), ("add", 0)) if node.const else code
 
 
-def _folded(op: str, codes: Sequence[Code]) -> Code:
+def _chained(op: str, codes: Sequence[Code]) -> Code:
     code = codes[0]
     for other in codes[1:]:
         code = (*code, *other, (op, 0))

@@ -1,4 +1,4 @@
-"""Plans as text and back: JSON, of words and of what they refer to by name."""
+"""Serialization of plans as JSON: their words, and their references by name."""
 
 import json
 from collections.abc import Iterable
@@ -9,43 +9,41 @@ from attrs import evolve, frozen
 from gyrator_runtime.native.ready import Encoded
 
 FORMAT = 1
-"""Of the words of plans and of what they refer to, for what outlives a version; raised when one
-of them changes its meaning."""
+"""Format version of words and references in stored plans, increased when one changes meaning."""
 _FIELDS = ("n_args", "n_regs", "boxed", "code", "ints", "groups", "operators", "devices")
 
 
 @frozen
 class StoredPlan:
-    """The plans of a host program. Each comes after those that it calls; its own is the last.
+    """The plans of a host program, each after the plans that it calls; the program's own is last.
 
-    Their constants are data: scalars, and lists of the name of a class and its fields.
+    Constants are data: scalars, and lists of a class name and its fields.
     """
 
     plans: tuple[Encoded, ...]
 
     @classmethod
     def of(cls, plans: Iterable[Encoded]) -> "StoredPlan":
-        """Return plans whose constants are scalars, tuples, lists and references; TypeError for
-        others."""
+        """Return the stored form of plans. TypeError for constants other than scalars, tuples,
+        lists and references."""
         return cls(tuple(evolve(p, consts=tuple(map(_data, p.consts))) for p in plans))
 
     def text(self) -> str:
-        """Return what `parse` reads."""
+        """Return the text form for `parse`."""
         return json.dumps([_row(p) for p in self.plans], separators=(",", ":"))
 
 
 def parse(text: str) -> StoredPlan:
-    """Return the plans of a text."""
-    return StoredPlan(
-        tuple(
-            Encoded(
-                **{name: row[name] for name in _FIELDS if name in row},
-                consts=row["consts"],
-                launches=[(name, name, ()) for name in row["launches"]],
-            )
-            for row in json.loads(text)
+    """Return the plans of a text written by `StoredPlan.text`."""
+    plans = [
+        Encoded(
+            **{name: row[name] for name in _FIELDS if name in row},
+            consts=row["consts"],
+            launches=[(name, name, ()) for name in row["launches"]],
         )
-    )
+        for row in json.loads(text)
+    ]
+    return StoredPlan(tuple(plans))
 
 
 def _row(plan: Encoded) -> dict[str, Any]:
@@ -57,7 +55,7 @@ def _row(plan: Encoded) -> dict[str, Any]:
 
 
 def _data(value: Any) -> Any:
-    """Write an object: scalars as they are, the others as a list that begins with their class."""
+    """Return an object as data: a scalar itself, others as a list that starts with the class."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -67,5 +65,5 @@ def _data(value: Any) -> Any:
             return [type(value).__name__, *map(_data, value)]
     fields = getattr(type(value), "__attrs_attrs__", None)
     if fields is None:
-        raise TypeError(f"a plan that is stored cannot hold {value!r}")
+        raise TypeError(f"a stored plan cannot contain {value!r}")
     return [type(value).__name__, *(_data(getattr(value, f.name)) for f in fields)]

@@ -1,14 +1,15 @@
-"""The C libraries that run packages without Python: their sources, built here.
+"""The C libraries that run packages without Python: their sources, and how to build them.
 
-`libgyrator_runtime` needs no libtorch; `libgyrator_torch` calls operators by libtorch's C ABI.
+`libgyrator_runtime` does not need libtorch; `libgyrator_torch` calls operators through libtorch's C
+ABI.
 
-- `include`: `gyrator.h`, the interface, and `gyrator.hpp`, the same for C++.
-- `src`: `archive`, `json`: the file; `package`: what is in it, linked; `program`: plans, looked
-  through word by word; `executor`: a call; `api`: the interface. `operators` is all that differs:
-  in `src/torch`, and in `src/alone`, which has none.
-- `library`: builds them; says which plans they run.
+- `include`: the interface `gyrator.h`, and its C++ form `gyrator.hpp`.
+- `src`: `archive`, `json`: the file format; `package`: loading and linking; `program`: verification
+  of plans; `executor`: a call; `api`: the interface. The libraries differ only in `operators`: in
+  `src/torch`, and in `src/alone`, which has none.
+- `library`: builds them, and determines which plans they can run.
 
-They run the words of plans by the same text as the runner for Python, `native/plan.h`.
+They interpret plans with the same source as the Python runner, `native/plan.h`.
 """
 
 from gyrator_runtime.standalone.library import (

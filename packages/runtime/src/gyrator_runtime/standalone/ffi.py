@@ -1,6 +1,6 @@
-"""The C library by ctypes, for processes that have Python and no torch.
+"""ctypes bindings of the C library, for Python processes without PyTorch.
 
-Nothing but Python's own library is imported here; another language binds `gyrator.h` likewise.
+They import only the standard library and attrs, and serve as a template for other languages.
 """
 
 import ctypes as c
@@ -9,16 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from attrs import field, frozen
 
 __all__ = [
     "ABI",
+    "CPU",
+    "CUDA",
     "DTYPES",
     "Array",
     "Entry",
+    "HostMemory",
     "Instance",
+    "Memory",
     "Package",
     "RawTensor",
     "StandaloneError",
@@ -31,12 +35,14 @@ DTYPES = (
     "float8_e4m3fnuz", "float8_e5m2fnuz", "int64", "int32", "int16", "int8", "uint64", "uint32",
     "uint16", "uint8", "bool", "complex64", "complex128",
 )  # fmt: skip
-"""Names of element types, in the order of their numbers."""
+"""Names of dtypes, indexed by their codes."""
 ABI = 1
+CPU, CUDA = 1, 2
+"""Codes of device types. 0 is also the CPU."""
 
 
 class StandaloneError(RuntimeError):
-    """A function of the library failed; `status` is the name of its status."""
+    """A function of the library failed. `status` is the name of its status code."""
 
     def __init__(self, status: str, text: str) -> None:
         super().__init__(f"{status}: {text}")
@@ -82,13 +88,13 @@ class _Entry(c.Structure):
 
 @frozen
 class Array:
-    """A tensor as bytes: `data` holds its elements from the first one on."""
+    """A tensor as bytes. `data` starts at its first element."""
 
     dtype: str
     sizes: tuple[int, ...]
     data: bytearray = field(converter=bytearray)
     strides: tuple[int, ...] | None = None
-    """In elements; None for contiguous."""
+    """Strides in elements; None if contiguous."""
 
 
 @frozen
@@ -109,12 +115,36 @@ class Entry:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     symbols: Mapping[str, tuple[int, int]]
-    """The least and the most that each symbol may stand for."""
+    """Minimum and maximum of each size symbol."""
+
+
+class Memory(Protocol):
+    """The memory of the tensors passed to an instance."""
+
+    def tensor(self, array: Array) -> RawTensor:
+        """Return a tensor with the elements of an array, which must outlive it."""
+        ...
+
+    def read(self, address: int, length: int) -> bytes:
+        """Wait for a result and return its bytes."""
+        ...
+
+
+class HostMemory:
+    """Host memory: tensors refer to the `data` of arrays."""
+
+    def tensor(self, array: Array) -> RawTensor:
+        """Return a tensor in an array's memory."""
+        return raw_tensor(array)
+
+    def read(self, address: int, length: int) -> bytes:
+        """Return bytes."""
+        return c.string_at(address, length)
 
 
 @frozen(eq=False)
 class Package:
-    """An open package: close it, or use it as a context."""
+    """An open package. Close it, or use it as a context manager."""
 
     library: c.CDLL
     handle: c.c_void_p
@@ -130,15 +160,26 @@ class Package:
         verify: bool = False,
         device: int = -1,
     ) -> Self:
-        """Open a package with the library in a file, one for GPUs on the device of a number (-1:
-        the current one). StandaloneError where that fails, OSError where there is no such
-        library."""
+        """Open a package with the C library at the path `library`.
+
+        Args:
+            path: the package.
+            library: the C library.
+            expected_sha256: SHA-256 of the package, in hexadecimal.
+            isa: highest instruction set level of kernels to use.
+            verify: also check the hash of the weights.
+            device: index of the GPU, for a package for GPUs; -1 for the current one.
+
+        Raises:
+            StandaloneError: when opening fails.
+            OSError: when there is no such library.
+        """
         loaded = _loaded(library)
         texts = (t.encode() if t is not None else None for t in (expected_sha256, isa))
         options, handle = _OpenOptions(*texts, int(verify)), c.c_void_p()
-        given = (_encoded(path), c.byref(options), device, c.byref(handle))
-        found = loaded.gyr_package_open_on(*given)
-        _check(loaded, found)
+        arguments = (_encoded(path), c.byref(options), device, c.byref(handle))
+        status = loaded.gyr_package_open_on(*arguments)
+        _check(loaded, status)
         return cls(loaded, handle)
 
     def close(self) -> None:
@@ -155,15 +196,15 @@ class Package:
     @property
     def isa(self) -> str:
         """The instruction set level of the kernels that run."""
-        found: bytes = self.library.gyr_package_isa(self.handle)
-        return found.decode()
+        isa: bytes = self.library.gyr_package_isa(self.handle)
+        return isa.decode()
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """The entry points."""
         count = self.library.gyr_package_entries(self.handle)
-        made = [_Entry() for _ in range(count)]
-        for k, raw in enumerate(made):
+        entries = [_Entry() for _ in range(count)]
+        for k, raw in enumerate(entries):
             _check(self.library, self.library.gyr_package_entry(self.handle, k, c.byref(raw)))
         return tuple(
             Entry(
@@ -175,33 +216,35 @@ class Package:
                     for s in (e.symbols[k] for k in range(e.n_symbols))
                 },
             )
-            for e in made
+            for e in entries
         )
 
     @property
     def weights(self) -> tuple[Value, ...]:
-        """What there is to know about the weights."""
-        made = [_Value() for _ in range(self.library.gyr_package_weights(self.handle))]
-        for k, raw in enumerate(made):
+        """Descriptions of the weights."""
+        weights = [_Value() for _ in range(self.library.gyr_package_weights(self.handle))]
+        for k, raw in enumerate(weights):
             _check(self.library, self.library.gyr_package_weight(self.handle, k, c.byref(raw)))
-        return tuple(map(_value, made))
+        return tuple(map(_value, weights))
 
-    def instance(self) -> "Instance":
-        """Return a new instance."""
+    def instance(self, memory: Memory | None = None) -> "Instance":
+        """Return a new instance, with tensors in `memory`, by default host memory."""
         handle = c.c_void_p()
-        made = self.library.gyr_instance_create(self.handle, None, c.byref(handle))
-        _check(self.library, made)
-        return Instance(self.library, handle, [len(e.outputs) for e in self.entries])
+        status = self.library.gyr_instance_create(self.handle, None, c.byref(handle))
+        _check(self.library, status)
+        counts = [len(e.outputs) for e in self.entries]
+        return Instance(self.library, handle, counts, memory or HostMemory())
 
 
 @frozen(eq=False)
 class Instance:
-    """A model: close it, or use it as a context."""
+    """A model instance. Close it, or use it as a context manager."""
 
     library: c.CDLL
     handle: c.c_void_p
     counts: Sequence[int]
-    """Outputs of each entry point."""
+    """Number of outputs of each entry point."""
+    memory: Memory = field(factory=HostMemory)
 
     def close(self) -> None:
         """Close it."""
@@ -217,25 +260,28 @@ class Instance:
     def run(
         self, inputs: Sequence[Array], entry: int = 0, outputs: Sequence[Array] = ()
     ) -> list[Array]:
-        """Run an entry point; an output that is None has the element type `none`. Programs that
-        write to inputs write to their `data`. StandaloneError where that fails.
+        """Run an entry point and return its outputs. An output of None has the dtype `none`.
+        Programs that write to inputs modify their `data`.
 
         Args:
             inputs: tensors, in the order of the signature.
-            entry: the place of the entry point.
-            outputs: where results go, as far as they are given: into their `data`.
+            entry: index of the entry point.
+            outputs: arrays whose `data` receive the first results, of a package for the CPU.
+
+        Raises:
+            StandaloneError: when the call fails.
         """
-        given = (RawTensor * len(inputs))(*map(raw_tensor, inputs))
+        arguments = (RawTensor * len(inputs))(*map(self.memory.tensor, inputs))
         results = (RawTensor * self.counts[entry])(*map(raw_tensor, outputs))
         with self._released(results):
             status = self.library.gyr_run(
-                self.handle, entry, given, len(inputs), results, len(results)
+                self.handle, entry, arguments, len(inputs), results, len(results)
             )
             _check(self.library, status)
             return [self._array(r) for r in results]
 
     def update(self, weights: Mapping[str, Array]) -> None:
-        """Replace weights by copies: all of them, or none."""
+        """Replace weights by copies of the arrays; all of them, or none on failure."""
         names = (c.c_char_p * len(weights))(*(n.encode() for n in weights))
         tensors = (RawTensor * len(weights))(*map(raw_tensor, weights.values()))
         status = self.library.gyr_instance_update(self.handle, names, tensors, len(weights))
@@ -263,23 +309,24 @@ class Instance:
         item = self.library.gyr_dtype_size(raw.dtype)
         last = sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
         length = (last + 1) * item if math.prod(sizes) else 0
-        data = bytearray(c.string_at(raw.data, length) if length else b"")
+        memory = self.memory if raw.device_type > CPU else HostMemory()
+        data = memory.read(raw.data, length) if length else b""
         return Array(DTYPES[raw.dtype], sizes, data, strides)
 
 
 def raw_tensor(array: Array) -> RawTensor:
-    """Return a tensor in the memory of an array, which must live as long."""
-    made = RawTensor(dtype=DTYPES.index(array.dtype), ndim=len(array.sizes))
+    """Return a tensor in the memory of an array, which must outlive it."""
+    raw = RawTensor(dtype=DTYPES.index(array.dtype), ndim=len(array.sizes))
     if array.data:
-        made.data = c.addressof((c.c_char * len(array.data)).from_buffer(array.data))
-    made.sizes = (c.c_int64 * len(array.sizes))(*array.sizes)
+        raw.data = c.addressof((c.c_char * len(array.data)).from_buffer(array.data))
+    raw.sizes = (c.c_int64 * len(array.sizes))(*array.sizes)
     if array.strides is not None:
-        made.strides = (c.c_int64 * len(array.strides))(*array.strides)
-    return made
+        raw.strides = (c.c_int64 * len(array.strides))(*array.strides)
+    return raw
 
 
 def contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a tensor whose elements lie in order."""
+    """Return the strides of a contiguous tensor."""
     return tuple(math.prod(max(n, 1) for n in sizes[k + 1 :]) for k in range(len(sizes)))
 
 
@@ -321,7 +368,7 @@ def _loaded(path: Path | str) -> c.CDLL:
         function.restype = kind  # type: ignore[attr-defined]  # as above
     loaded.gyr_last_error.restype = c.c_char_p
     if loaded.gyr_abi_version() != ABI:
-        raise StandaloneError("GYR_ERROR_MISFIT", f"{path} is of another version")
+        raise StandaloneError("GYR_ERROR_MISFIT", f"{path} has another ABI version")
     return loaded
 
 

@@ -1,4 +1,4 @@
-"""Building the C library, and telling which plans it runs."""
+"""Building of the C libraries, and which plans they can run."""
 
 import json
 import shutil
@@ -15,22 +15,22 @@ from gyrator_runtime.process import Limited
 from gyrator_runtime.toolchain import Toolchain, stand_in_command
 
 LIBRARY = "libgyrator_runtime.so"
-"""The library that needs no libtorch."""
+"""The library without libtorch."""
 TORCH_LIBRARY = "libgyrator_torch.so"
-"""The library that calls operators by libtorch's C ABI."""
+"""The library that calls operators through libtorch's C ABI."""
 LIBTORCH = "libtorch_cpu.so"
-"""What exports that ABI."""
+"""The library that exports that ABI."""
 FUNCTIONS = frozenset(
     {
         "size_of", "stride_of", "integer", "identity", "reinterpret", "over_storage", "separate",
         "assert_true", "read_scalar", "pack",
     }
 )  # fmt: skip
-"""Functions of `gyrator_runtime.host` that the library has."""
+"""Functions of `gyrator_runtime.host` that the libraries implement."""
 REFERENCES = frozenset(
     {"Allocator", "Conforming", "Within", "Branching", "Looping", "Repeating", "Calling"}
 )
-"""Other references of plans that it has."""
+"""Other references in plans that they implement."""
 _OPERATORS = frozenset({"Operator", "Operating"})
 _DATA = frozenset({"tuple", "list", "TorchObject", "TorchDevice", "Carried"})
 
@@ -38,7 +38,7 @@ _HERE = Path(__file__).parent
 _INCLUDE = (_HERE / "include", _HERE / "src", _HERE.parent / "native")
 _FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique")
 _LOADS = ("archive", "device", "json", "package", "program")
-"""Units that open packages: they are compiled to be small, all others to be fast."""
+"""Units for loading packages, which are compiled for size; all others are compiled for speed."""
 _SMALL, _FAST = "-Os", "-O2"
 _LINK = ("-shared", f"-Wl,--version-script={_HERE / 'exports.map'}")
 _LIBRARIES = ("-lgomp", "-ldl", "-lpthread")
@@ -47,22 +47,22 @@ _SECONDS = 600.0
 
 
 class LibraryError(GyratorError):
-    """The C library cannot be built here."""
+    """The C library cannot be built."""
 
 
 def soname(library: str) -> str:
-    """Return a library's name with GYR_ABI_VERSION of gyrator.h."""
+    """Return a library's name with the suffix GYR_ABI_VERSION of gyrator.h."""
     return f"{library}.1"
 
 
 def takes_python(plan: str, *, torch: bool = False) -> tuple[str, ...]:
-    """Return what the library lacks of a stored plan, by name: operators that it calls, above all.
+    """Return the names of a stored plan's features, mainly operators, that the library lacks.
 
     Args:
         plan: the text of a `StoredPlan`.
-        torch: of the library with libtorch, which calls operators.
+        torch: for the library with libtorch, which can call operators.
     """
-    found: set[str] = set()
+    missing: set[str] = set()
 
     def look(data: Any) -> None:
         if not isinstance(data, list):
@@ -73,45 +73,45 @@ def takes_python(plan: str, *, torch: bool = False) -> tuple[str, ...]:
                 look(item)
         elif kind in _OPERATORS:
             if not torch:
-                found.add(fields[0])
+                missing.add(fields[0])
         elif kind == "HostFunction":
             if fields[0] not in FUNCTIONS:
-                found.add(fields[0])
+                missing.add(fields[0])
         elif kind == "Looping" and fields[3]:
-            found.add("a loop that stacks its values")
+            missing.add("a loop that stacks its values")
         elif kind not in REFERENCES:
-            found.add(f"{kind} {fields[0]}")
+            missing.add(f"{kind} {fields[0]}")
 
     for row in json.loads(plan):
         for constant in row["consts"]:
             look(constant)
-    return tuple(sorted(found))
+    return tuple(sorted(missing))
 
 
 @frozen
 class SharedRuntime:
-    """The library as one toolchain builds it, kept in the cache."""
+    """The library built by a toolchain, and cached."""
 
     toolchain: Toolchain
     more: Sequence[str] = ()
-    """Flags behind the usual ones: those of a sanitizer, say."""
+    """Additional flags, for example of a sanitizer."""
     torch: bool = False
-    """With libtorch, which need not be there to build it."""
+    """With libtorch, which is not needed to build it."""
 
     @property
     def library(self) -> str:
-        """Its name."""
+        """File name of the library."""
         return TORCH_LIBRARY if self.torch else LIBRARY
 
     def key(self) -> CacheKey:
-        """Return its key."""
+        """Return its cache key."""
         texts = b"".join(f.name.encode() + f.read_bytes() for f in self._sources())
         flags = " ".join((*_FLAGS, _SMALL, _FAST, *self.more, self.library, *_LIBRARIES))
         fields = {"text": texts, "flags": flags.encode(), "compiler": self.toolchain.identity}
         return make_key("library", fields)
 
     def build(self, cache: Cache) -> Path:
-        """Return the library's file. LibraryError (GY-BUILD-011) where it does not build."""
+        """Return the library's file. LibraryError (GY-BUILD-011) if it does not build."""
 
         def write(folder: Path) -> None:
             compile = (*self.toolchain.command, *_FLAGS, *(f"-I{path}" for path in _INCLUDE))
@@ -138,9 +138,9 @@ class SharedRuntime:
         try:
             return cache.get_or_build(self.key(), write).file(self.library)
         except (OSError, subprocess.SubprocessError) as error:
-            said = f"the C library cannot be built: {error}"
+            message = f"the C library cannot be built: {error}"
             help = "install g++, whose libgomp it needs (Debian: apt-get install g++)"
-            raise LibraryError.of("GY-BUILD-011", said, help=help) from error
+            raise LibraryError.of("GY-BUILD-011", message, help=help) from error
 
     def _sources(self) -> list[Path]:
         own = _HERE / "src" / ("torch" if self.torch else "alone")
@@ -151,18 +151,21 @@ class SharedRuntime:
 
 
 def _run(command: Sequence[str], folder: Path) -> None:
-    status, output = Limited(command, _SECONDS, folder).wait()
+    child = Limited(command, _SECONDS, folder)
+    status, output = child.wait()
+    if child.late:
+        raise subprocess.SubprocessError(f"{command[0]} took more than {_SECONDS:g} s")
     if status:
         raise subprocess.SubprocessError(output.strip()[-2000:] or f"status {status}")
 
 
 def shared_runtime(cache: Cache, toolchain: Toolchain, *, torch: bool = False) -> Path:
-    """Return the library's file, built where the cache has none. LibraryError (GY-BUILD-011)."""
+    """Return the library's file, built if it is not cached. LibraryError (GY-BUILD-011)."""
     return SharedRuntime(toolchain, torch=torch).build(cache)
 
 
 def install(folder: Path, *libraries: Path) -> None:
-    """Put libraries, their headers and what CMake needs to find them below a folder."""
+    """Install libraries, headers and the CMake configuration below a folder."""
     targets = {
         "include": sorted((_HERE / "include").iterdir()),
         "lib/cmake/gyrator": sorted((_HERE / "cmake").iterdir()),
@@ -174,7 +177,7 @@ def install(folder: Path, *libraries: Path) -> None:
     for library in libraries:
         link = folder / "lib" / library.name
         name = soname(library.name)
-        # Beside what is there first: a process may have the old one mapped.
+        # Renamed into place, because a process may have the old file mapped.
         fresh = link.with_name(f".{name}.new")
         shutil.copyfile(library, fresh)
         fresh.chmod(0o755)

@@ -1,6 +1,6 @@
-"""Kernels in Triton's language: compiled by worker processes, kept in the cache, launched natively.
+"""Triton kernels: compiled by worker processes, cached, and launched natively.
 
-`build` turns units into stored binaries, `pool` and `worker` are the processes that compile,
-`binary` is what is stored, `driver` speaks to the device's driver library, `launch` is what a plan
-calls.
+`build` compiles units to stored binaries, `pool` and `worker` implement the compiling processes,
+`binary` defines the stored form, `driver` calls the device's driver library, and `launch` has the
+kernels that plans launch.
 """

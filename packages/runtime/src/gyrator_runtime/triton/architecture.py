@@ -1,31 +1,31 @@
-"""Which machine code runs on which device: NVIDIA's names of architectures."""
+"""Compatibility of machine code and devices, by NVIDIA's architecture names."""
 
 import re
 from typing import Any
 
 AND_LATER = "+"
-"""The end of an architecture's name that stands for it and all later ones: for PTX, which the
-driver compiles when it is loaded."""
+"""Suffix of an architecture's name that includes all later ones: for PTX, which the driver compiles
+on loading."""
 FIRST_SPECIFIC = 90
-"""From this compute capability on, Triton compiles for an architecture alone (`sm_90a`)."""
+"""First compute capability for which Triton compiles architecture-specific code (`sm_90a`)."""
 
 
 def compute_capability(properties: Any) -> str:
-    """Return the architecture's name, by torch's properties of a device."""
+    """Return the architecture's name from PyTorch's properties of a device."""
     return f"sm_{properties.major}{properties.minor}"
 
 
-def fit(arch: str, here: str) -> tuple[int, int] | None:
-    """Return how well machine code for an architecture fits a device, to be compared; None where it
-    does not run there.
+def fit(arch: str, device_arch: str) -> tuple[int, int] | None:
+    """Return a rank of how well machine code for an architecture fits a device; None if it does not
+    run there.
 
-    Before the architectures that are compiled for alone, a device runs the code of those of its
-    generation that came before it.
+    Before architecture-specific code, a device also runs code of earlier architectures of its
+    generation.
     """
     code = re.fullmatch(rf"sm_(\d+)([{AND_LATER}]?)", arch)
-    device = re.fullmatch(r"sm_(\d+)", here)
+    device = re.fullmatch(r"sm_(\d+)", device_arch)
     if code is None or device is None:
-        return (1, 0) if arch == here else None
+        return (1, 0) if arch == device_arch else None
     least, own = int(code[1]), int(device[1])
     if code[2]:
         return (0, least) if least <= own else None

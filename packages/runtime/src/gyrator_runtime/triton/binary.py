@@ -1,4 +1,4 @@
-"""Built kernels as bytes: what a program's cache entry holds for one unit."""
+"""Serialization of built kernels, for a program's cache entry."""
 
 import json
 import struct
@@ -10,22 +10,22 @@ from attrs import asdict, evolve, frozen
 from gyrator_runtime.triton.compile import Facts, Job, parse_job
 
 Expression = tuple[tuple[str, int], ...]
-"""A postfix program over a kernel's sizes, as `SizeProgram` has them."""
+"""A postfix program over a kernel's sizes, as in `SizeProgram`."""
 
 
 @frozen(kw_only=True)
 class Binary:
-    """A kernel, built: machine code, how to launch it, and what it was built from."""
+    """A built kernel: machine code, launch parameters, and the job that it was built from."""
 
     symbol: str
     job: Job
     facts: Facts
     grid: tuple[Expression, ...]
-    """Programs along each dimension, of the kernel's sizes."""
+    """Number of programs along each dimension, as expressions over the kernel's sizes."""
     code: bytes
     general: "tuple[Facts, bytes] | None" = None
-    """What is launched for arguments that the job's divisors do not divide; None where that is
-    built when there are such."""
+    """The variant for arguments that are not multiples of the job's divisors; None if it is built
+    on demand."""
 
 
 def pack(binaries: Sequence[Binary]) -> bytes:
@@ -49,7 +49,7 @@ def pack(binaries: Sequence[Binary]) -> bytes:
 
 
 def unpack(data: bytes) -> Mapping[str, Binary]:
-    """Return what `pack` packed, by symbol."""
+    """Return the binaries in the result of `pack`, by symbol."""
     (length,) = struct.unpack_from("<q", data)
     start = 8 + length
 
@@ -57,10 +57,10 @@ def unpack(data: bytes) -> Mapping[str, Binary]:
         begin = start + row["at"]
         return Facts(**row["facts"]), data[begin : begin + row["length"]]
 
-    found = {}
+    binaries = {}
     for row in json.loads(data[8:start]):
         facts, code = placed(row)
-        found[row["symbol"]] = Binary(
+        binaries[row["symbol"]] = Binary(
             symbol=row["symbol"],
             job=parse_job(row["job"]),
             facts=facts,
@@ -68,9 +68,9 @@ def unpack(data: bytes) -> Mapping[str, Binary]:
             code=code,
             general=placed(row["general"]) if "general" in row else None,
         )
-    return found
+    return binaries
 
 
 def without_text(binary: Binary) -> Binary:
-    """Return a binary that holds all its builds without the text that they were built from."""
+    """Return a binary without the source text that it was built from."""
     return evolve(binary, job=evolve(binary.job, text=""))

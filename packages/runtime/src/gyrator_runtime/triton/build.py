@@ -1,4 +1,4 @@
-"""Units of Triton text to built and loaded kernels: one job a kernel, in parallel, cached."""
+"""From units of Triton source to loaded kernels: one job per kernel, in parallel, cached."""
 
 import math
 import os
@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 from attrs import evolve, frozen
 
 from gyrator_ir.source import KernelSource, TranslationUnit
-from gyrator_runtime.artifact import Library
-from gyrator_runtime.build import finished, wait_for
+from gyrator_runtime.build import Library, finished, wait_for
 from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
 from gyrator_runtime.native.kernels import DeviceLaunch
 from gyrator_runtime.progress import ProgressReporter, SilentProgress
 from gyrator_runtime.triton.binary import Binary, Expression, pack, without_text
 from gyrator_runtime.triton.compile import CODE, FACTS, Facts, Job, read_facts
 from gyrator_runtime.triton.driver import Driver
-from gyrator_runtime.triton.launch import DeviceKernel, for_any, launches
+from gyrator_runtime.triton.launch import DeviceKernel, launches, without_alignment
 from gyrator_runtime.triton.pool import WorkerPool
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 @frozen(kw_only=True)
 class Language:
-    """What kernels are compiled for."""
+    """The compilation target of kernels."""
 
     backend: str
     """Triton's name of the device language."""
@@ -36,11 +35,11 @@ class Language:
     arch: str
     warp: int
     version: str
-    """Triton's."""
+    """Triton's version."""
 
 
 class TritonBuild:
-    """Units being built. Of use in the process that submitted them and in its forks."""
+    """Units being built. Usable in the process that submitted them and in its forks."""
 
     def __init__(
         self,
@@ -56,35 +55,35 @@ class TritonBuild:
         self._pid = os.getpid()
 
     def done(self) -> bool:
-        """Whether `binaries` would return at once."""
+        """Whether `binaries` would return immediately."""
         built = (*self._sources, *self._others.values())
         return os.getpid() == self._pid and all(f.done() for f in built)
 
     def binaries(self) -> tuple[Binary, ...]:
-        """Wait; BuildError for the first kernel that failed."""
+        """Wait, and return the binaries. BuildError for the first kernel that failed."""
         self._wait()
         return tuple(self._binary(f) for f in self._sources)
 
     def libraries(self) -> tuple[Library, ...]:
-        """Wait, and return what a cache entry holds."""
-        made = self.binaries()
-        symbols = tuple(b.symbol for b in made)
+        """Wait, and return the libraries for a cache entry."""
+        binaries = self.binaries()
+        symbols = tuple(b.symbol for b in binaries)
         text = "\n\n".join(unit.text for unit in self._units)
-        return (Library("triton", pack(made), symbols, text),)
+        return (Library("triton", pack(binaries), symbols, text),)
 
     def addresses(self) -> Mapping[str, DeviceLaunch]:
-        """Wait, and return what launches each kernel, by its symbol."""
+        """Wait, and return the launchable kernels by symbol."""
         return self._launches(self.binaries())
 
     def within(self, seconds: float) -> Mapping[str, DeviceLaunch]:
-        """Wait so long at most, give up what has not begun by then, and return what launches the
-        kernels that are built."""
+        """Wait for at most `seconds`, cancel the builds that have not started by then, and return
+        the finished kernels by symbol."""
         self._wait(seconds)
-        made = finished(self._sources)
-        return self._launches(map(self._binary, made))
+        futures = finished(self._sources)
+        return self._launches(map(self._binary, futures))
 
     def only(self, symbols: Collection[str]) -> "TritonBuild":
-        """Return the build of these kernels."""
+        """Return the build of a subset of the kernels."""
         self._after_fork()
         units = tuple(
             evolve(u, kernels=tuple(k for k in u.kernels if k.symbol in symbols))
@@ -96,11 +95,11 @@ class TritonBuild:
 
     def _binary(self, built: "Future[Entry]") -> Binary:
         source, job = self._sources[built]
-        made = _binary(source, job, built.result())
+        binary = _binary(source, job, built.result())
         other = self._others.get(source.symbol)
         if other is not None:
-            made = evolve(made, general=_built(other.result()))
-        return without_text(made) if self._builder.complete else made
+            binary = evolve(binary, general=_built(other.result()))
+        return without_text(binary) if self._builder.complete else binary
 
     def _wait(self, seconds: float = math.inf) -> None:
         self._after_fork()
@@ -118,7 +117,7 @@ class TritonBuild:
 
 
 class TritonBuilder:
-    """Builds kernels for one device type. Keeps worker processes until it is closed."""
+    """Builds kernels for one device type. Its worker processes run until it is closed."""
 
     def __init__(
         self,
@@ -131,17 +130,17 @@ class TritonBuilder:
         timeout: float = 300.0,
         complete: bool = False,
     ) -> None:
-        """Make a builder.
+        """Create a builder.
 
         Args:
-            language: what kernels are compiled for.
-            cache: keeps what is built.
-            driver: opens the driver that launches kernels; asked when they are.
-            jobs: worker processes at once; 0 for one a core.
-            progress: told of what is being built.
-            timeout: seconds for one kernel.
-            complete: build at once what would be built for arguments that are not aligned, for
-                where the kernels run there is no compiler.
+            language: the compilation target.
+            cache: stores built kernels.
+            driver: opens the driver that launches kernels; called on first use.
+            jobs: number of worker processes; 0 for one per core.
+            progress: receives progress of the builds.
+            timeout: time limit for one kernel in seconds.
+            complete: also build the variants for unaligned arguments now, because there is no
+                compiler where the kernels run.
         """
         self.language = language
         self.cache = cache
@@ -152,11 +151,11 @@ class TritonBuilder:
 
     @property
     def identity(self) -> bytes:
-        """Bytes that differ where the same text may give other machine code."""
+        """Bytes that differ if the same source may be compiled to different machine code."""
         return repr(self.language).encode()
 
     def job(self, source: KernelSource) -> Job:
-        """Return the job of a kernel's best guess of a configuration."""
+        """Return the job of a kernel's first candidate configuration."""
         return Job(
             text=source.text,
             symbol=source.symbol,
@@ -169,15 +168,16 @@ class TritonBuilder:
         )
 
     def warm(self, count: int) -> None:
-        """Start processes for so many kernels, which come soon, so that importing overlaps."""
+        """Start workers for `count` kernels that will follow, so that importing Triton overlaps
+        with other work."""
         self.pool.warm(count)
 
     def submit(self, units: Sequence[TranslationUnit]) -> TritonBuild:
-        """Start compiling; kernels that the cache has start no process."""
+        """Start compiling. Kernels in the cache start no process."""
         jobs = {source.symbol: self.job(source) for unit in units for source in unit.kernels}
-        others = {s: for_any(job) for s, job in jobs.items()} if self.complete else {}
+        others = {s: without_alignment(job) for s, job in jobs.items()} if self.complete else {}
         others = {s: job for s, job in others.items() if job != jobs[s]}
-        built = self._begun((*jobs.values(), *others.values()))
+        built = self._start((*jobs.values(), *others.values()))
         sources = {
             built[jobs[source.symbol]]: (source, jobs[source.symbol])
             for unit in units
@@ -186,8 +186,8 @@ class TritonBuilder:
         more = {symbol: built[job] for symbol, job in others.items()}
         return TritonBuild(self, tuple(units), sources, more)
 
-    def _begun(self, jobs: Iterable[Job]) -> "dict[Job, Future[Entry]]":
-        """Start jobs, of which the cache has some; return what will be built of each."""
+    def _start(self, jobs: Iterable[Job]) -> "dict[Job, Future[Entry]]":
+        """Start the jobs that are not cached; return a future of each job's entry."""
         futures: dict[Job, Future[Entry]] = {}
         missing: dict[Job, CacheKey] = {}
         for job in jobs:
@@ -205,7 +205,7 @@ class TritonBuilder:
         return futures
 
     def close(self) -> None:
-        """Wait for running jobs and end the workers. The builder stays usable."""
+        """Wait for running jobs and end the workers. The builder remains usable."""
         self.pool.close()
 
     def _build(self, job: Job, key: CacheKey) -> Entry:
@@ -213,7 +213,7 @@ class TritonBuilder:
 
 
 def load_binaries(driver: Driver, path: Path, symbols: Sequence[str]) -> Mapping[str, DeviceLaunch]:
-    """Return what launches the kernels of a stored file; see `launches`."""
+    """Return the launchable kernels of a stored file; see `launches`."""
     return launches(driver, path.read_bytes(), symbols)
 
 
@@ -237,13 +237,13 @@ def grid_code(
     source: KernelSource, sizes: int, values: Mapping[str, int]
 ) -> tuple[Expression, ...]:
     """Return a kernel's grid as programs over its sizes, for a configuration's values."""
-    from gyrator_ir.grid import size_symbols  # which loading what is stored does not need
+    from gyrator_ir.grid import size_symbols  # not needed to load stored kernels
     from gyrator_runtime.plan.sizes import size_code
 
-    places = {s.name: k for k, s in enumerate(size_symbols(source, sizes))}
+    positions = {s.name: k for k, s in enumerate(size_symbols(source, sizes))}
 
     def symbol(s: "Sym") -> Expression:
-        place = places.get(s.name)
+        place = positions.get(s.name)
         return (("const", values[s.name]),) if place is None else (("arg", place),)
 
     return tuple(size_code(e, symbol) for e in source.grid)

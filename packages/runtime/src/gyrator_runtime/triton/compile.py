@@ -1,4 +1,4 @@
-"""One Triton kernel to machine code. Runs in worker processes: imports Triton, never torch."""
+"""Compilation of one Triton kernel to machine code. Runs in worker processes without PyTorch."""
 
 import importlib
 import json
@@ -10,10 +10,10 @@ from typing import Any
 from attrs import asdict, frozen
 
 TEXT, CODE, FACTS = "kernel.py", "kernel.bin", "facts.json"
-"""Files that a compile leaves: the text, the machine code, and how to launch it."""
+"""Files written by a compile: the source, the machine code, and its launch parameters."""
 
 BLOCKS = ("XBLOCK", "YBLOCK", "RBLOCK", "KBLOCK")
-"""Entries of a configuration that are constants of the text; the others are compiler options."""
+"""Configuration values that are constants of the source; the others are compiler options."""
 
 _FLAGS = frozenset({"enable_fp_fusion", "debug", "sanitize_overflow"})
 _COMPILER = ("triton.compiler.compiler", "triton.runtime.cache")
@@ -22,42 +22,42 @@ _SCRATCH = ("global_scratch_size", "profile_scratch_size")
 
 @frozen(kw_only=True)
 class Job:
-    """What to compile."""
+    """A compilation request."""
 
     text: str
     symbol: str
     arguments: tuple[tuple[str, str, int], ...]
-    """(name, type, divisor) of each parameter; a divisor of 16 lets accesses be vectors."""
+    """(name, type, divisor) of each parameter. A divisor of 16 enables vector accesses."""
     values: tuple[tuple[str, int], ...]
     """Blocks, `num_warps`, `num_stages` and compiler flags."""
     backend: str
     """Triton's name of the device language."""
     code: str
-    """Triton's name of the machine code: `cubin`, `hsaco`; `ptx`, which drivers compile."""
+    """Triton's name of the machine code: `cubin`, `hsaco`, or `ptx`, which drivers compile."""
     arch: str
     """`90` for `sm_90`, `gfx942`."""
     warp: int
     """Threads of a warp."""
 
     def as_json(self) -> str:
-        """Return a line that `parse_job` reads."""
+        """Return a line for `parse_job`."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
 @frozen(kw_only=True)
 class Facts:
-    """How to launch machine code."""
+    """Launch parameters of machine code."""
 
     name: str
-    """Of the function in the machine code."""
+    """Name of the function."""
     threads: int
-    """Of one program."""
+    """Threads per program."""
     shared: int
     """Bytes of dynamic shared memory."""
 
 
 def parse_job(line: str) -> Job:
-    """Return the job of a line that `Job.as_json` wrote."""
+    """Return the job in a line written by `Job.as_json`."""
     row = json.loads(line)
     arguments = tuple((str(n), str(t), int(d)) for n, t, d in row.pop("arguments"))
     values = tuple((str(n), int(v)) for n, v in row.pop("values"))
@@ -65,28 +65,28 @@ def parse_job(line: str) -> Job:
 
 
 def read_facts(data: bytes) -> Facts:
-    """Return the facts of a stored file."""
+    """Return the launch parameters in a stored file."""
     return Facts(**json.loads(data))
 
 
 def import_compiler() -> None:
-    """Import Triton, which takes a while, before there is work. For processes that only compile.
+    """Import Triton before the first job. For processes that only compile.
 
-    Triton names what it caches by a hash of its own files, half a gigabyte that each process would
-    read before its first kernel. A job's cache is a folder of its own, and needs no such name.
+    Triton's cache keys contain a hash of its own files, half a gigabyte that each process would
+    read before its first kernel. Each job has its own cache folder and does not need that hash.
     """
     modules = [importlib.import_module(name) for name in _COMPILER]
-    importlib.import_module("triton.experimental.gluon")  # else with the first kernel
+    importlib.import_module("triton.experimental.gluon")  # else imported by the first kernel
     for module in modules:
         if hasattr(module, "triton_key"):
             setattr(module, "triton_key", lambda: "of one job")  # noqa: B010
 
 
 def compile_job(job: Job, folder: Path) -> None:
-    """Write the text, the machine code and its facts into `folder`.
+    """Write the source, the machine code and its launch parameters to `folder`.
 
-    Whatever Triton raises is passed on; RuntimeError for a kernel that needs what the launcher
-    does not offer.
+    Exceptions of Triton propagate. RuntimeError for a kernel that needs scratch memory, which the
+    launcher does not provide.
     """
     import triton
 
@@ -114,8 +114,8 @@ def _compile(job: Job, path: Path) -> Any:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    # Not imported: Python would leave bytecode in the folder, which holds what is stored. Triton
-    # finds the text by the name of its file.
+    # Not imported, because Python would write bytecode to the folder that becomes the cache entry.
+    # Triton finds the source by its file name.
     names: dict[str, Any] = {"__name__": job.symbol, "__file__": str(path)}
     exec(compile(job.text, path, "exec"), names)
     function = names[job.symbol]

@@ -1,7 +1,7 @@
-"""The device driver's library, through ctypes: loads machine code and gives addresses to launch.
+"""The device driver's library, through ctypes: loads machine code and returns function addresses.
 
-No compiler and no header is needed. What differs between makers of devices is data (`NVIDIA`,
-`AMD`): the names of the same few functions.
+No compiler and no header is needed. The differences between vendors are data (`NVIDIA`, `AMD`): the
+names of the same few functions.
 """
 
 import ctypes
@@ -14,17 +14,17 @@ from attrs import field, frozen
 from gyrator_runtime.build import BuildError
 
 INVALID_CONTEXT = 201
-"""What a launch returns in a thread that has not used the device yet; both makers' number."""
+"""Status of a launch in a thread that has not used the device yet, for both vendors."""
 _SHARED_BY_DEFAULT = 48 * 1024
 
 
 @frozen(kw_only=True)
 class DriverNames:
-    """Where a maker's driver is, and what it calls things."""
+    """Library and function names of a vendor's driver."""
 
     library: str
     torch_library: str
-    """The one of torch's libraries that knows the current stream."""
+    """The library of PyTorch that returns the current stream."""
     init: str
     load: str
     get: str
@@ -36,7 +36,7 @@ class DriverNames:
     set_context: str
     describe: str
     modules: bool
-    """Code belongs to the device that is current when it is loaded, rather than to all."""
+    """Code is loaded for the current device, not for all devices."""
     shared_attribute: int
     registers_attribute: int
     spilled_attribute: int
@@ -82,29 +82,29 @@ AMD = DriverNames(
 
 @frozen(eq=False)
 class Loaded:
-    """Machine code in the driver's hands."""
+    """Machine code loaded by the driver."""
 
     module: int
     function: int
     registers: int
-    """A thread."""
+    """Registers per thread."""
     spilled: int
-    """Bytes of registers a thread keeps in memory."""
+    """Bytes of spilled registers per thread."""
 
 
 @frozen(eq=False)
 class Driver:
-    """One maker's driver, loaded."""
+    """A loaded driver library."""
 
     names: DriverNames
     library: ctypes.CDLL
     launch_address: int
     stream_address: int
-    """Of `int32_t f(int32_t device, void **stream)`; device -1 is the current one."""
+    """Address of `int32_t f(int32_t device, void **stream)`; device -1 is the current one."""
     _devices: int = field(default=1)
 
     def load(self, code: bytes, name: str, shared: int) -> Loaded:
-        """Load machine code and find its function. BuildError GY-BUILD-004 where that fails."""
+        """Load machine code and find its function. BuildError (GY-BUILD-004) if that fails."""
         n = self.names
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         none: tuple[object, ...] = () if n.modules else (None, None, 0, None, None, 0)
@@ -119,9 +119,9 @@ class Driver:
         return Loaded(module.value, function.value, registers, spilled)
 
     def unload(self, module: int) -> None:
-        """Give machine code back once what is queued has run.
+        """Unload machine code after all queued work has finished.
 
-        Nothing may wait while a graph is captured: the code then stays.
+        During a graph capture, waiting is not allowed, and the code stays loaded.
         """
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return
@@ -137,7 +137,7 @@ class Driver:
         self._check(getattr(self.library, self.names.set_context)(context), "the context")
 
     def describe(self, status: int) -> str:
-        """Return the driver's words for an error."""
+        """Return the driver's description of an error."""
         text = ctypes.c_char_p()
         getattr(self.library, self.names.describe)(status, ctypes.byref(text))
         return text.value.decode() if text.value else f"error {status}"
@@ -164,8 +164,7 @@ class Driver:
 
 
 def names_here() -> DriverNames | None:
-    """Return what the driver is called that this process's torch is built for; None for a torch
-    that has none of these devices."""
+    """Return the names of the driver that this process's PyTorch is built for, or None."""
     if torch.version.cuda is not None:
         return NVIDIA
     return AMD if torch.version.hip is not None else None
@@ -173,7 +172,7 @@ def names_here() -> DriverNames | None:
 
 @cache
 def open_driver(names: DriverNames) -> Driver:
-    """Return a maker's driver. BuildError GY-BUILD-004 where it is not installed."""
+    """Return a vendor's driver. BuildError (GY-BUILD-004) if it is not installed."""
     try:
         library = ctypes.CDLL(names.library)
         torch_library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / names.torch_library))
@@ -193,6 +192,6 @@ def _address(library: ctypes.CDLL, name: str) -> int:
 
 
 def _unloadable(reason: str, name: str) -> BuildError:
-    said = f"a kernel cannot be loaded: {reason}"
+    message = f"a kernel cannot be loaded: {reason}"
     help = "check the device's driver; the model runs in eager mode"
-    return BuildError.of("GY-BUILD-004", said, where=name, help=help)
+    return BuildError.of("GY-BUILD-004", message, where=name, help=help)

@@ -1,8 +1,8 @@
-"""What a plan launches: a kernel's builds, and the block of memory that the native runner reads.
+"""Launchable kernels: the variants of a kernel, and the block that the native runner reads.
 
-The block mirrors `DeviceLaunch` of plan.h. A kernel is built for aligned addresses and for
-sizes that are multiples of what they were at compile time; where a call's are not, a build that
-assumes nothing is made, once, and launched instead.
+The block mirrors `DeviceLaunch` in plan.h. A kernel is built for aligned addresses and sizes with
+the divisors known at compile time. If a call's arguments do not have them, a variant without
+assumptions is built, once, and launched instead.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ from gyrator_runtime.triton.driver import INVALID_CONTEXT, Driver, Loaded
 from gyrator_runtime.triton.pool import WorkerPool
 
 _PARAMETERS_MORE = 4
-"""Null pointers after the arguments: scratch memory that Triton's kernels take and ours ignore."""
+"""Number of null pointers after the arguments: scratch parameters that our kernels do not use."""
 _ENTER_CONTEXT = 2
 
 
@@ -54,9 +54,9 @@ class DeviceKernel:
         self._loaded: list[Loaded | None] = [None, None]
         self._error: Exception | None = None
         self._divisors = tuple(d for _, _, d in binary.job.arguments)
-        # The callback must not keep this object alive, or it would never go.
-        me = weakref.ref(self)
-        self._prepare = _Prepare(lambda _, what: _prepared(me, what))
+        # The callback must not keep this object alive, or it would never be freed.
+        reference = weakref.ref(self)
+        self._prepare = _Prepare(lambda _, variant: _prepared(reference, variant))
         self._divisor_words = (ctypes.c_int64 * max(len(self._divisors), 1))(*self._divisors)
         self._grid_words = [_words(e) for e in binary.grid]
         self._block = _Block(
@@ -73,18 +73,18 @@ class DeviceKernel:
 
     @property
     def address(self) -> int:
-        """Of the block that the native runner reads; valid as long as this object."""
+        """Address of the block that the native runner reads; valid as long as this object."""
         return ctypes.addressof(self._block)
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Registers a thread, and bytes of them kept in memory."""
+        """Registers per thread, and bytes of spilled registers per thread."""
         loaded = self.load()
         return loaded.registers, loaded.spilled
 
     def load(self) -> Loaded:
-        """Hand the first build to the driver, which else happens when it is first launched.
-        BuildError (GY-BUILD-004) where the driver does not take it."""
+        """Load the first variant, which otherwise happens on the first launch. BuildError
+        (GY-BUILD-004) if the driver rejects it."""
         return self._loaded[0] or self._build(0)
 
     def launch(self, addresses: Sequence[int | None], sizes: Sequence[int]) -> int:
@@ -124,14 +124,15 @@ class DeviceKernel:
             return self._error
         return RuntimeError(f"kernel {self.name}: {self._driver.describe(status)}")
 
-    def prepare(self, what: int) -> int:
-        """Build variant 0 or 1, or enter the device's context; 0, or -1 where that failed."""
+    def prepare(self, variant: int) -> int:
+        """Build variant 0 or 1, or with 2, enter the device's context. Return 0, or -1 if that
+        failed."""
         try:
-            if what == _ENTER_CONTEXT:
+            if variant == _ENTER_CONTEXT:
                 self._driver.enter_context()
             else:
-                self._build(what)
-        except Exception as error:  # native code called us: `failure` hands it on
+                self._build(variant)
+        except Exception as error:  # native code is the caller; `failure` returns the error
             self._error = error
             return -1
         return 0
@@ -139,7 +140,7 @@ class DeviceKernel:
     def _build(self, variant: int) -> Loaded:
         facts, code = self._binary.facts, self._binary.code
         if variant:
-            facts, code = self._binary.general or compile_alone(for_any(self._binary.job))
+            facts, code = self._binary.general or compile_alone(without_alignment(self._binary.job))
         loaded = self._driver.load(code, facts.name, facts.shared)
         weakref.finalize(self, self._driver.unload, loaded.module).atexit = False
         self._loaded[variant] = loaded
@@ -149,18 +150,18 @@ class DeviceKernel:
 
 
 def launches(driver: Driver, data: bytes, symbols: Sequence[str]) -> dict[str, DeviceKernel]:
-    """Return what launches the kernels of a stored library. Needs no compiler."""
-    found = unpack(data)
-    return {symbol: DeviceKernel(driver, found[symbol]) for symbol in symbols}
+    """Return the launchable kernels of a stored library by symbol. Needs no compiler."""
+    binaries = unpack(data)
+    return {symbol: DeviceKernel(driver, binaries[symbol]) for symbol in symbols}
 
 
-def for_any(job: Job) -> Job:
-    """Return the job of a build that assumes nothing of its arguments."""
+def without_alignment(job: Job) -> Job:
+    """Return the job of the variant without assumptions on its arguments."""
     return evolve(job, arguments=tuple((n, t, 1) for n, t, _ in job.arguments))
 
 
 def compile_alone(job: Job) -> tuple[Facts, bytes]:
-    """Compile one job in a process of its own."""
+    """Compile one job in a separate process."""
     pool = WorkerPool(1)
     try:
         with TemporaryDirectory(prefix="gyrator-") as folder:
@@ -171,9 +172,9 @@ def compile_alone(job: Job) -> tuple[Facts, bytes]:
         pool.close()
 
 
-def _prepared(me: "weakref.ref[DeviceKernel]", what: int) -> int:
-    kernel = me()
-    return -1 if kernel is None else kernel.prepare(what)
+def _prepared(reference: "weakref.ref[DeviceKernel]", variant: int) -> int:
+    kernel = reference()
+    return -1 if kernel is None else kernel.prepare(variant)
 
 
 def _words(expression: Sequence[tuple[str, int]]) -> "ctypes.Array[ctypes.c_int64]":

@@ -1,7 +1,7 @@
-"""Worker processes that compile, started when first needed.
+"""Worker processes for compilation, started on demand.
 
-They are spawned, not forked: nothing of this process is copied but its module path. A worker that
-dies costs the time of what it did; the job is done by another one.
+They are spawned, not forked: they inherit only the module path of this process. If a worker dies,
+its job is retried by another one.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ _TAIL_LINES = 15
 
 
 class WorkerPool:
-    """Compiles jobs in up to `size` processes, each job in `seconds` at most.
+    """Compiles jobs in up to `size` processes, with a time limit of `seconds` per job.
 
-    Use from one process; a fork makes its own.
+    A forked process starts its own workers.
     """
 
     def __init__(self, size: int = 0, seconds: float = 300.0) -> None:
@@ -38,24 +38,25 @@ class WorkerPool:
         self._pid = os.getpid()
 
     def submit(self, job: Job, folder: Path) -> "Future[None]":
-        """Compile into `folder`; the future raises BuildError where that fails."""
+        """Compile into `folder`. The future raises BuildError if that fails."""
         return self.executor().submit(self.run, job, folder)
 
     def executor(self) -> ThreadPoolExecutor:
-        """Return the threads that wait for workers, one a worker."""
+        """Return the threads that wait for workers, one per worker."""
         self._after_fork()
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._size, "gyrator-triton")
         return self._threads
 
     def warm(self, count: int) -> None:
-        """Start up to `count` workers beyond those that there are, so that importing overlaps."""
+        """Start workers, up to `count` in total, so that importing Triton overlaps with other
+        work."""
         self._after_fork()
         for _ in range(min(count, self._size) - len(self._alive)):
             self._idle.put(self._start())
 
     def run(self, job: Job, folder: Path) -> None:
-        """Compile one job now. BuildError GY-BUILD-002 or 003 where that fails."""
+        """Compile one job synchronously. BuildError (GY-BUILD-002 or 003) if that fails."""
         for _ in range(_ATTEMPTS):
             worker = self._take()
             late = threading.Event()
@@ -77,7 +78,7 @@ class WorkerPool:
         raise _killed(job)
 
     def close(self) -> None:
-        """Wait for running jobs and end the workers. The pool stays usable."""
+        """Wait for running jobs and end the workers. The pool remains usable."""
         self._after_fork()
         threads, self._threads = self._threads, None
         if threads is not None:
@@ -118,7 +119,7 @@ class WorkerPool:
 
 
 def _ask(worker: "subprocess.Popen[str]", job: Job, folder: Path) -> str | None:
-    """Return the worker's answer, or None where it died."""
+    """Return the worker's answer, or None if it died."""
     assert worker.stdin is not None and worker.stdout is not None
     try:
         worker.stdin.write(json.dumps([str(folder), job.as_json()]) + "\n")
@@ -136,7 +137,7 @@ def _expire(worker: "subprocess.Popen[str]", late: threading.Event) -> None:
 
 
 def _end(worker: "subprocess.Popen[str]") -> None:
-    """End a worker that has no job: one may still be importing the compiler."""
+    """Kill an idle worker, which may still be importing the compiler."""
     worker.kill()
     for pipe in (worker.stdin, worker.stdout):
         if pipe is not None:
@@ -147,18 +148,18 @@ def _end(worker: "subprocess.Popen[str]") -> None:
 
 def _failed(job: Job, answer: str) -> BuildError:
     lines = tuple(answer.strip().splitlines()[-_TAIL_LINES:])
-    said = f"Triton failed on kernel {job.symbol}: {lines[-1] if lines else 'no reason given'}"
+    message = f"Triton failed on kernel {job.symbol}: {lines[-1] if lines else 'no reason given'}"
     help = "run `gyrator doctor`; report the kernel as a bug"
-    return BuildError.of("GY-BUILD-002", said, f"{job.backend} {job.arch}", lines, help)
+    return BuildError.of("GY-BUILD-002", message, f"{job.backend} {job.arch}", lines, help)
 
 
 def _killed(job: Job) -> BuildError:
-    said = f"{_ATTEMPTS} compiler processes died on kernel {job.symbol}"
+    message = f"{_ATTEMPTS} compiler processes died on kernel {job.symbol}"
     help = "check that there is memory left; the model runs in eager mode"
-    return BuildError.of("GY-BUILD-003", said, f"{job.backend} {job.arch}", help=help)
+    return BuildError.of("GY-BUILD-003", message, f"{job.backend} {job.arch}", help=help)
 
 
 def _timed_out(job: Job, seconds: float) -> BuildError:
-    said = f"Triton took more than {seconds:.0f} s on kernel {job.symbol}"
+    message = f"Triton took more than {seconds:.0f} s on kernel {job.symbol}"
     help = "the machine may be overloaded; the model runs in eager mode"
-    return BuildError.of("GY-BUILD-003", said, f"{job.backend} {job.arch}", help=help)
+    return BuildError.of("GY-BUILD-003", message, f"{job.backend} {job.arch}", help=help)

@@ -1,8 +1,8 @@
-"""Launching Triton kernels that the user wrote, from their text.
+"""Launching of user-defined Triton kernels from their source.
 
-They go through Triton's own launcher, which compiles a kernel for each kind of arguments when it
-first sees it, keeps the machine code in Triton's cache, and measures the configurations of an
-autotuned kernel, as it does for eager code.
+They use Triton's own launcher, which specializes a kernel for each kind of arguments on first use,
+keeps the machine code in Triton's cache, and benchmarks the configurations of an autotuned kernel,
+as in eager mode.
 """
 
 import importlib
@@ -19,49 +19,50 @@ from gyrator_runtime.build import BuildError
 
 @define(eq=False)
 class UserKernelLauncher:
-    """One kernel. Triton is imported, and the text run, at the first launch."""
+    """A kernel. On the first launch, Triton is imported and the source executed."""
 
     source: str
     parameters: tuple[str, ...]
     settings: Mapping[str, int] = field(factory=dict)
-    """`num_warps` and the like, beside those of the text's configurations."""
+    """Options such as `num_warps`, in addition to those of the source's configurations."""
     _function: Any = field(default=None, init=False)
 
     def __call__(self, grids: Sequence[tuple[int, ...]], arguments: Mapping[str, Any]) -> None:
         """Queue the kernel.
 
         Args:
-            grids: one, or one for each of the kernel's configurations, in their order.
-            arguments: by name: tensors, descriptors, numbers, and compile-time constants.
+            grids: one grid, or one for each of the kernel's configurations, in their order.
+            arguments: tensors, descriptors, numbers and compile-time constants, by name.
 
         Raises:
             BuildError: GY-BUILD-005, where Triton is not installed.
-            ValueError: for neither one grid nor one a configuration.
+            ValueError: when there is neither one grid nor one per configuration.
         """
         function = self._function
         if function is None:
             function = self._function = _defined(self.source)
-        # By position as far as that goes: Triton's hooks do not see keywords.
-        given = dict(arguments)
-        places: list[Any] = []
+        # Positional where possible, because Triton's hooks do not see keyword arguments.
+        named = dict(arguments)
+        positional: list[Any] = []
         for name in self.parameters:
-            if name not in given:
+            if name not in named:
                 break
-            places.append(given.pop(name))
-        function[_grid(function, grids)](*places, **given, **self.settings)
+            positional.append(named.pop(name))
+        function[_grid(function, grids)](*positional, **named, **self.settings)
 
 
 def _defined(source: str) -> Any:
     try:
         triton = importlib.import_module("triton")
     except ImportError as error:
-        said = "a program launches a Triton kernel that the user wrote, and Triton is not installed"
-        raise BuildError.of("GY-BUILD-005", said, help="`pip install triton`") from error
+        message = "a program launches a user-defined Triton kernel, and Triton is not installed"
+        raise BuildError.of("GY-BUILD-005", message, help="`pip install triton`") from error
     return defined_last(source, {"triton": triton, "tl": triton.language})
 
 
 def _grid(function: Any, grids: Sequence[tuple[int, ...]]) -> Any:
-    """Return a grid, or what chooses among those of an autotuned kernel by its configuration."""
+    """Return the grid, or a function that selects the grid of an autotuned kernel by its
+    configuration."""
     if len(grids) == 1:
         return grids[0]
     configurations = tuple(getattr(function, "configs", ()))
@@ -78,10 +79,10 @@ def _grid(function: Any, grids: Sequence[tuple[int, ...]]) -> Any:
 
 
 def with_scratch(plan: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """Return a program whose users' kernels may ask Triton for memory on their device.
+    """Return a program whose user-defined kernels can allocate scratch memory through Triton.
 
-    A kernel that makes descriptors on the device needs some. The allocator that the user set for
-    other code stays as it is.
+    Kernels that create descriptors on the device need it. The allocator that the user set for other
+    code is not affected.
     """
 
     def run(args: list[Any]) -> Any:
@@ -97,7 +98,7 @@ def with_scratch(plan: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]
 
 
 def _allocate(size: int, _alignment: int, _stream: int | None) -> torch.Tensor:
-    """Return bytes on the current device; torch's are aligned to more than any kernel asks for."""
+    """Return memory on the current device. PyTorch's alignment exceeds that of any request."""
     place = torch.accelerator.current_accelerator()
     index = torch.accelerator.current_device_index()
     kind = None if place is None else torch.device(place.type, index)

@@ -1,7 +1,7 @@
 """A process that compiles Triton kernels: `python -m gyrator_runtime.triton.worker`.
 
 It reads lines of JSON from its input, `[folder, job]`, and answers each with a line: an empty
-string, or what went wrong. It ends when its input does, so that it never outlives its parent, and
+string, or a traceback. It ends at the end of its input, so that it never outlives its parent, and
 after a minute without work.
 """
 
@@ -17,8 +17,8 @@ _PATIENCE = 60.0  # seconds
 
 
 def main() -> None:
-    """Serve until the input ends."""
-    # What compilers print must not be read as an answer.
+    """Serve jobs until the input ends."""
+    # Output printed by compilers must not be read as an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     import_compiler()

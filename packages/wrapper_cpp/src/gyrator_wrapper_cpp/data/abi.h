@@ -1,4 +1,4 @@
-// What this program uses of libtorch: its C ABI, declared here so that no header is needed.
+// The part of libtorch's C ABI that this program uses, declared here so that no header is needed.
 #include <stddef.h>
 #include <stdint.h>
 
@@ -119,7 +119,7 @@ AOTITorchError aoti_record_function_start(
     AtenRecordFunctionHandle*);
 AOTITorchError aoti_record_function_end(AtenRecordFunctionHandle);
 
-// Operators of the CPU without the dispatcher. Null where a libtorch has none.
+// CPU operators that bypass the dispatcher. Null if libtorch lacks them.
 GY_WEAK AOTITorchError aoti_torch_cpu_mm_out(
     AtenTensorHandle out, AtenTensorHandle, AtenTensorHandle);
 GY_WEAK AOTITorchError aoti_torch_cpu_bmm_out(
@@ -131,7 +131,7 @@ GY_WEAK AOTITorchError aoti_torch_cpu_baddbmm_out(
     AtenTensorHandle out, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double beta,
     double alpha);
 
-// New in 2.13; absent (null) before.
+// Since 2.13; null before.
 GY_WEAK const char* torch_exception_get_what_without_backtrace();
 GY_WEAK AOTITorchError torch_new_stable_ivalue(StableIValue**);
 GY_WEAK AOTITorchError torch_new_generator_handle(AtenGeneratorHandle, AtenGeneratorHandle*);
@@ -145,9 +145,9 @@ enum GyStatus : int32_t {
   GY_KERNEL_ERROR = 3,     // check `kernel_code` of kernel number `kernel` failed
   GY_NAN_ERROR = 4,        // `culprit`, which `error` describes, holds NaN or infinity
   GY_DIVISION_ERROR = 5,   // raise ZeroDivisionError(error)
-  GY_HOOK_ERROR = 6,       // a hook failed and keeps its own account of it
+  GY_HOOK_ERROR = 6,       // a hook failed and stores its own error
   GY_INPUT_ERROR = 7,      // an input is not what the program was compiled for; `error` says how
-  GY_RESULT_ERROR = 8,     // a result of an op is not what its meta function said
+  GY_RESULT_ERROR = 8,     // a result of an op differs from that of its meta function
 };
 
 enum GyKind : int32_t {
@@ -156,13 +156,13 @@ enum GyKind : int32_t {
   GY_INT = 2,
   GY_FLOAT = 3,
   GY_BOOL = 4,        // in `integer`
-  GY_TEXT = 5,        // `count` bytes at `text`, which live as long as the program
+  GY_TEXT = 5,        // `count` bytes at `text`, which outlive the program
   GY_TYPE = 6,        // `text` is "dtype:float32", "device:cpu", "layout:...", "memory_format:..."
   GY_OPAQUE = 7,      // the bits of a handle, never owned by a program
   GY_LIST = 8,        // `count` values at `items`
   GY_DESCRIPTOR = 9,
   GY_COMPLEX = 10,    // two floats at `items`
-  GY_LENT = 11,       // in `tensor`, but its owner's, who keeps it for the length of the call
+  GY_LENT = 11,       // in `tensor`, owned by the caller for the duration of the call
 };
 
 struct GyDescriptor;
@@ -193,22 +193,22 @@ struct GyDescriptor {
 
 using GyKernel = int64_t (*)(void* const* buffers, const int64_t* sizes);
 
-// Calls an op that the C ABI can't. `args` follow the schema and are borrowed. `wanted` has a letter
-// for each of the op's results: 1 for a tensor or an integer, L for a list of tensors, 0 for one
-// that is not used. `results` takes those in order, lists without their brackets; tensors in it are
-// given away. Returns 0, or a GyStatus with text in `error`.
+// Calls an op that the C ABI does not support. `args` match the schema and are borrowed. `wanted`
+// has a letter for each of the op's results: 1 for a tensor or an integer, L for a list of tensors,
+// 0 for an unused one. `results` receives them in order, with lists flattened; its tensors are
+// owned by the caller. Returns 0, or a GyStatus with the message in `error`.
 using GyCallOp = int32_t (*)(
     void* state, const char* op, const char* overload, const GyValue* args, int32_t n_args,
     const char* wanted, GyValue* results, int32_t n_results, char* error, int64_t error_size);
 
 // Launches a user's kernel: `n_grids` grids of 3, then named arguments, the last `n_constants` of
-// which are compile-time constants. Returns as GyCallOp does.
+// which are compile-time constants. Returns the same as GyCallOp.
 using GyLaunchUser = int32_t (*)(
     void* state, const char* kernel, const int64_t* grids, int32_t n_grids,
     const char* const* names, const GyValue* values, int32_t n_values, int32_t n_constants,
     char* error, int64_t error_size);
 
-// A function of another translation unit of the same program; its real type is known there.
+// A function of another translation unit of the same program, which is cast to its type there.
 using GyPart = void (*)();
 
 // Calls, total and least nanoseconds of a kernel's launches.
@@ -225,11 +225,11 @@ struct GyProgramContext {
   int64_t error_size;                 // bytes there
   int64_t kernel;                     // set with GY_KERNEL_ERROR
   int64_t kernel_code;                // set with GY_KERNEL_ERROR
-  void* state;                        // for the hooks, which may be null when not needed
+  void* state;                        // passed to the hooks, which may be null if unused
   GyCallOp call_op;
   GyLaunchUser launch_user;
   const GyPart* parts;                // the symbols of the second, third ... unit, in order
-  GyTimes* times;                     // null, or a row for each kernel, which launches count in
+  GyTimes* times;                     // null, or a row for each kernel, updated by launches
   AtenTensorHandle culprit;           // set with GY_NAN_ERROR, for the caller to free
 };
 }

@@ -4,7 +4,7 @@ namespace gy {
 
 using Drop = void (*)(StableIValue);
 
-// An encoded argument, and what frees it if nobody takes it.
+// An encoded argument, and the function that frees it if it is not consumed.
 struct Slot {
   StableIValue value;
   Drop drop;
@@ -29,7 +29,7 @@ inline Slot real(double value) {
 inline Slot tensor(const Tensor& value) {
   return {reinterpret_cast<StableIValue>(value.new_handle()), drop_tensor};
 }
-// What an op takes where it asks for a tensor and is given none.
+// The encoding of an undefined tensor.
 inline Slot undefined() {
   AtenTensorHandle made = nullptr;
   check(aoti_torch_new_uninitialized_tensor(&made), "new_uninitialized_tensor");
@@ -46,7 +46,7 @@ inline Slot where(Device device) {
 }
 inline Slot generator(const GyValue& value) {
   if (torch_new_generator_handle == nullptr)
-    fail(GY_RUNTIME_ERROR, "a generator as an argument needs torch 2.13");
+    fail(GY_RUNTIME_ERROR, "generator arguments need torch 2.13");
   AtenGeneratorHandle made = nullptr;
   check(
       torch_new_generator_handle(reinterpret_cast<AtenGeneratorHandle>(value.bits), &made),
@@ -54,9 +54,9 @@ inline Slot generator(const GyValue& value) {
   return {reinterpret_cast<StableIValue>(made), drop_generator};
 }
 
-// A value of an optional type lives in a box that the call frees; a list is freed by the call too.
-// Those that are not taken free what is in them: drops have no state, so there is one function for
-// each kind of content.
+// A value of an optional type is stored in a box, which the call frees, as it frees lists. Those
+// that are not consumed free their contents: drop functions have no state, so there is one for each
+// kind of content.
 template <Drop inner>
 void drop_box(StableIValue v) {
   auto* box = reinterpret_cast<StableIValue*>(v);
@@ -141,7 +141,7 @@ class List {
   Drop inner_ = nullptr;
 };
 
-// Take the tensors of a list, which is freed.
+// Moves the tensors out of a list, and frees it.
 inline void unpack(StableListHandle list, Tensor* const* into, size_t count) {
   size_t found = 0;
   AOTITorchError code = torch_list_size(list, &found);
@@ -155,10 +155,10 @@ inline void unpack(StableListHandle list, Tensor* const* into, size_t count) {
   torch_delete_list(list);
   check(code, "list_get_item");
   if (found < count)
-    fail(GY_RUNTIME_ERROR, "an op gave a list of %zu tensors, expected %zu", found, count);
+    fail(GY_RUNTIME_ERROR, "an op returned a list of %zu tensors, expected %zu", found, count);
 }
 
-// A call through the dispatcher. Arguments belong to it until libtorch takes them, results until
+// A call through the dispatcher. It owns arguments until libtorch consumes them, and results until
 // they are moved out.
 template <int size>
 class Call {
@@ -200,8 +200,8 @@ class Call {
   int count_ = 0;
 };
 
-// Whether an operator of the CPU may be called for a result: it knows nothing of pending
-// conjugates, which complex tensors may have. `known` says that the result is right for it.
+// Returns whether a CPU operator may be called for a result: it ignores the conjugate bit, which
+// complex tensors may have. `known` says that the result is known to be suitable.
 inline bool direct(const void* function, const Tensor& out, bool known) {
   int32_t type = 0;
   if (function == nullptr) return false;
@@ -228,7 +228,7 @@ inline bool product(
   return true;
 }
 
-// Values between programs and hooks; tensors still in them at the end are freed.
+// Values passed between programs and hooks; tensors that remain in them are freed.
 template <int size>
 struct Values {
   GyValue at[size == 0 ? 1 : size] = {};
@@ -278,21 +278,21 @@ inline GyValue value_descriptor(const GyDescriptor* v) {
 
 inline Tensor take(GyValue& value, const char* name) {
   if (value.kind == GY_LENT) return Tensor::borrowed(value.tensor);
-  if (value.kind != GY_TENSOR) fail(GY_RUNTIME_ERROR, "%s is no tensor", name);
+  if (value.kind != GY_TENSOR) fail(GY_RUNTIME_ERROR, "%s is not a tensor", name);
   value.kind = GY_NONE;
   return Tensor(value.tensor);
 }
 
 inline int64_t int_of(const GyValue& value, const char* name) {
   if (value.kind != GY_INT && value.kind != GY_BOOL)
-    fail(GY_RUNTIME_ERROR, "%s is no integer", name);
+    fail(GY_RUNTIME_ERROR, "%s is not an integer", name);
   return value.integer;
 }
 
 inline void call_op(
     GyProgramContext* context, const char* op, const char* overload, const GyValue* args,
     int32_t n_args, const char* wanted, GyValue* results, int32_t n_results) {
-  if (context->call_op == nullptr) fail(GY_RUNTIME_ERROR, "no hook was given to call %s", op);
+  if (context->call_op == nullptr) fail(GY_RUNTIME_ERROR, "there is no hook to call %s", op);
   Error error{};
   error.status = context->call_op(
       context->state, op, overload, args, n_args, wanted, results, n_results, error.text,
@@ -304,7 +304,7 @@ inline void launch_user(
     GyProgramContext* context, const char* kernel, const int64_t* grids, int32_t n_grids,
     const char* const* names, const GyValue* values, int32_t n_values, int32_t n_constants) {
   if (context->launch_user == nullptr)
-    fail(GY_RUNTIME_ERROR, "no hook was given to launch %s", kernel);
+    fail(GY_RUNTIME_ERROR, "there is no hook to launch %s", kernel);
   Error error{};
   error.status = context->launch_user(
       context->state, kernel, grids, n_grids, names, values, n_values, n_constants, error.text,
@@ -367,7 +367,7 @@ inline void drop_tensors(GyValue* values, int count) {
 
 using Run = void (*)(GyProgramContext*, GyValue* inputs, GyValue* outputs);
 
-// Runs a program; on failure frees the inputs that it has not taken, and what it has put out.
+// Runs a program; on failure, frees the inputs that it has not consumed, and its outputs.
 inline int32_t enter(
     Run run, GyProgramContext* context, GyValue* inputs, int n_inputs, GyValue* outputs,
     int n_outputs) {

@@ -1,5 +1,5 @@
-// The host runtime of this program: handles that free themselves, and one function an instruction.
-// C's headers only: those of C++ take longer to compile than the rest of a small program.
+// The host runtime of this program: owning handles, and one function per instruction. It includes
+// only C headers: C++ headers take longer to compile than the rest of a small program.
 #include <initializer_list>
 
 #include <stdarg.h>
@@ -7,11 +7,11 @@
 #include <string.h>
 #include <time.h>
 
-// Not inlined: what a program does once, or when it fails.
+// Not inlined: code that runs once per program, or on failure.
 #define GY_COLD static __attribute__((cold, noinline, unused))
 
-// A program is compiled in no time, without optimisation; what it calls for every instruction is
-// worth some. Other compilers take no notice.
+// Programs are compiled without optimisation to save time, but the functions called for every
+// instruction are worth optimising. Other compilers ignore the pragma.
 #pragma GCC push_options
 #pragma GCC optimize("Og")
 
@@ -57,7 +57,7 @@ using Ints = std::initializer_list<int64_t>;
 
 // Tensors ----------------------------------------------------------------------------------------
 
-// Frames are zeroed as a whole, so members have no initialisers: Tensor{} is one that is not bound.
+// Frames are zeroed as a whole, so members have no initialisers: Tensor{} is unbound.
 class Tensor {
  public:
   Tensor() = default;
@@ -176,8 +176,8 @@ inline Tensor strided(const Tensor& from, Ints sizes, Ints strides, int64_t offs
   return Tensor(made);
 }
 
-// A tensor `offset` bytes after the first element of another. The ABI places tensors only from the
-// start of a storage, so the base is first moved there.
+// A tensor `offset` bytes after the first element of another. The ABI creates views relative to the
+// start of a storage, so the base is first converted to that.
 inline Tensor placed(
     const Tensor& from, int64_t offset, int32_t dtype, Ints sizes, Ints strides) {
   int64_t start = storage_offset(from);
@@ -245,7 +245,7 @@ T item(AOTITorchError (*read)(AtenTensorHandle, T*), const Tensor& tensor) {
   return value;
 }
 
-// The one element of a small float tensor, moved to the CPU if it is elsewhere.
+// The only element of a small float tensor, copied to the CPU if necessary.
 inline uint16_t two_bytes(const Tensor& tensor) {
   Tensor here = allocate({}, {}, tensor.dtype(), {aoti_torch_device_type_cpu(), 0});
   Tensor flat = strided(tensor, {}, {}, 0);
@@ -257,12 +257,12 @@ inline uint16_t two_bytes(const Tensor& tensor) {
 
 inline double read_float(const Tensor& tensor) {
   int32_t dtype = tensor.dtype();
-  if (tensor.numel() != 1) fail(GY_RUNTIME_ERROR, "a scalar is read from many elements");
+  if (tensor.numel() != 1) fail(GY_RUNTIME_ERROR, "a scalar is read from several elements");
   if (dtype == aoti_torch_dtype_float32()) return item(aoti_torch_item_float32, tensor);
   if (dtype == aoti_torch_dtype_float64()) return item(aoti_torch_item_float64, tensor);
   if (dtype == aoti_torch_dtype_float16()) return half_bits(two_bytes(tensor));
   if (dtype == aoti_torch_dtype_bfloat16()) return bfloat_bits(two_bytes(tensor));
-  fail(GY_RUNTIME_ERROR, "no scalar of dtype %d can be read", dtype);
+  fail(GY_RUNTIME_ERROR, "scalars of dtype %d cannot be read", dtype);
 }
 
 inline int64_t read_scalar(const Tensor& tensor) {
@@ -300,7 +300,7 @@ struct Text {
   }
 };
 
-// How a tensor lies, and where.
+// The layout and the device of a tensor.
 struct Form {
   int64_t rank;
   int64_t* sizes;
@@ -329,7 +329,7 @@ struct Found {
   }
 };
 
-// What may be mended of a tensor from outside; an error is raised for everything else.
+// The differences of an external tensor that a copy may fix; others raise an error.
 enum Mend : int32_t { NOTHING, PENDING, ALL };
 
 [[noreturn]] GY_COLD void differs(
@@ -344,7 +344,7 @@ enum Mend : int32_t { NOTHING, PENDING, ALL };
       input ? name : what, tensor.dtype(), Found(tensor).at, dtype, Text(sizes).at, Text(strides).at);
 }
 
-// Whether the conjugation or negation of a tensor is still to be done.
+// Returns whether a tensor has the conjugate or negative bit.
 inline bool pending(const Tensor& tensor) {
   for (const char* op : {"aten::is_conj", "aten::is_neg"}) {
     auto slot = reinterpret_cast<StableIValue>(tensor.new_handle());
@@ -367,8 +367,8 @@ inline Tensor once(const Tensor& tensor, Ints sizes, Ints strides, const int64_t
   return Tensor(made);
 }
 
-// Makes a tensor from outside what the program takes it for; `lazy` says that its conjugation or
-// negation may be still to be done.
+// Converts an external tensor to the layout that the program expects; `lazy` says that it may have
+// the conjugate or negative bit.
 inline void conform(
     Tensor& tensor, Ints sizes, Ints strides, int32_t dtype, Device where, int32_t mend, bool lazy,
     const char* name, const char* what) {
@@ -394,14 +394,14 @@ inline void conform(
   tensor = static_cast<Tensor&&>(made);
 }
 
-// Where the storage of a tensor begins; null for an empty one.
+// The address of a tensor's storage; null for an empty one.
 inline const char* storage(const Tensor& tensor) {
   const auto width = static_cast<int64_t>(aoti_torch_dtype_element_size(tensor.dtype()));
   const auto* data = tensor.numel() == 0 ? nullptr : static_cast<const char*>(tensor.data());
   return data == nullptr ? nullptr : data - storage_offset(tensor) * width;
 }
 
-// Copies those of `tensors` whose storage one of `others`, or one before them, has.
+// Copies those of `tensors` that share their storage with one of `others`, or with an earlier one.
 inline void separate(
     std::initializer_list<Tensor*> tensors, std::initializer_list<const Tensor*> others) {
   const size_t count = tensors.size() + others.size();
@@ -419,7 +419,7 @@ inline void separate(
   }
 }
 
-// A tensor in a wider type, for 8-bit floats have no test of their own.
+// A tensor in a wider type, since isfinite does not support 8-bit floats.
 inline Tensor widened(const Tensor& from) {
   const Form form(from);
   AtenTensorHandle made = nullptr;
@@ -455,7 +455,7 @@ inline int64_t nanoseconds() {
   return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-// Launches of one kernel in several threads at once may lose a count.
+// Concurrent launches of one kernel in several threads may lose counts.
 GY_COLD int64_t timed(
     GyProgramContext* context, int64_t kernel, void* const* buffers, const int64_t* sizes) {
   int64_t start = nanoseconds();

@@ -1,11 +1,12 @@
-"""`chunk-losses`: a product of many columns, and a loss on its rows, in chunks of rows.
+"""`chunk-losses`: a product with many columns, and a loss on its rows, in chunks of rows.
 
     logits = x @ w^T;  loss = f(logits);  dx = g @ w;  dw = g^T @ x    with g = dloss/dlogits
 
-As whole tensors the logits and their gradient are the largest of a language model's training. Where
-all between them works row by row, and `g` is linear in the gradient of one scalar, `dx` and `dw`
-are computed for a gradient of 1 as soon as the logits of a chunk are there, and are scaled in the
-backward pass: three products, as before, and what is saved is as large as `x` and `w`.
+The logits and their gradient are the largest tensors in the training of a language model. If
+everything between them is computed row by row, and `g` is linear in the gradient of a single
+scalar, `dx` and `dw` are computed for a gradient of 1 as soon as a chunk of logits is available,
+and are scaled in the backward pass. This takes three products, as before, and the saved tensors are
+as large as `x` and `w`.
 """
 
 import operator
@@ -24,34 +25,35 @@ from gyrator_lowering.fx_passes.chunk_losses.rows import (
     VIEWS,
     Kind,
     Region,
-    dependents,
     dims_of,
     is_pointwise,
     linear,
     region_of,
     shape_of,
+    tangent_dependences,
 )
-from gyrator_lowering.fx_passes.insert import Insert, computing, converted, insert
+from gyrator_lowering.fx_passes.insert import Insert, compute_dtype, converted, insert
 
 aten, prims = torch.ops.aten, torch.ops.prims
 _TYPES = (torch.bfloat16, torch.float32, torch.float64)
-"""Of logits. Those of float16 need the scale of the loss before they are rounded."""
+"""The dtypes of logits. Those of float16 need the scale of the loss before they are rounded."""
 _Part = Callable[[Node, int], Node]
-"""Gives the present chunk of a tensor, whose rows are a dimension."""
+"""Returns the current chunk of a tensor, given the dimension of its rows."""
 
 
 @frozen
 class ChunkLosses:
-    """Compute logits, losses on them and the gradients of both factors by chunks of rows."""
+    """Compute logits, losses on them and the gradients of both factors in chunks of rows."""
 
     name: ClassVar[str] = "chunk-losses"
     least: int = 1 << 27
-    """Elements of logits below which they are computed at once."""
+    """The minimum number of elements of logits."""
     rows: int = 1024
-    """Rows of a chunk, about: with few, adding up `dw` takes longer than its products."""
+    """The approximate number of rows in a chunk: with few, accumulating `dw` takes longer than its
+    products."""
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
+        """Apply the pass in place; return whether the graph changed."""
         changed = False
         for node in list(gm.graph.nodes):
             changed |= self._fits(node) and _chunk(gm, node, self.rows)
@@ -60,7 +62,7 @@ class ChunkLosses:
         return changed
 
     def _fits(self, node: Any) -> bool:
-        """Whether a node gives logits, more of them than the gradient of `w` has elements."""
+        """Return whether a node computes logits with more elements than the gradient of `w`."""
         if node.target not in (aten.mm.default, aten.addmm.default) or not node.users:
             return False
         fake = node.meta["val"]
@@ -76,25 +78,25 @@ class ChunkLosses:
 
 
 def _hint(size: Any) -> int:
-    """Return a size, for the shapes that were traced; 0 if it depends on values."""
+    """Return a size in the traced shapes; 0 if it is data-dependent."""
     if isinstance(size, int):
         return size
     return int(size.node.hint) if size.node.has_hint() else 0
 
 
 def _chunk(gm: GraphModule, root: Any, rows: int) -> bool:
-    """Compute what follows from logits by chunks; return whether that can be."""
+    """Chunk the computations that follow from logits; return whether that was possible."""
     region = region_of(gm, root)
     if region is None:
         return False
-    given = dependents(gm)
+    gradients_of = tangent_dependences(gm)
     nodes = (*region.lead, *region.sinks)
-    scales = {t for n in nodes for t in given[n]}
+    scales = {t for n in nodes for t in gradients_of[n]}
     if len(scales) > 1 or any(t.meta["val"].dim() for t in scales):
         return False
-    scaled = [n for n in _above(nodes) if given[n] and n.op != "placeholder"]
-    if any(given[n] for n in region.exits) or not all(
-        linear(n, lambda a: bool(given[a])) for n in scaled
+    scaled = [n for n in _producers(nodes) if gradients_of[n] and n.op != "placeholder"]
+    if any(gradients_of[n] for n in region.exits) or not all(
+        linear(n, lambda a: bool(gradients_of[a])) for n in scaled
     ):
         return False
     build = _Build(gm, region, next(iter(scales), None), frozenset(scaled))
@@ -102,53 +104,53 @@ def _chunk(gm: GraphModule, root: Any, rows: int) -> bool:
     return True
 
 
-def _above(nodes: Any) -> list[Node]:
-    """Return nodes and all that they depend on."""
-    found: dict[Node, None] = {}
+def _producers(nodes: Any) -> list[Node]:
+    """Return nodes and everything that they depend on."""
+    visited: dict[Node, None] = {}
     left = list(nodes)
     while left:
         node = left.pop()
-        if node not in found:
-            found[node] = None
+        if node not in visited:
+            visited[node] = None
             left += node.all_input_nodes
-    return list(found)
+    return list(visited)
 
 
 @define(eq=False)
 class _Build:
-    """Writes the nodes that compute by chunks, before the first reader of what they give."""
+    """Inserts the nodes that compute by chunks, before the first reader of their results."""
 
     gm: GraphModule
     region: Region
     scale: Node | None
-    """The gradient of a scalar that all gradients are linear in."""
+    """The gradient of the scalar in which all gradients are linear."""
     scaled: frozenset[Node]
     """The nodes that depend on it."""
     call: Insert = field(init=False)
     _early: set[Node] = field(init=False)
-    _known: dict[tuple[Node, int], Node] = field(factory=dict)
-    """Tensors from outside with one dimension of rows, by how many they had."""
-    _ones: dict[Node, Node] = field(factory=dict)
-    """Nodes that depend on the scale, for a scale of 1."""
+    _flattened: dict[tuple[Node, int], Node] = field(factory=dict)
+    """Outside tensors flattened to a single dimension of rows, by the original number of these."""
+    _unscaled: dict[Node, Node] = field(factory=dict)
+    """Nodes that depend on the scale, recomputed for a scale of 1."""
 
     def __attrs_post_init__(self) -> None:
-        place = self.region.first
-        assert place is not None
-        self.call = partial(insert, self.gm, place)
+        first = self.region.first
+        assert first is not None
+        self.call = partial(insert, self.gm, first)
         nodes = list(self.gm.graph.nodes)
-        self._early = set(nodes[: nodes.index(place)])
+        self._early = set(nodes[: nodes.index(first)])
 
     def run(self, count: int) -> None:
-        """Compute `count` chunks, and let readers read what they give together."""
+        """Compute `count` chunks, and replace the region's results by the combined ones."""
         region, call = self.region, self.call
         height = shape_of(region.root)[0]
         if not isinstance(height, int):
             height = call(aten.sym_size.int, self._outside(region.root.args[-2]), 0)
-        some = self._of(operator.floordiv, height, count)
+        chunk_rows = self._arithmetic(operator.floordiv, height, count)
         parts: dict[Node, list[Node]] = {n: [] for n in (*region.exits, *region.sinks)}
         for k in range(count):
-            first = self._of(operator.mul, some, k)
-            end = height if k == count - 1 else self._of(operator.mul, some, k + 1)
+            first = self._arithmetic(operator.mul, chunk_rows, k)
+            end = height if k == count - 1 else self._arithmetic(operator.mul, chunk_rows, k + 1)
 
             def part(x: Node, dim: int, first: Any = first, end: Any = end) -> Node:
                 return call(aten.slice.Tensor, x, dim, first, end)
@@ -160,49 +162,52 @@ class _Build:
                 parts[node].append(env[node])
             for node, kind in region.sinks.items():
                 self._sink(node, kind, env, part, parts[node])
-        for node, found in parts.items():
-            self._hand_on(node, found)
+        for node, chunks in parts.items():
+            self._replace(node, chunks)
 
-    def _of(self, op: Callable[..., Any], a: Any, b: int) -> Any:
+    def _arithmetic(self, op: Callable[..., Any], a: Any, b: int) -> Any:
         return op(a, b) if isinstance(a, int) else self.call(op, a, b)
 
-    def _hand_on(self, node: Node, parts: list[Node]) -> None:
-        """Let readers outside the chunks read a node's parts together."""
+    def _replace(self, node: Node, parts: list[Node]) -> None:
+        """Replace the uses of a node outside of the chunks by its combined parts."""
         call = self.call
-        whole = parts[0] if len(parts) == 1 else call(aten.cat.default, parts)
-        whole = converted(call, whole, node.meta["val"].dtype)
+        combined = parts[0] if len(parts) == 1 else call(aten.cat.default, parts)
+        combined = converted(call, combined, node.meta["val"].dtype)
         if self.region.lead.get(node, 1) > 1:
-            whole = call(aten.view.default, whole, _loose(shape_of(node)))
+            combined = call(aten.view.default, combined, _with_wildcards(shape_of(node)))
         if node in self.scaled and self.scale is not None:
-            wide = computing(node.meta["val"].dtype)
+            wide = compute_dtype(node.meta["val"].dtype)
             by = converted(call, self.scale, wide)
-            whole = call(aten.mul.Tensor, converted(call, whole, wide), by)
-            whole = converted(call, whole, node.meta["val"].dtype)
+            combined = call(aten.mul.Tensor, converted(call, combined, wide), by)
+            combined = converted(call, combined, node.meta["val"].dtype)
         node.replace_all_uses_with(
-            whole, lambda user: user not in self.region.lead and user not in self.region.turned
+            combined,
+            lambda user: user not in self.region.lead and user not in self.region.transposed,
         )
 
     def _sink(
         self, node: Any, kind: Kind, env: dict[Node, Node], part: _Part, parts: list[Node]
     ) -> None:
-        """Compute a product or a sum over a chunk; add it to what is there, or append it."""
+        """Compute a product or a sum over a chunk, and accumulate or append it."""
         call, region = self.call, self.region
         if node.target is aten.sum.dim_IntList:
-            one = call(node.target, env[node.args[0]], *node.args[1:], **node.kwargs)
-            one = converted(call, one, computing(one.meta["val"].dtype))
-            parts[:] = [call(aten.add.Tensor, parts[0], one)] if parts else [one]
+            term = call(node.target, env[node.args[0]], *node.args[1:], **node.kwargs)
+            term = converted(call, term, compute_dtype(term.meta["val"].dtype))
+            parts[:] = [call(aten.add.Tensor, parts[0], term)] if parts else [term]
             return
         x, y = node.args
         if kind is Kind.ROWS:
             parts.append(call(node.target, env[x], self._outside(y)))
             return
-        if x in region.turned:
-            left = call(aten.t.default, env[region.turned[x]])
+        if x in region.transposed:
+            left = call(aten.t.default, env[region.transposed[x]])
             factors = left, part(self._outside(y), 0)
         else:
             factors = part(self._outside(x), 1), env[y]
-        one = call(aten.addmm.default, parts[0], *factors) if parts else call(node.target, *factors)
-        parts[:] = [one]
+        term = (
+            call(aten.addmm.default, parts[0], *factors) if parts else call(node.target, *factors)
+        )
+        parts[:] = [term]
 
     def _row(self, node: Any, env: dict[Node, Node], part: _Part) -> Node:
         """Compute a node of the region for a chunk."""
@@ -221,12 +226,12 @@ class _Build:
         if target is aten.expand.default:
             return call(target, env[source], [-1, *shape_of(node)[lead:]])
         if target is aten.t.default or target in (aten.permute.default, aten.transpose.int):
-            return env[self.region.turned[source]]
+            return env[self.region.transposed[source]]
         if is_pointwise(node):
             return self._over(node, len(shape_of(node)) - lead, env, part)
 
         def value(a: Node) -> Node:
-            # Of losses and gathers: classes and gradients go by rows, weights do not.
+            # In losses and gathers, classes and gradients are split by rows, weights are not.
             if a in env:
                 return env[a]
             out = self._outside(a)
@@ -238,7 +243,7 @@ class _Build:
         return call(target, *args, **node.kwargs)
 
     def _over(self, node: Any, rest: int, env: dict[Node, Node], part: _Part) -> Node:
-        """Compute a pointwise op, whose last `rest` dimensions are no rows, for a chunk."""
+        """Compute a pointwise op, whose last `rest` dimensions are not rows, for a chunk."""
 
         def value(a: Node) -> Node:
             if a not in env:
@@ -254,15 +259,15 @@ class _Build:
         return self.call(node.target, *(map_arg(a, value) for a in node.args), **node.kwargs)
 
     def _shifted(self, node: Any, args: list[Any], lead: int) -> list[Any]:
-        """Return arguments with the dimensions that they have in a chunk."""
+        """Return arguments with dimension numbers adjusted to the shape of a chunk."""
         dims = len(shape_of(node.args[0])) + (node.target is aten.unsqueeze.default)
-        place = next(k for k, a in enumerate(node.args) if k and not isinstance(a, Node))
-        moved = [d % dims - lead + 1 for d in dims_of(node)]
-        args[place] = moved if isinstance(node.args[place], (list, tuple)) else moved[0]
+        position = next(k for k, a in enumerate(node.args) if k and not isinstance(a, Node))
+        shifted = [d % dims - lead + 1 for d in dims_of(node)]
+        args[position] = shifted if isinstance(node.args[position], (list, tuple)) else shifted[0]
         return args
 
     def _aligned(self, a: Node, out: Node, lead: int, part: _Part) -> Node:
-        """Return the present chunk of an operand with `lead` dimensions of rows, or all of one that
+        """Return the current chunk of an operand with `lead` dimensions of rows, or all of it if it
         is the same for all rows."""
         if lead <= 0:
             return out
@@ -270,43 +275,43 @@ class _Build:
         if all(map(_is_one, shape[:lead])):
             return out if lead == 1 else self.call(aten.squeeze.dims, out, list(range(lead - 1)))
         if lead > 1:
-            if (a, lead) not in self._known:
+            if (a, lead) not in self._flattened:
                 flat = self.call(aten.clone.default, out, memory_format=torch.contiguous_format)
-                self._known[a, lead] = self.call(aten.view.default, flat, [-1, *shape[lead:]])
-            out = self._known[a, lead]
+                self._flattened[a, lead] = self.call(aten.view.default, flat, [-1, *shape[lead:]])
+            out = self._flattened[a, lead]
         return part(out, 0)
 
     def _outside(self, node: Any) -> Any:
-        """Return a value that is computed before all chunks, for a scale of 1."""
+        """Return a value computed before all chunks, for a scale of 1."""
         if not isinstance(node, Node):
             return node
         if node is self.scale or node in self.scaled:
-            return self._one(node)
+            return self._for_unit_scale(node)
         if node not in self._early:
-            place = self.region.first
-            assert place is not None
+            first = self.region.first
+            assert first is not None
             for n in node.all_input_nodes:
                 self._outside(n)
-            place.prepend(node)
+            first.prepend(node)
             self._early.add(node)
         return node
 
-    def _one(self, node: Any) -> Node:
-        if node not in self._ones:
+    def _for_unit_scale(self, node: Any) -> Node:
+        if node not in self._unscaled:
             fake = node.meta["val"]
             if node is self.scale:
-                made = self.call(
+                unscaled = self.call(
                     aten.full.default, [], 1, dtype=fake.dtype, device=fake.device, pin_memory=False
                 )
             else:
                 args = map_arg(node.args, self._outside)
-                made = self.call(node.target, *args, **node.kwargs)
-            self._ones[node] = made
-        return self._ones[node]
+                unscaled = self.call(node.target, *args, **node.kwargs)
+            self._unscaled[node] = unscaled
+        return self._unscaled[node]
 
 
 def _weight(node: Any) -> Any:
-    """Return the weights of classes that a loss takes."""
+    """Return the class weights of a loss."""
     if node.target is aten.nll_loss_forward.default:
         return node.args[2]
     return node.args[3] if node.target is aten.nll_loss_backward.default else None
@@ -316,5 +321,5 @@ def _is_one(size: Any) -> bool:
     return isinstance(size, int) and size == 1
 
 
-def _loose(shape: Any) -> list[int]:
+def _with_wildcards(shape: Any) -> list[int]:
     return [s if isinstance(s, int) else -1 for s in shape]

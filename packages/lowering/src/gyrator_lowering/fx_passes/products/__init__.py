@@ -1,1 +1,1 @@
-"""Passes over products: how the library is called, and what rides with a call."""
+"""Passes over products, which choose how libraries are called and fuse ops into the calls."""

@@ -1,4 +1,4 @@
-"""What oneDNN can compute of each element of a product or a convolution before it is stored."""
+"""Elementwise functions that oneDNN can apply to a product or a convolution before storing it."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -14,7 +14,7 @@ _SAME_ELEMENTS = (aten.view.default, aten._unsafe_view.default)
 
 @frozen
 class Activation:
-    """A function of one number, in the words of oneDNN's calls."""
+    """An elementwise function, as arguments of oneDNN's calls."""
 
     attr: str
     scalars: tuple[float, ...] = ()
@@ -26,7 +26,7 @@ class Activation:
         return self.attr, list(self.scalars), self.algorithm
 
     def in_aten(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what ATen computes."""
+        """Apply the function with ATen."""
         result: torch.Tensor = _ATEN[self.attr](x, *self.scalars, **_NAMED.get(self.algorithm, {}))
         return result
 
@@ -51,21 +51,22 @@ _DEFAULTS = {"leaky_relu": (0.01,), "hardtanh": (-1.0, 1.0)}
 
 
 def activation_of(node: Node) -> Activation | None:
-    """Return what a node computes of each element of its argument, if oneDNN knows it."""
+    """Return the elementwise function that a node computes, if oneDNN supports it."""
     attr = _ATTRS.get(node.target)  # type: ignore[arg-type]  # a key that is absent
     if attr is None:
         return None
     if attr == "gelu":
         return Activation(attr, (), str(node.kwargs.get("approximate", "none")))
-    given, defaults = node.args[1:], _DEFAULTS.get(attr, ())
-    scalars = (*given, *defaults[len(given) :])
+    scalar_args, defaults = node.args[1:], _DEFAULTS.get(attr, ())
+    scalars = (*scalar_args, *defaults[len(scalar_args) :])
     if node.kwargs or not all(type(s) in (int, float) for s in scalars):
         return None
     return Activation(attr, tuple(float(s) for s in scalars))  # type: ignore[arg-type]  # as above
 
 
 def only_reader(node: Node) -> Any:
-    """Return the one node that reads another's elements, behind views; None if there are more."""
+    """Return the only reader of a node's elements, looking through views; None if there are
+    several."""
     users = list(node.users)
     if len(users) != 1:
         return None
@@ -73,8 +74,8 @@ def only_reader(node: Node) -> Any:
 
 
 def readers(node: Node) -> set[Any]:
-    """Return what reads the elements of a node, behind views."""
-    found: set[Any] = set()
+    """Return the readers of a node's elements, looking through views."""
+    result: set[Any] = set()
     for user in node.users:
-        found |= readers(user) if user.target in _SAME_ELEMENTS else {user}
-    return found
+        result |= readers(user) if user.target in _SAME_ELEMENTS else {user}
+    return result

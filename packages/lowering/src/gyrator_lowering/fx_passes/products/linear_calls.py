@@ -1,7 +1,7 @@
-"""`linear-calls`: products of `float32` matrices go to oneDNN where it is the quicker library.
+"""`linear-calls`: products of `float32` matrices call oneDNN where that is the faster library.
 
-ATen sends them to the library that it was built with, which on some processors reaches half of what
-oneDNN does. `mkldnn::_linear_pointwise` computes `x @ w.T + bias` and is reached like any op.
+ATen calls the library that it was built with, which on some processors is half as fast as oneDNN.
+`mkldnn::_linear_pointwise` computes `x @ w.T + bias` and is called like any op.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,44 +19,45 @@ from gyrator_lowering.torch_bridge.symbols import hints_of
 aten = torch.ops.aten
 
 LIBRARIES = frozenset({"mkl", "onednn"})
-"""What a target must have for there to be a choice."""
+"""The libraries that a target must have for there to be a choice."""
+BFLOAT16_LIBRARIES = LIBRARIES | {"onednn-bfloat16"}
+"""Those of a target whose processor has the instructions that oneDNN needs for `bfloat16`."""
 _LEAST_CHANGING = 1 << 30
-"""Products of sizes that change must have so many multiplications: oneDNN takes 1 ms to prepare for
-sizes that it has not met."""
+"""The minimum number of multiplications of products with symbolic sizes: oneDNN takes 1 ms to
+prepare for new sizes."""
 
 
 @frozen
 class Product:
-    """A product of matrices, as a library sees it. Sizes that change count as in the
-    example that was traced."""
+    """A matrix product, as a library sees it. Symbolic sizes count as in the traced example."""
 
     device: str
     rows: int
     depth: int
     columns: int
     copied: bool = False
-    """The left matrix's elements are not in the order that oneDNN takes: it makes a copy."""
+    """The left matrix is not row-major, so that oneDNN copies it."""
     turned: bool = False
-    """In memory, the right matrix is one of `columns` rows."""
+    """The right matrix is stored transposed, with `columns` rows."""
     dtype: torch.dtype = torch.float32
 
 
 Quicker = Callable[[Product], bool]
-"""Whether a product is quicker in oneDNN."""
+"""Returns whether a product is faster in oneDNN."""
 
 
 def none_quicker(product: Product) -> bool:
-    """Say that ATen's library is as quick."""
+    """Return that ATen's library is as fast."""
     return False
 
 
 @frozen
 class LinearCalls:
-    """Let oneDNN compute products that it computes quicker."""
+    """Call oneDNN for products that it computes faster."""
 
     name: ClassVar[str] = "linear-calls"
     devices: frozenset[str] = frozenset()
-    """Types of devices that have both libraries."""
+    """Device types that have both libraries."""
     quicker: Quicker = field(default=none_quicker, repr=False)
 
     @classmethod
@@ -66,16 +67,16 @@ class LinearCalls:
         return cls(frozenset(able), quicker)
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
+        """Apply the pass in place; return whether the graph changed."""
         changed = False
         for node in list(gm.graph.nodes):
-            found = product_of(node, self.devices)
-            if found is not None and self.quicker(found):
+            product = product_of(node, self.devices)
+            if product is not None and self.quicker(product):
                 *bias, x, y = node.args
-                turned = insert(gm, node, aten.permute.default, y, [1, 0])
+                transposed = insert(gm, node, aten.permute.default, y, [1, 0])
                 op = torch.ops.mkldnn._linear_pointwise.default
                 added = bias[0] if bias else None
-                replace(gm, node, insert(gm, node, op, x, turned, added, "none", [], ""))
+                replace(gm, node, insert(gm, node, op, x, transposed, added, "none", [], ""))
                 changed = True
         return changed
 
@@ -86,8 +87,8 @@ def product_of(
     dtypes: Collection[torch.dtype] = (torch.float32,),
     least_changing: int = _LEAST_CHANGING,
 ) -> Product | None:
-    """Return what a node computes, if oneDNN can: not with factors beside the matrices, nor of a
-    right matrix with gaps in memory. Products of sizes that change have `least_changing`
+    """Return the product that a node computes, if oneDNN supports it: without scale factors, and
+    with a dense right matrix. Products with symbolic sizes must have at least `least_changing`
     multiplications."""
     if node.op != "call_function" or node.target not in (aten.mm.default, aten.addmm.default):
         return None
@@ -104,32 +105,32 @@ def product_of(
     rows, depth, columns = *x.shape, y.shape[1]
     if bias and not _known_equal((*bias[0].shape, *bias[0].stride()), (columns, 1)):
         return None
-    if not statically_known_true(depth > 0):  # oneDNN has no sums of nothing
+    if not statically_known_true(depth > 0):  # oneDNN does not support empty sums
         return None
-    straight = _known_equal(y.stride(), (columns, 1))
-    turned = not straight and _known_equal(y.stride(), (1, depth))
-    if not straight and not turned:
+    is_row_major = _known_equal(y.stride(), (columns, 1))
+    transposed = not is_row_major and _known_equal(y.stride(), (1, depth))
+    if not is_row_major and not transposed:
         return None
     copied = not _known_equal(x.stride(), (depth, 1))
-    found = Product(
-        x.device.type, hint_of(rows), hint_of(depth), hint_of(columns), copied, turned, x.dtype
+    product = Product(
+        x.device.type, hint_of(rows), hint_of(depth), hint_of(columns), copied, transposed, x.dtype
     )
-    changing = not all(isinstance(n, int) for n in (rows, depth, columns))
-    if changing and found.rows * found.depth * found.columns < least_changing:
+    is_dynamic = not all(isinstance(n, int) for n in (rows, depth, columns))
+    if is_dynamic and product.rows * product.depth * product.columns < least_changing:
         return None
-    return found
+    return product
 
 
 def _known_equal(sizes: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether sizes are equal for all inputs; adds no guard."""
+    """Return whether sizes are statically equal; adds no guard."""
     pairs = zip(sizes, others, strict=False)
     return len(sizes) == len(others) and all(statically_known_true(a == b) for a, b in pairs)
 
 
 def hint_of(size: Any) -> int:
-    """Return a size, or what it is in the example; 0 where that is not known."""
+    """Return a size, or its value in the traced example; 0 if that is unknown."""
     if isinstance(size, int):
         return size
     expression = size.node.expr
-    found = expression.xreplace(hints_of(size.node.shape_env))
-    return int(found) if found.is_Integer else 0
+    hint = expression.xreplace(hints_of(size.node.shape_env))
+    return int(hint) if hint.is_Integer else 0

@@ -1,9 +1,9 @@
-"""`pack-weights`: weights that are known are brought into the layout that a library computes in.
+"""`pack-weights`: known weights are converted to the layout that a library computes with.
 
-Convolutions and products of `float32` and of `bfloat16` on a CPU then read a packed weight, which
-is a constant, where the library would bring it into its layout in each call. What follows those of
-`float32` element by element is computed by the library before it stores a result, where that is as
-exact.
+CPU convolutions and products of `float32` and `bfloat16` then read a packed weight, which is a
+constant, instead of packing it in every call. The library also applies the elementwise function
+that follows a `float32` product or convolution before it stores the result, if its function is
+accurate enough.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from gyrator_ir.target import Target
 from gyrator_lowering.folding import PACKED
+from gyrator_lowering.fx_passes.constants import constant_nodes
 from gyrator_lowering.fx_passes.insert import insert, insert_like, insert_packed, replace
-from gyrator_lowering.fx_passes.known import known_nodes
 from gyrator_lowering.fx_passes.products.activations import (
     NOTHING,
     Activation,
@@ -25,7 +25,12 @@ from gyrator_lowering.fx_passes.products.activations import (
     only_reader,
     readers,
 )
-from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES, Product, product_of
+from gyrator_lowering.fx_passes.products.linear_calls import (
+    BFLOAT16_LIBRARIES,
+    LIBRARIES,
+    Product,
+    product_of,
+)
 from gyrator_lowering.fx_passes.products.quantized_calls import Convolution, Integers
 from gyrator_lowering.fx_passes.products.split_product_bias import kernels_may_add
 
@@ -34,46 +39,46 @@ aten = torch.ops.aten
 _PRODUCTS = (aten.mm.default, aten.addmm.default)
 _DTYPES = (torch.float32, torch.bfloat16)
 _CALLS = (*_PRODUCTS, aten.bmm.default, aten.convolution.default, "output")
-"""What reads a tensor as it is in memory, beside the results of a graph."""
+"""Nodes that read a tensor in memory: calls, and the output of a graph."""
 
 
 @frozen
 class Packed:
-    """How a product with a packed weight is computed."""
+    """How to compute a product with a packed weight."""
 
     library: str = ""
-    """`onednn`, `mkl`, `aten` for a weight that lies row by row, or none."""
+    """`onednn`, `mkl`, `aten` for a row-major weight, or empty for none."""
     whole: bool = False
-    """The library computes what follows the product too."""
+    """The library computes the elementwise function after the product too."""
 
 
 class Packing(Integers, Protocol):
-    """What knows the libraries of a machine."""
+    """Measurements of a machine's libraries."""
 
     def packed(self, product: Product, after: Activation, biased: bool) -> Packed:
-        """Return how a product, and what follows it, is computed best. `biased` says that the
-        library adds a bias, where it computes the product alone."""
+        """Return the fastest way to compute a product and the function after it. `biased` says
+        whether the library adds a bias, if it computes the product alone."""
         ...
 
     def allows(self, device: str, after: Activation) -> bool:
-        """Whether oneDNN computes a function as exactly as is asked for, on a device."""
+        """Return whether oneDNN computes a function as accurately as required, on a device."""
         ...
 
 
 @frozen
 class NotPacked:
-    """No library gains by packing."""
+    """A policy that packs nothing."""
 
     def packed(self, product: Product, after: Activation, biased: bool) -> Packed:
-        """Return that it is not packed."""
+        """Return no library."""
         return Packed()
 
     def allows(self, device: str, after: Activation) -> bool:
-        """Return that it is not exact enough."""
+        """Return that no function is accurate enough."""
         return False
 
     def integers(self, call: Product | Convolution) -> bool:
-        """Return that integers are no quicker."""
+        """Return that integers are not faster."""
         return False
 
 
@@ -83,55 +88,65 @@ class PackWeights:
 
     name: ClassVar[str] = "pack-weights"
     devices: frozenset[str] = frozenset()
-    """Types of devices whose library packs."""
+    """Device types whose library packs `float32` weights."""
     packing: Packing = field(factory=NotPacked, repr=False)
     fast: bool = False
-    """Let the library add what is added to a convolution, which rounds in another order."""
+    """Fuse additions into convolutions, which rounds in another order."""
+    bfloat16: frozenset[str] = frozenset()
+    """Device types whose library packs `bfloat16` weights."""
 
     @classmethod
     def of(cls, targets: Mapping[str, Target], packing: Packing, fast: bool) -> "PackWeights":
         """Return the pass for some targets, by device type."""
-        able = (d for d, t in targets.items() if t.capabilities.libraries >= LIBRARIES)
-        return cls(frozenset(able), packing, fast)
+        libraries = {d: t.capabilities.libraries for d, t in targets.items()}
+        able = (d for d, names in libraries.items() if names >= LIBRARIES)
+        narrow = (d for d, names in libraries.items() if names >= BFLOAT16_LIBRARIES)
+        return cls(frozenset(able), packing, fast, frozenset(narrow))
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
-        known = known_nodes(gm) if self.devices else set()
+        """Apply the pass in place; return whether the graph changed."""
+        constants = constant_nodes(gm) if self.devices else set()
         changed = False
         for node in list(gm.graph.nodes):
-            if node in known or node.op != "call_function":
+            if node in constants or node.op != "call_function":
                 continue
-            if node.target is aten.convolution.default and self._packs(node, known):
+            if node.target is aten.convolution.default and self._packs(node, constants):
                 self._convolution(gm, node)
                 changed = True
-            elif node.target in _PRODUCTS and node.args[-1] in known:
+            elif node.target in _PRODUCTS and node.args[-1] in constants:
                 changed |= self._product(gm, node)
         return changed
 
-    def _packs(self, node: Any, known: set[Node]) -> bool:
+    def _supports(self, device: str, dtype: torch.dtype) -> bool:
+        """Return whether the library packs weights of this dtype."""
+        return device in (self.devices if dtype == torch.float32 else self.bfloat16)
+
+    def _packs(self, node: Any, constants: set[Node]) -> bool:
         x, weight, bias = node.args[:3]
         fake = node.meta["val"]
-        if weight not in known or fake.dtype not in _DTYPES or fake.dim() != 4:
+        if weight not in constants or fake.dtype not in _DTYPES or fake.dim() != 4:
             return False
-        if fake.device.type not in self.devices or (bias is not None and bias not in known):
+        if not self._supports(fake.device.type, fake.dtype):
+            return False
+        if bias is not None and bias not in constants:
             return False
         sizes = (*fake.shape, *x.meta["val"].shape)
         if not all(isinstance(n, int) for n in (*fake.shape[1:], *sizes[5:])):
             return False
         if not all(statically_known_true(n > 0) for n in sizes):
             return False
-        # The library's result has this layout.
+        # The library returns its result in this layout.
         return bool(fake.is_contiguous(memory_format=torch.channels_last))
 
     def _product(self, gm: GraphModule, node: Any) -> bool:
         product = product_of(node, self.devices, _DTYPES)
-        if product is None:
+        if product is None or not self._supports(product.device, product.dtype):
             return False
         end, after = self._after(node)
         if product.dtype != torch.float32:
-            end, after = node, NOTHING  # eager rounds the product before what follows
+            end, after = node, NOTHING  # eager rounds the product before the function
         if not all(user.target in _CALLS for user in readers(end)):
-            end, after = node, NOTHING  # a kernel reads it, and can as well compute it
+            end, after = node, NOTHING  # a kernel reads it, and can compute the function itself
         biased = node.target is aten.addmm.default and not kernels_may_add(node)
         how = self.packing.packed(evolve(product, turned=True), after, biased)
         if not how.library:
@@ -141,26 +156,28 @@ class PackWeights:
         if how.library == "aten":
             if y.meta["val"].is_contiguous():
                 return False
-            straight = insert(
+            row_major = insert(
                 gm, node, aten.clone.default, y, memory_format=torch.contiguous_format
             )
-            node.replace_input_with(y, straight)
+            node.replace_input_with(y, row_major)
             return True
         weight = insert(gm, node, aten.permute.default, y, [1, 0])
-        whole = insert(gm, node, aten.clone.default, weight, memory_format=torch.contiguous_format)
+        contiguous = insert(
+            gm, node, aten.clone.default, weight, memory_format=torch.contiguous_format
+        )
         added = bias[0] if bias else None
         if how.library == "mkl":
             if not isinstance(rows, int):
                 return False
             packed = insert_packed(
-                gm, node, torch.ops.mkl._mkl_reorder_linear_weight.default, whole, rows
+                gm, node, torch.ops.mkl._mkl_reorder_linear_weight.default, contiguous, rows
             )
             op: Any = torch.ops.mkl._mkl_linear.default
-            new = insert_like(gm, node, op, x, packed, whole, added, rows)
+            new = insert_like(gm, node, op, x, packed, contiguous, added, rows)
         else:
             count = rows if isinstance(rows, int) else None
             packed = insert_packed(
-                gm, node, torch.ops.mkldnn._reorder_linear_weight.default, whole, count
+                gm, node, torch.ops.mkldnn._reorder_linear_weight.default, contiguous, count
             )
             op = torch.ops.mkldnn._linear_pointwise.default
             computed = after if how.whole else NOTHING
@@ -171,12 +188,12 @@ class PackWeights:
         return True
 
     def _after(self, node: Any) -> tuple[Any, Activation]:
-        """Return the last node of what the library can compute of a node's elements, and what."""
+        """Return the elementwise function after a node that the library can fuse, and its node."""
         reader = only_reader(node)
-        found = None if reader is None else activation_of(reader)
-        if found is None or not self.packing.allows(node.meta["val"].device.type, found):
+        activation = None if reader is None else activation_of(reader)
+        if activation is None or not self.packing.allows(node.meta["val"].device.type, activation):
             return node, NOTHING
-        return reader, found
+        return reader, activation
 
     def _convolution(self, gm: GraphModule, node: Any) -> None:
         x, weight, bias, stride, padding, dilation, transposed, more, groups = node.args
@@ -187,7 +204,7 @@ class PackWeights:
         adds = self.fast and not transposed and not narrow
         total, other = _addition(node) if adds else (None, None)
         last = node if total is None else total
-        # Eager rounds a narrow result before what follows.
+        # Eager rounds a narrow result before the function.
         end, after = (last, NOTHING) if narrow else self._after(last)
         if total is not None and after.attr != "relu":
             end, after = last, NOTHING
@@ -214,15 +231,16 @@ class PackWeights:
 
 
 def _addition(node: Node) -> tuple[Any, Any]:
-    """Return the sum that alone reads a node, and the other operand, of the same layout."""
+    """Return the addition that is a node's only reader, and its other operand of the same
+    layout."""
     total: Any = next(iter(node.users)) if len(node.users) == 1 else None
     if total is None or total.target is not aten.add.Tensor or total.kwargs:
         return None, None
     if len(total.all_input_nodes) != 2:
         return None, None
     other = next(a for a in total.args if a is not node)
-    mine, theirs = node.meta["val"], other.meta["val"]
-    alike = mine.dtype == theirs.dtype and mine.shape == theirs.shape
-    if not alike or mine.stride() != theirs.stride() or other.meta.get(PACKED):
+    a, b = node.meta["val"], other.meta["val"]
+    is_same_form = a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
+    if not is_same_form or other.meta.get(PACKED):
         return None, None
     return total, other

@@ -1,13 +1,13 @@
-"""`pad-products`: matrix products whose rows are not whole vectors get zeros to fill them.
+"""`pad-products`: matrix products whose rows are not whole vectors are padded with zeros.
 
 Libraries have their fastest kernels for matrices whose rows start at multiples of 16 bytes and
-whose sides are such multiples too. The head of a language model with 50257 words is seven times
-slower without (H100, bf16). The zeros go where an operand is written, and the result is read
-without them.
+whose sizes are such multiples too. The head of a language model with 50257 words is seven times
+slower without padding (H100, bf16). Operands are padded where they are written, and the result is
+sliced.
 
-Where only the rows of the result are not whole vectors, padding copies a factor and the result. A
-generated kernel needs no copies, and a library's product is not so much quicker: short products are
-left to kernels (`left_to_kernels`).
+If only the rows of the result are not whole vectors, padding copies an operand and the result. A
+generated kernel needs no copies, and the library is not faster by as much: short products are left
+to kernels (`left_to_kernels`).
 """
 
 from collections.abc import Mapping
@@ -27,32 +27,32 @@ aten = torch.ops.aten
 
 @frozen
 class PadProducts:
-    """Fill up the operands of large products."""
+    """Pad the operands of large products."""
 
     name: ClassVar[str] = "pad-products"
     vectors: tuple[tuple[str, int], ...] = ()
-    """Types of devices whose library wants rows of whole vectors, and the bytes of one."""
+    """Device types whose library prefers rows of whole vectors, with the bytes of a vector."""
     units: frozenset[tuple[str, DType]] = frozenset()
-    """What generated kernels multiply by matrix units, by type of device."""
+    """The dtypes that generated kernels multiply with matrix units, by device type."""
     least: int = 1 << 30
-    """Products of fewer multiplications take less time than the copies."""
+    """Products with fewer multiplications take less time than the copies."""
     short: int = 64
-    """Padding a side below this adds too much."""
+    """Padding a size below this adds too much work."""
     copied: int = 1900
     """Kernels compute products of `rows * depth * columns` multiplications if `rows * depth` is
-    below this times `rows + depth`: copies then take longer than a quarter of the library's
-    product, which is what kernels need more (H100: 690 TFLOP/s, copies of 2.9 TB/s)."""
+    below this times `rows + depth`: the copies then take longer than a quarter of the library's
+    product, which is the additional time of the kernel (H100: 690 TFLOP/s, copies at 2.9 TB/s)."""
 
     @classmethod
     def of(cls, targets: Mapping[str, Target], **options: int) -> "PadProducts":
         """Return the pass for some targets, by device type."""
         vectors = {d: t.heuristics.product_bytes for d, t in targets.items()}
         units = {(d, t) for d, target in targets.items() for t in target.capabilities.matrix_units}
-        wanted = tuple((d, n) for d, n in sorted(vectors.items()) if n)
-        return cls(wanted, frozenset(units), **options)
+        padded = tuple((d, n) for d, n in sorted(vectors.items()) if n)
+        return cls(padded, frozenset(units), **options)
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
+        """Apply the pass in place; return whether the graph changed."""
         changed = False
         for node in _products(gm):
             lacks = self._lacks(node)
@@ -71,8 +71,8 @@ class PadProducts:
         )
 
     def _lacks(self, node: Any) -> tuple[int, int, int] | None:
-        """Return how many rows, elements of the inner dimension, and columns a product lacks; None
-        for one that stays as it is."""
+        """Return by how many rows, elements of the inner dimension, and columns to pad a product;
+        None to leave it unchanged."""
         *_, x, y = node.args
         a, b, out = (n.meta["val"] for n in (x, y, node))
         vector = dict(self.vectors).get(out.device.type)
@@ -86,19 +86,20 @@ class PadProducts:
             return None
         multiple = vector // out.element_size()
         deep, wide = -depth % multiple, -columns % multiple
-        # The result's rows need no whole vectors, but those of an operand on its side do.
+        # The result need not have a multiple of rows, but a transposed left operand must.
         high = -rows % multiple if a.stride(0) == 1 else 0
         return (high, deep, wide) if deep or wide or high else None
 
     def _for_kernels(self, node: Any, high: int, deep: int, wide: int) -> bool:
-        """Whether only the result's rows are not whole vectors, and a kernel beats copies."""
+        """Return whether only the result's rows are not whole vectors, and a kernel is faster than
+        copies."""
         *_, x, y = node.args
         a, b, out = (n.meta["val"] for n in (x, y, node))
         rows, depth = a.shape
-        whole = not high and not deep and b.stride(0) == 1
+        has_whole_operands = not high and not deep and b.stride(0) == 1
         short = rows * depth < self.copied * (rows + depth)
         able = (out.device.type, FROM_TORCH[out.dtype]) in self.units
-        return bool(wide) and whole and short and able
+        return bool(wide) and has_whole_operands and short and able
 
 
 def _products(gm: GraphModule) -> list[Node]:
@@ -111,7 +112,7 @@ def _padded(gm: GraphModule, node: Any, high: int, deep: int, wide: int) -> bool
     rows, columns = node.meta["val"].shape
     if bias and bias[0].meta["val"].shape != (columns,):
         return False
-    arguments = [_filled(gm, node, x, high, deep), _filled(gm, node, y, deep, wide)]
+    arguments = [_pad(gm, node, x, high, deep), _pad(gm, node, y, deep, wide)]
     if bias:
         padding = [0, wide]
         more = insert(gm, node, aten.constant_pad_nd.default, bias[0], padding) if wide else bias[0]
@@ -129,24 +130,24 @@ def _padded(gm: GraphModule, node: Any, high: int, deep: int, wide: int) -> bool
 
 
 def _like(node: Any, result: Any) -> Any:
-    """Give a copy the strides that eager gives the result: those of a dense matrix."""
+    """Give a copy the strides of eager's result, a dense matrix."""
     result.kwargs = {"memory_format": torch.contiguous_format}
     result.meta["val"] = node.meta["val"]
     return result
 
 
-def _filled(gm: GraphModule, node: Any, x: Any, high: int, wide: int) -> Any:
-    """Return a matrix with that many more rows and columns of zeros."""
+def _pad(gm: GraphModule, node: Any, x: Any, high: int, wide: int) -> Any:
+    """Return a matrix padded with rows and columns of zeros."""
     if not high and not wide:
         return x
     fake = x.meta["val"]
     if fake.stride(0) != 1 or fake.stride(1) == 1:
         return insert(gm, node, aten.constant_pad_nd.default, _source(x), _padding(high, wide))
-    lying = _turned(x)
-    if lying is None:
-        lying = insert(gm, node, aten.permute.default, x, [1, 0])
+    transposed = _transposed(x)
+    if transposed is None:
+        transposed = insert(gm, node, aten.permute.default, x, [1, 0])
     padding = _padding(wide, high)
-    more = insert(gm, node, aten.constant_pad_nd.default, _source(lying), padding)
+    more = insert(gm, node, aten.constant_pad_nd.default, _source(transposed), padding)
     return insert(gm, node, aten.permute.default, more, [1, 0])
 
 
@@ -154,8 +155,8 @@ def _padding(high: int, wide: int) -> list[int]:
     return [0, wide, 0, high] if high else [0, wide]
 
 
-def _turned(x: Any) -> Any:
-    """Return the matrix that `x` transposes, or None."""
+def _transposed(x: Any) -> Any:
+    """Return the matrix that `x` is the transpose of, or None."""
     if x.target is aten.t.default or (
         x.target is aten.permute.default and list(x.args[1]) == [1, 0]
     ):
@@ -164,7 +165,7 @@ def _turned(x: Any) -> Any:
 
 
 def _source(x: Any) -> Any:
-    """Return the matrix that `x` transposes twice, or itself: equal copies are made once."""
-    once = _turned(x)
-    twice = None if once is None else _turned(once)
+    """Return the matrix that `x` transposes twice, or `x`, so that CSE merges equal copies."""
+    once = _transposed(x)
+    twice = None if once is None else _transposed(once)
     return x if twice is None else _source(twice)

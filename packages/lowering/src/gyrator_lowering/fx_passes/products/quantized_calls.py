@@ -1,9 +1,9 @@
-"""`quantized-calls`: products and convolutions of quantised tensors are computed in integers.
+"""`quantized-calls`: products and convolutions of quantized tensors are computed in integers.
 
-A quantised graph multiplies what it has dequantised, in `float32`. Where a weight is known, oneDNN
-takes the integers themselves: it sums exact products, scales each sum once, adds the bias, applies
-a function, and quantises the result where that is all that is done with it. Those sums are closer
-to the exact ones than sums of rounded numbers.
+A quantized graph multiplies dequantized tensors in `float32`. If the weight is known, oneDNN can
+use the integers directly: it accumulates exact products, scales each sum once, adds the bias,
+applies an elementwise function, and quantizes the result if nothing else reads it. These sums are
+more accurate than sums of rounded numbers.
 """
 
 import math
@@ -20,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from gyrator_ir.target import Target
 from gyrator_lowering.folding import ASSUMED, ZEROS
+from gyrator_lowering.fx_passes.constants import constant_nodes
 from gyrator_lowering.fx_passes.insert import (
     converted,
     insert,
@@ -28,7 +29,6 @@ from gyrator_lowering.fx_passes.insert import (
     insert_packed,
     replace,
 )
-from gyrator_lowering.fx_passes.known import known_nodes
 from gyrator_lowering.fx_passes.products.activations import NOTHING, Activation, activation_of
 from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES, Product, hint_of, product_of
 
@@ -41,22 +41,22 @@ _MOVES = (
     aten.t.default, aten.slice.Tensor, aten.select.int, aten.unsqueeze.default,
     aten.squeeze.dim,
 )  # fmt: skip
-"""What changes no element."""
-_TURNS = (aten.clone.default, aten.permute.default, aten.t.default, aten.transpose.int)
-"""What a weight may go through."""
+"""Ops that change no element."""
+_WEIGHT_VIEWS = (aten.clone.default, aten.permute.default, aten.t.default, aten.transpose.int)
+"""Ops allowed between a weight and its use."""
 _RANGES = MappingProxyType({torch.uint8: (0, 255), torch.int8: (-128, 127)})
 _NAMESPACE = "quantized_decomposed."
 _PER_TENSOR = f"{_NAMESPACE}dequantize_per_tensor.default"
-_PER_TENSOR_GIVEN = f"{_NAMESPACE}dequantize_per_tensor.tensor"
+_PER_TENSOR_DYNAMIC = f"{_NAMESPACE}dequantize_per_tensor.tensor"
 _PER_CHANNEL = f"{_NAMESPACE}dequantize_per_channel.default"
 _QUANTIZE = f"{_NAMESPACE}quantize_per_tensor.default"
 _CHOOSE = tuple(f"{_NAMESPACE}choose_qparams{kind}.tensor" for kind in ("", "_symmetric"))
 _MOST_SUMMED = 1 << 16
-"""Products of bytes whose sum fits into 32 bits."""
+"""The number of byte products whose sum fits into 32 bits."""
 _LEAST_CHANGING = 1 << 26
-"""Products of sizes that change must have so many multiplications: see `linear-calls`."""
+"""The minimum number of multiplications of products with symbolic sizes: see `linear-calls`."""
 _EXACT = ("relu", "hardtanh")
-"""Functions that round nothing."""
+"""Functions that do not round."""
 _AFTER_PRODUCTS = frozenset({
     "none", "relu", "leaky_relu", "hardtanh", "gelu", "swish", "tanh", "hardswish",
 })  # fmt: skip
@@ -69,11 +69,11 @@ _AFTER_CONVOLUTIONS = MappingProxyType({
 
 @frozen
 class Convolution:
-    """A convolution of quantised images, as a library sees it."""
+    """A convolution of quantized images, as a library sees it."""
 
     device: str
     images: tuple[int, ...]
-    """Their shape; a number that changes counts as in the example that was traced."""
+    """The shape of the images; a symbolic batch size counts as in the traced example."""
     weight: tuple[int, ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -82,39 +82,39 @@ class Convolution:
 
 
 class Integers(Protocol):
-    """What knows how quickly a machine multiplies bytes."""
+    """Measurements of a machine's integer products."""
 
     def integers(self, call: Product | Convolution) -> bool:
         """Return whether a product, whose `dtype` is that of its left matrix, or a convolution is
-        right and quicker in integers."""
+        correct and faster in integers."""
         ...
 
     def allows(self, device: str, after: Activation) -> bool:
-        """Whether oneDNN computes a function as exactly as is asked for, on a device."""
+        """Return whether oneDNN computes a function as accurately as required, on a device."""
         ...
 
 
 @frozen(eq=False)
 class _Quantized:
-    """A tensor that is dequantised."""
+    """A dequantized tensor."""
 
     values: Any
     scale: Any
-    """A number, or a node; of a weight a node."""
+    """A number or a node; for weights a node."""
     zero: Any
     moves: tuple[Any, ...]
-    """What lies between the dequantised tensor and its reader, first to last."""
+    """The ops between the dequantized tensor and its reader, first to last."""
 
 
 @frozen(eq=False)
 class _Result:
-    """What becomes of a sum: what the library computes after it, and the type that it stores."""
+    """The result of a sum: the function that the library applies, and the dtype that it stores."""
 
     after: Activation = NOTHING
     quantize: Any = None
-    """The node that quantises it; None where the result is one of floats."""
+    """The node that quantizes it; None for a float result."""
     between: tuple[Any, ...] = ()
-    """The nodes from the sum to that one."""
+    """The nodes between the sum and that node."""
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -127,13 +127,13 @@ class _Result:
 
 @frozen
 class QuantizedCalls:
-    """Let oneDNN multiply the bytes of quantised tensors by weights that are known."""
+    """Call oneDNN for products of quantized tensors and known weights."""
 
     name: ClassVar[str] = "quantized-calls"
     devices: frozenset[str] = frozenset()
-    """Types of devices whose library does."""
+    """Device types whose library supports it."""
     choice: Integers | None = field(default=None, repr=False)
-    """What tells whether it gains; None for never."""
+    """Decides whether it is faster; None for never."""
 
     @classmethod
     def of(cls, targets: Mapping[str, Target], choice: Integers | None) -> "QuantizedCalls":
@@ -142,17 +142,17 @@ class QuantizedCalls:
         return cls(frozenset(able), choice)
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
+        """Apply the pass in place; return whether the graph changed."""
         if self.choice is None or not any(map(_is_dequantized, gm.graph.nodes)):
             return False
-        known = known_nodes(gm)
+        constants = constant_nodes(gm)
         changed = False
         for node in list(gm.graph.nodes):
-            if node in known:
+            if node in constants:
                 continue
-            if node.target in _PRODUCTS and node.args[-1] in known:
+            if node.target in _PRODUCTS and node.args[-1] in constants:
                 changed |= self._product(gm, node, self.choice)
-            elif node.target is aten.convolution.default and node.args[1] in known:
+            elif node.target is aten.convolution.default and node.args[1] in constants:
                 changed |= self._convolution(gm, node, self.choice)
         return changed
 
@@ -164,14 +164,16 @@ class QuantizedCalls:
         *bias, x, _ = node.args
         rows, depth = x.meta["val"].shape
         dtype = left.values.meta["val"].dtype
-        asked = Product(product.device, product.rows, product.depth, product.columns, dtype=dtype)
-        if not statically_known_true(rows > 0) or not choice.integers(asked):
+        quantized_product = Product(
+            product.device, product.rows, product.depth, product.columns, dtype=dtype
+        )
+        if not statically_known_true(rows > 0) or not choice.integers(quantized_product):
             return False
         columns = insert(gm, node, aten.permute.default, _moved(gm, node, right), [1, 0])
-        whole = _whole(gm, node, columns)
+        contiguous = _contiguous(gm, node, columns)
         sizes = [rows, depth] if isinstance(rows, int) else None
         prepack = torch.ops.onednn.qlinear_prepack.default
-        packed = insert_packed(gm, node, prepack, whole, sizes)
+        packed = insert_packed(gm, node, prepack, contiguous, sizes)
         result = self._result(node, choice, _AFTER_PRODUCTS)
         calls = torch.ops.onednn.qlinear_pointwise
         op = calls.tensor if isinstance(left.scale, Node) else calls.default
@@ -182,33 +184,33 @@ class QuantizedCalls:
 
     def _convolution(self, gm: GraphModule, node: Any, choice: Integers) -> bool:
         x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
-        left, right, asked = _left(x), _weight(weight, 0), _asked(node)
-        if transposed or left is None or right is None or asked is None:
+        left, right, convolution = _left(x), _weight(weight, 0), _convolution_of(node)
+        if transposed or left is None or right is None or convolution is None:
             return False
-        if asked.device not in self.devices or left.values.meta["val"].dtype != torch.uint8:
+        if convolution.device not in self.devices or left.values.meta["val"].dtype != torch.uint8:
             return False
-        if not choice.integers(asked):
+        if not choice.integers(convolution):
             return False
-        whole = _whole(gm, node, _moved(gm, node, right))
+        contiguous = _contiguous(gm, node, _moved(gm, node, right))
         scales = _scales(gm, node, right)
         window = (stride, padding, dilation, groups)
         count = x.meta["val"].shape[0]
-        sizes = list(asked.images) if isinstance(count, int) else None
+        sizes = list(convolution.images) if isinstance(count, int) else None
         prepack = torch.ops.onednn.qconv_prepack.default
-        # The layout has room for sums of weights where the images have a zero point: any will do.
-        given = isinstance(left.scale, Node)
-        about = (0.5, 1) if given else (left.scale, left.zero)
-        packed = insert_packed(gm, node, prepack, whole, scales, *about, *window, sizes)
-        result = self._result(node, choice, _AFTER_CONVOLUTIONS[len(asked.images)])
+        # With a zero point, the layout has room for sums of weights; its value does not matter.
+        is_dynamic = isinstance(left.scale, Node)
+        quantization = (0.5, 1) if is_dynamic else (left.scale, left.zero)
+        packed = insert_packed(gm, node, prepack, contiguous, scales, *quantization, *window, sizes)
+        result = self._result(node, choice, _AFTER_CONVOLUTIONS[len(convolution.images)])
         calls = torch.ops.onednn.qconv_pointwise
-        op = calls.tensor if given else calls.default
+        op = calls.tensor if is_dynamic else calls.default
         args = _operands(gm, node, left, packed, scales, right.zero)
         new = insert_like(gm, node, op, *args, bias, *window, *result.arguments)
         _put(gm, node, new, result)
         return True
 
     def _result(self, node: Any, choice: Integers, able: frozenset[str]) -> _Result:
-        """Return what the library can do with a sum before it quantises it."""
+        """Return what the library can do with a sum before quantizing it."""
         device, after = node.meta["val"].device.type, NOTHING
         between: list[Any] = []
         last = node
@@ -216,11 +218,11 @@ class QuantizedCalls:
             (last,) = last.users
             if _quantizes(last):
                 return _Result(after, last, tuple(between))
-            found = activation_of(last) if after is NOTHING else None
-            if found is not None and not _may_follow(found, able, device, choice):
+            activation = activation_of(last) if after is NOTHING else None
+            if activation is not None and not _may_follow(activation, able, device, choice):
                 break
-            if found is not None:
-                after = found
+            if activation is not None:
+                after = activation
             elif last.target not in _VIEWS:
                 break
             between.append(last)
@@ -228,7 +230,8 @@ class QuantizedCalls:
 
 
 def _may_follow(after: Activation, able: frozenset[str], device: str, choice: Integers) -> bool:
-    """Whether the library may compute a function before it quantises, which has no NaN to keep."""
+    """Return whether the library may apply a function before quantizing, which has no NaN to
+    keep."""
     return after.attr in able and (after.attr in _EXACT or choice.allows(device, after))
 
 
@@ -237,7 +240,7 @@ def _is_dequantized(node: Node) -> bool:
 
 
 def _quantizes(node: Node) -> bool:
-    """Whether a node quantises to all numbers of a type, by a known scale."""
+    """Return whether a node quantizes to the full range of a dtype, with a constant scale."""
     if str(node.target) != _QUANTIZE or len(node.args) != 6:
         return False
     _, scale, zero, low, high, dtype = node.args
@@ -248,33 +251,34 @@ def _quantizes(node: Node) -> bool:
 
 
 def _left(x: Any) -> _Quantized | None:
-    """Return what a product reads, if that is a dequantised tensor with one scale."""
+    """Return the dequantized tensor with a single scale that a product reads, if it reads one."""
     source, moves = _source(x, _MOVES)
     name = str(source.target)
-    if name not in (_PER_TENSOR, _PER_TENSOR_GIVEN) or source.meta["val"].dtype != torch.float32:
+    if name not in (_PER_TENSOR, _PER_TENSOR_DYNAMIC) or source.meta["val"].dtype != torch.float32:
         return None
     values, scale, zero = source.args[:3]
     bounds = _RANGES.get(values.meta["val"].dtype)
     if bounds is None:
         return None
-    if name == _PER_TENSOR_GIVEN:
-        if not (_chosen(scale) and _chosen(zero)):
+    if name == _PER_TENSOR_DYNAMIC:
+        if not (_is_chosen(scale) and _is_chosen(zero)):
             return None
     elif not bounds[0] <= zero <= bounds[1]:
         return None
     return _Quantized(values, scale, zero, moves)
 
 
-def _chosen(node: Any) -> bool:
-    """Whether a scale or a zero point is chosen for a tensor, and so is one of its type."""
+def _is_chosen(node: Any) -> bool:
+    """Return whether a scale or a zero point was computed for a tensor, and so fits its dtype."""
     if not isinstance(node, Node) or node.target is not operator.getitem:
         return False
     return str(node.args[0].target) in _CHOOSE  # type: ignore[union-attr]  # of a call
 
 
 def _weight(y: Any, axis: int) -> _Quantized | None:
-    """Return a weight that is quantised by outputs, along its `axis`, or whole, around zero."""
-    source, moves = _source(y, _TURNS)
+    """Return a weight that is quantized symmetrically, by outputs along `axis` or with one
+    scale."""
+    source, moves = _source(y, _WEIGHT_VIEWS)
     name = str(source.target)
     if name not in (_PER_TENSOR, _PER_CHANNEL) or source.meta["val"].dtype != torch.float32:
         return None
@@ -286,14 +290,14 @@ def _weight(y: Any, axis: int) -> _Quantized | None:
     if zero is not None and not zero.meta.get(ZEROS):
         return None
     dims = list(range(values.meta["val"].dim()))
-    place = dims[source.args[3]]
+    channel_axis = dims[source.args[3]]
     for move in moves:
-        dims = _turned(move, dims)
-    return _Quantized(values, scale, zero, moves) if dims[axis] == place else None
+        dims = _permuted(move, dims)
+    return _Quantized(values, scale, zero, moves) if dims[axis] == channel_axis else None
 
 
-def _turned(move: Any, dims: list[int]) -> list[int]:
-    """Return the order of axes after one of `_TURNS`."""
+def _permuted(move: Any, dims: list[int]) -> list[int]:
+    """Return the order of axes after one of `_WEIGHT_VIEWS`."""
     if move.target is aten.permute.default:
         return [dims[d] for d in move.args[1]]
     if move.target is aten.clone.default:
@@ -305,7 +309,7 @@ def _turned(move: Any, dims: list[int]) -> list[int]:
 
 
 def _source(node: Any, through: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """Return the node whose elements another has, and what moves them, first to last."""
+    """Return the node that has a node's elements before these ops, and the ops, first to last."""
     moves: list[Any] = []
     while node.target in through:
         moves.append(node)
@@ -314,14 +318,14 @@ def _source(node: Any, through: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _moved(gm: GraphModule, before: Node, quantized: _Quantized) -> Node:
-    """Return the integers in the order in which their reader has them."""
+    """Return the integers in the layout in which their reader sees them."""
     values: Node = quantized.values
     for move in quantized.moves:
         values = insert(gm, before, move.target, values, *move.args[1:], **move.kwargs)
     return values
 
 
-def _whole(gm: GraphModule, before: Node, x: Node) -> Node:
+def _contiguous(gm: GraphModule, before: Node, x: Node) -> Node:
     return insert(gm, before, aten.clone.default, x, memory_format=torch.contiguous_format)
 
 
@@ -344,15 +348,15 @@ def _operands(
     return _moved(gm, before, left), left.scale, left.zero, packed, scales, zeros
 
 
-def _asked(node: Any) -> Convolution | None:
-    """Return a convolution as the library sees it, if it knows such."""
+def _convolution_of(node: Any) -> Convolution | None:
+    """Return a convolution as the library sees it, if it is supported."""
     x, weight, bias, stride, padding, dilation, _, _, groups = node.args
     images, result = x.meta["val"], node.meta["val"]
     if images.dim() not in _AFTER_CONVOLUTIONS or images.dtype != torch.float32:
         return None
     if bias is not None and bias.meta["val"].dtype != torch.float32:
         return None
-    if not (result.is_contiguous() or _lies_by_points(result)):
+    if not (result.is_contiguous() or _is_channels_last(result)):
         return None
     if not all(isinstance(n, int) for n in (*images.shape[1:], *result.shape[1:])):
         return None
@@ -360,8 +364,8 @@ def _asked(node: Any) -> Convolution | None:
         return None
     summed = math.prod(weight.meta["val"].shape[1:])
     count = hint_of(images.shape[0])
-    changing = not isinstance(images.shape[0], int)
-    if changing and count * math.prod(result.shape[1:]) * summed < _LEAST_CHANGING:
+    is_dynamic = not isinstance(images.shape[0], int)
+    if is_dynamic and count * math.prod(result.shape[1:]) * summed < _LEAST_CHANGING:
         return None
     if summed > _MOST_SUMMED:
         return None
@@ -370,19 +374,19 @@ def _asked(node: Any) -> Convolution | None:
     return Convolution(images.device.type, (count, *images.shape[1:]), shape, *window)
 
 
-def _lies_by_points(images: Any) -> bool:
+def _is_channels_last(images: Any) -> bool:
     return bool(images.dim() == 4 and images.is_contiguous(memory_format=torch.channels_last))
 
 
 def _put(gm: GraphModule, node: Any, new: Node, result: _Result) -> None:
-    """Let a call take the place of a sum, and of what follows that it computes too."""
+    """Replace a sum, and the nodes after it that the library computes too, by a call."""
     fake = node.meta["val"]
     stored = new
-    if node.target is aten.convolution.default and not _lies_by_points(fake):
-        # The library's result does.
+    if node.target is aten.convolution.default and not _is_channels_last(fake):
+        # The library returns a channels-last result.
         new.meta["val"] = fake.movedim(1, -1).contiguous().movedim(-1, 1)
-        whole = torch.contiguous_format
-        stored = insert_after(gm, new, aten.clone.default, new, memory_format=whole)
+        contiguous = torch.contiguous_format
+        stored = insert_after(gm, new, aten.clone.default, new, memory_format=contiguous)
     if result.quantize is None:
         replace(gm, node, stored)
         return
@@ -392,5 +396,5 @@ def _put(gm: GraphModule, node: Any, new: Node, result: _Result) -> None:
         if view.target in _VIEWS:
             stored = insert(gm, result.quantize, view.target, stored, *view.args[1:])
     replace(gm, result.quantize, stored)
-    for gone in (*reversed(result.between), node):
-        gm.graph.erase_node(gone)
+    for replaced in (*reversed(result.between), node):
+        gm.graph.erase_node(replaced)

@@ -1,7 +1,7 @@
-"""`split-bias`: a convolution's bias is added, and its gradient summed, by kernels of ours.
+"""`split-bias`: generated kernels add a convolution's bias and sum its gradient.
 
-Some libraries have no bias: ATen adds it in a kernel of its own, and sums its gradient in another,
-each of which goes over the whole result once more.
+Some libraries do not add biases: ATen adds the bias in a kernel of its own, and sums its gradient
+in another, each with an additional pass over the whole result.
 """
 
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from gyrator_lowering.fx_passes.insert import insert, replace
 aten = torch.ops.aten
 
 _MASK = 10
-"""The place of `output_mask` among the arguments of `convolution_backward`."""
+"""The position of `output_mask` among the arguments of `convolution_backward`."""
 
 
 @frozen
 class SplitBias:
-    """Take biases out of convolutions."""
+    """Split biases from convolutions."""
 
     name: ClassVar[str] = "split-bias"
     devices: frozenset[str] = frozenset()
-    """Types of devices whose library leaves biases to others."""
+    """Device types whose library does not add biases."""
 
     @classmethod
     def of(cls, targets: Mapping[str, Target]) -> "SplitBias":
@@ -34,7 +34,7 @@ class SplitBias:
         return cls(frozenset(d for d, t in targets.items() if t.heuristics.unfused_bias))
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
+        """Apply the pass in place; return whether the graph changed."""
         passes = {
             aten.convolution.default: _added,
             aten.convolution_backward.default: _summed,
@@ -42,11 +42,11 @@ class SplitBias:
         changed = False
         for node in list(gm.graph.nodes):
             change = passes.get(node.target)
-            if change is not None and self._apart(node.args[0]):
+            if change is not None and self._is_split(node.args[0]):
                 changed |= change(gm, node)
         return changed
 
-    def _apart(self, x: Any) -> bool:
+    def _is_split(self, x: Any) -> bool:
         fake = x.meta["val"]
         return fake.device.type in self.devices and fake.dtype.is_floating_point
 
@@ -59,10 +59,10 @@ def _added(gm: GraphModule, node: Any) -> bool:
     shape = [1, -1, *[1] * (fake.dim() - 2)]
     plain = insert(gm, node, aten.convolution.default, *node.args[:2], None, *node.args[3:])
     plain.meta["val"] = fake
-    spread = insert(gm, node, aten.view.default, bias, shape)
-    total = insert(gm, node, aten.add.Tensor, plain, spread)
+    broadcast_bias = insert(gm, node, aten.view.default, bias, shape)
+    total = insert(gm, node, aten.add.Tensor, plain, broadcast_bias)
     if total.meta["val"].stride() != fake.stride():
-        for new in (total, spread, plain):
+        for new in (total, broadcast_bias, plain):
             gm.graph.erase_node(new)
         return False
     replace(gm, node, total)

@@ -1,7 +1,7 @@
-"""`split-product-bias`: kernels that read a product of matrices add its bias.
+"""`split-product-bias`: kernels that read a matrix product add its bias.
 
-The libraries of a CPU fill the result with the bias first, and then add the product to it. Where
-kernels read the result anyway, the sum costs nothing there.
+CPU libraries fill the result with the bias first, and then accumulate the product. If kernels read
+the result anyway, they can add the bias for free.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,9 +26,9 @@ _KERNELS = frozenset({
     aten.clone.default, aten.cat.default, aten.roll.default, aten.native_layer_norm.default,
     aten._softmax.default, aten.var_mean.correction, aten.mean.dim, aten.sum.dim_IntList,
 })  # fmt: skip
-"""What kernels compute, beside functions of single elements."""
+"""Ops that kernels compute, beside pointwise ones."""
 _EXACT = (torch.float32, torch.float64)
-"""Where a sum of two numbers is as good as one that is taken before the product is rounded."""
+"""Dtypes in which adding the bias after rounding the product is as accurate as before."""
 
 
 def _addmm(node: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -47,21 +47,22 @@ def _mkl(node: Any) -> tuple[Any, tuple[Any, ...]]:
     return bias, (node.target, x, packed, weight, None, rows)
 
 
-_APART: Mapping[Any, Callable[[Any], tuple[Any, tuple[Any, ...]]]] = MappingProxyType({
+_SPLITTERS: Mapping[Any, Callable[[Any], tuple[Any, tuple[Any, ...]]]] = MappingProxyType({
     aten.addmm.default: _addmm,
     mkldnn._linear_pointwise.default: _onednn,
     **({mkl._mkl_linear.default: _mkl} if torch._C.has_mkl else {}),
 })  # fmt: skip
-"""How to take a call apart: into its bias, if that can be had, and a call without it."""
+"""Functions that split a call into its bias, or None if that is impossible, and a call without
+it."""
 
 
 @frozen
 class SplitProductBias:
-    """Take biases out of products that kernels read."""
+    """Split biases from products that kernels read."""
 
     name: ClassVar[str] = "split-product-bias"
     devices: frozenset[str] = frozenset()
-    """Types of devices whose libraries add biases first."""
+    """Device types whose libraries add biases first."""
 
     @classmethod
     def of(cls, targets: Mapping[str, Target]) -> "SplitProductBias":
@@ -70,19 +71,19 @@ class SplitProductBias:
         return cls(frozenset(able))
 
     def run(self, gm: GraphModule) -> bool:
-        """Change a graph in place; return whether anything was."""
+        """Apply the pass in place; return whether the graph changed."""
         changed = False
         for node in list(gm.graph.nodes):
-            if node.target in _APART and self._gains(node):
+            if node.target in _SPLITTERS and self._is_profitable(node):
                 changed |= _split(gm, node)
         return changed
 
-    def _gains(self, node: Any) -> bool:
+    def _is_profitable(self, node: Any) -> bool:
         return node.meta["val"].device.type in self.devices and kernels_may_add(node)
 
 
 def kernels_may_add(node: Node) -> bool:
-    """Return whether kernels alone read a product, and may as well add its bias."""
+    """Return whether all readers of a product are kernels that may add its bias."""
     return node.meta["val"].dtype in _EXACT and _only_kernels_read(node)
 
 
@@ -101,7 +102,7 @@ def _is_kernel(node: Any) -> bool:
 
 
 def _split(gm: GraphModule, node: Any) -> bool:
-    bias, call = _APART[node.target](node)
+    bias, call = _SPLITTERS[node.target](node)
     if bias is None:
         return False
     fake = node.meta["val"]

@@ -1,8 +1,8 @@
-"""Scaled-dot-product attention: a library's call, a template, or sums of products.
+"""Scaled dot product attention: a library call, a template, or loops over sums of products.
 
-Each of eager's attention ops says the same in an order of its own; `Attention` is what they say.
-Where kernels are wanted, the device's template computes the result and the logarithms of the sums,
-or loops do where its kernels have none.
+Each of eager's attention ops has the same arguments in an order of its own; `Attention` holds them.
+If kernels are requested, the device's template computes the result and the logarithms of the sums,
+or loops do if there is no template.
 """
 
 from collections.abc import Callable
@@ -31,11 +31,11 @@ from gyrator_lowering.rules.attention.scores import (
 from gyrator_lowering.rules.extern import library
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
-# What the ops are called with -------------------------------------------------------------------
+# Arguments of the ops --------------------------------------------------------------------------
 
 
 def _plain(ends: bool) -> Callable[..., Attention]:
-    """Return the reader of ops whose mask, if any, has a name; see `attention` for `ends`."""
+    """Return the reader of ops whose mask, if any, is a keyword; see `attention` for `ends`."""
 
     def read(
         q: TensorValue, k: TensorValue, v: TensorValue, dropout_p: float = 0.0,
@@ -47,7 +47,7 @@ def _plain(ends: bool) -> Callable[..., Attention]:
 
 
 def _masked(ends: bool) -> Callable[..., Attention]:
-    """Return the reader of ops that are told whether to give the sums."""
+    """Return the reader of ops with a flag that says whether to return the sums."""
 
     def read(
         q: TensorValue, k: TensorValue, v: TensorValue, attn_bias: TensorValue | None,
@@ -69,7 +69,7 @@ def _any(
 
 
 def _forward(read: Callable[..., Attention]) -> Rule:
-    """Return the rule of an op that gives the result, or that, the sums and what else it keeps."""
+    """Return the rule of an op that returns the result, or also the sums and other saved values."""
     called = library()
 
     def rule(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
@@ -85,21 +85,24 @@ def _forward(read: Callable[..., Attention]) -> Rule:
         if 1 in used and (results[1].numel() or not results[0].numel()):
             sums = b.buffer(b.exact_spec(results[1]))
         if offers(b, a, TemplateKind.ATTENTION):
-            named = (out.buffer, None if sums is None else sums.buffer)
-            call = call_of(b, args, kwargs, (*named, *(None for _ in results[2:]))[: len(results)])
+            result_names = (out.buffer, None if sums is None else sums.buffer)
+            call = call_of(
+                b, args, kwargs, (*result_names, *(None for _ in results[2:]))[: len(results)]
+            )
             outputs = (out.ref, *(() if sums is None else (rows_of(sums).ref,)))
-            given = (a.q.ref, a.k.ref, a.v.ref)
-            template(b, a, TemplateKind.ATTENTION, given, outputs, call)
+            operands = (a.q.ref, a.k.ref, a.v.ref)
+            template(b, a, TemplateKind.ATTENTION, operands, outputs, call)
         else:
             _loops(b, a, out, sums)
-        rest = [_kept(b, a, fake, place in used) for place, fake in enumerate(results[2:], 2)]
+        rest = [_saved_value(b, a, fake, k in used) for k, fake in enumerate(results[2:], 2)]
         return out if single else (out, sums, *rest)
 
     return rule
 
 
-def _kept(b: LoopBuilder, a: Attention, fake: Any, used: bool) -> Any:
-    """Return what an op keeps beside the sums: seeds of the dropout that there is not, zeros."""
+def _saved_value(b: LoopBuilder, a: Attention, fake: Any, used: bool) -> Any:
+    """Return a value that an op saves beside the sums: zeros for the seeds of dropout, which is
+    unused."""
     if isinstance(fake, torch.Tensor):
         if not used:
             return None
@@ -126,9 +129,9 @@ def _loops(b: LoopBuilder, a: Attention, out: TensorValue, sums: TensorValue | N
     b.reduction(ReduceKind.SUM, exponential, rows, columns, [total], dtype)
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
-        batch, head, row, place = index
+        batch, head, row, element = index
         weight = exponential(ops, (batch, head, row), rindex)
-        value = ops.load(a.v, (batch, group_of(a, head), *rindex, place))
+        value = ops.load(a.v, (batch, group_of(a, head), *rindex, element))
         return ops.cast(weight, a.v.dtype), value
 
     def after(ops: Tracer, index: Index, product: Value) -> Value:
@@ -142,23 +145,23 @@ def _loops(b: LoopBuilder, a: Attention, out: TensorValue, sums: TensorValue | N
         return
     if sums.shape[2] != a.q.shape[2]:
         raise FallbackToAten
-    kept = rows_of(sums)
-    b.pointwise_into(kept, lambda ops, i: ops.log(ops.load(total, i)) + finite(ops, top, i))
+    row_sums = rows_of(sums)
+    b.pointwise_into(row_sums, lambda ops, i: ops.log(ops.load(total, i)) + finite(ops, top, i))
 
 
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
-    readers: dict[str, tuple[Callable[..., Attention], Callable[..., gradients.Given]]] = {
+    readers: dict[str, tuple[Callable[..., Attention], Callable[..., gradients.Saved]]] = {
         "flash_attention_for_cpu": (_plain(False), gradients.plain),
         "flash_attention": (_plain(True), gradients.flash),
         "efficient_attention": (_masked(False), gradients.efficient),
         "cudnn_attention": (_masked(True), gradients.cudnn),
         "fused_attention_overrideable": (_any, gradients.overrideable),
     }
-    for kind, (read, given) in readers.items():
+    for kind, (read, read_saved) in readers.items():
         name = f"aten._scaled_dot_product_{kind}"
         table.rule(name)(_forward(read))
-        table.rule(f"{name}_backward")(gradients.backward(given))
+        table.rule(f"{name}_backward")(gradients.backward(read_saved))
     table.rule("aten.scaled_dot_product_attention")(_forward(_any))
     table.rule("aten._scaled_dot_product_attention_math")(library())
     table.rule("aten._flash_attention_forward", "aten._flash_attention_backward")(library())

@@ -1,4 +1,4 @@
-"""Scores of attention: what eager's ops say of them, and how loops compute them."""
+"""Attention scores: the arguments of eager's ops, and loops that compute the scores."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from attrs import evolve, frozen
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import ONE, ZERO, Const, Expr
 from gyrator_ir.loop.nodes import Extern, Literal, Template, TemplateKind, TensorRef
-from gyrator_ir.loop.templates import wrong_with
+from gyrator_ir.loop.templates import template_error
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Index, ScalarValue, Tracer, Value
@@ -29,12 +29,12 @@ class Attention:
     v: TensorValue
     mask: TensorValue | None
     scale: float | ScalarValue
-    """Known at run time only where the length of vectors is."""
+    """A symbolic scalar only if the head size is symbolic."""
     causal: bool
 
     @property
     def heads_a_group(self) -> Expr:
-        """How many heads of queries look at one head of keys."""
+        """The number of query heads that share one key head."""
         return self.q.shape[1] // self.k.shape[1]
 
     @property
@@ -44,11 +44,11 @@ class Attention:
 
     @property
     def dtype(self) -> DType:
-        """The type that all is computed in."""
+        """The dtype of all computations."""
         return self.q.dtype.compute
 
-    def spread(self) -> TensorRef | None:
-        """Return the mask in the shape of the scores."""
+    def expanded_mask(self) -> TensorRef | None:
+        """Return the mask expanded to the shape of the scores."""
         if self.mask is None:
             return None
         lead = 4 - self.mask.ndim
@@ -70,12 +70,12 @@ def attention(
     scale: Any,
     last_row_sees_all: bool,
 ) -> Attention:
-    """Return what an op's arguments say; `last_row_sees_all` where eager counts causal rows from
-    the last one.
+    """Return the arguments of an op. With `last_row_sees_all`, eager aligns causal masks at the
+    last row.
 
     Raises:
-        FallbackToAten: for dropout, for vectors without elements, and for tensors that do not have
-            four dimensions, or do not agree.
+        FallbackToAten: for dropout, for head sizes of 0, and for tensors that are not
+            four-dimensional or whose shapes do not match.
     """
     length = q.shape[-1]
     if dropout or q.ndim != 4 or k.ndim != 4 or v.ndim != 4:
@@ -91,23 +91,25 @@ def attention(
         mask.ndim > 4 or not (mask.dtype is DType.BOOL or mask.dtype.is_float)
     ):
         raise FallbackToAten
-    number = _usual_scale(length) if scale is None else scale
-    found = Attention(q=q, k=k, v=v, mask=mask, scale=number, causal=causal)
+    number = _default_scale(length) if scale is None else scale
+    result = Attention(q=q, k=k, v=v, mask=mask, scale=number, causal=causal)
     inputs = [t.ref for t in (q, k, v)]
     out = TensorRef("out", q.dtype, (*q.shape[:3], v.shape[3]), q.strides, ZERO)
-    if wrong_with(TemplateKind.ATTENTION, inputs, (out,), attributes(evolve(found, scale=1.0))):
+    if template_error(
+        TemplateKind.ATTENTION, inputs, (out,), attributes(evolve(result, scale=1.0))
+    ):
         raise FallbackToAten
     if mask is not None:
         if mask.ndim > 4 or not (mask.dtype is DType.BOOL or mask.dtype.is_float):
             raise FallbackToAten
-        for size, wanted in zip(mask.shape, found.scores[4 - mask.ndim :], strict=True):
-            if size not in (ONE, wanted):
+        for size, score_size in zip(mask.shape, result.scores[4 - mask.ndim :], strict=True):
+            if size not in (ONE, score_size):
                 raise FallbackToAten
-    return found
+    return result
 
 
-def _usual_scale(length: Expr) -> float | ScalarValue:
-    """Return one over the root of the length of vectors."""
+def _default_scale(length: Expr) -> float | ScalarValue:
+    """Return one over the square root of the head size."""
     if isinstance(length, Const):
         return float(length.value**-0.5)
 
@@ -124,7 +126,7 @@ def _divides(groups: Expr, heads: Expr) -> bool:
 
 
 def attributes(a: Attention) -> tuple[tuple[str, Literal], ...]:
-    """Return the attributes of a template, whose scale is a constant."""
+    """Return the attributes of a template, whose scale is constant."""
     assert isinstance(a.scale, float)
     return (("scale", Literal(a.scale)), ("causal", Literal(a.causal)))
 
@@ -135,19 +137,19 @@ def rows_of(sums: TensorValue) -> TensorValue:
 
 
 def finite(ops: Tracer, top: TensorValue, index: Index) -> Value:
-    """Return the largest score, or 0 for a row that looks nowhere."""
+    """Return the largest score, or 0 for a row that attends to nothing."""
     value = ops.load(top, index)
     return ops.where(ops.eq(value, -_INFINITY), 0, value)
 
 
 def group_of(a: Attention, head: Expr) -> Expr:
-    """Return the head of keys that a head of queries looks at."""
+    """Return the key head that a query head attends to."""
     ratio = ONE if a.q.shape[1] == a.k.shape[1] else a.heads_a_group
     return head if ratio is ONE else head // ratio
 
 
 def score_of(b: LoopBuilder, a: Attention) -> Callable[[Tracer, Index], Value]:
-    """Sum the products of queries and keys; return what a score is, minus infinity out of sight."""
+    """Compute the products of queries and keys; return a function for the scores, with masking."""
     dtype = a.dtype
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
@@ -160,16 +162,16 @@ def score_of(b: LoopBuilder, a: Attention) -> Callable[[Tracer, Index], Value]:
 
     def score(ops: Tracer, index: Index) -> Value:
         value = ops.load(products, index) * a.scale
-        seen = []
+        visible = []
         if a.mask is not None:
             mask = ops.get(a.mask, index)
             if mask.dtype is DType.BOOL:
-                seen.append(mask)
+                visible.append(mask)
             else:
                 value = value + ops.cast(mask, dtype)
         if a.causal:
-            seen.append(ops.index(index[2]) >= ops.index(index[3]))
-        for condition in seen:
+            visible.append(ops.index(index[2]) >= ops.index(index[3]))
+        for condition in visible:
             value = ops.where(condition, value, -_INFINITY)
         return value
 
@@ -177,7 +179,7 @@ def score_of(b: LoopBuilder, a: Attention) -> Callable[[Tracer, Index], Value]:
 
 
 def offers(b: LoopBuilder, a: Attention, kind: TemplateKind) -> bool:
-    """Whether the kernels of the attention's device have a template."""
+    """Return whether the kernels of the device have a template."""
     if isinstance(a.scale, ScalarValue):
         return False
     target = b.targets.get(a.q.device.type)
@@ -187,7 +189,7 @@ def offers(b: LoopBuilder, a: Attention, kind: TemplateKind) -> bool:
 def call_of(
     b: LoopBuilder, args: Sequence[Any], kwargs: dict[str, Any], results: tuple[str | None, ...]
 ) -> Extern:
-    """Return the current node as a call of the library that gives these buffers."""
+    """Return the current node as a library call with these result buffers."""
     info = info_of(b.node.target)
     return Extern(
         b.op_name(),
@@ -209,14 +211,14 @@ def template(
     outputs: tuple[TensorRef, ...],
     call: Extern,
 ) -> None:
-    """Emit a template of these tensors, and of the mask.
+    """Emit a template of these tensors and the mask.
 
     Raises:
-        FallbackToAten: where they are not as the template's kind says.
+        FallbackToAten: if the template does not support them.
     """
-    mask = a.spread()
+    mask = a.expanded_mask()
     inputs = (*inputs, *(() if mask is None else (mask,)))
-    if wrong_with(kind, inputs, outputs, attributes(a)):
+    if template_error(kind, inputs, outputs, attributes(a)):
         raise FallbackToAten
-    made = Template(call.name, kind, inputs, outputs, attributes(a), call, b.origin)
-    b.operations.append(made)
+    operation = Template(call.name, kind, inputs, outputs, attributes(a), call, b.origin)
+    b.operations.append(operation)

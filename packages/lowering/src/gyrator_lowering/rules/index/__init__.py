@@ -1,4 +1,4 @@
-"""Reading at places that tensors hold: embedding, gather, index, select; and joining tensors."""
+"""Indexed reads: embedding, gather, index and select; and concatenation of tensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from gyrator_ir.body.nodes import Check
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, product_of, sum_of
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder, flat_index, unravel
-from gyrator_lowering.builder.slices import wrapped
+from gyrator_lowering.builder.slices import wrapped_index
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.extern import MASKS, call
@@ -20,8 +20,8 @@ from gyrator_lowering.torch_bridge.facts import facts_of
 def embedding(
     b: LoopBuilder, weight: TensorValue, indices: TensorValue, *_: Any, **__: Any
 ) -> TensorValue:
-    """Rows of `weight`; a place outside raises eager's IndexError."""
-    if unseen(b, (indices,)):
+    """Rows of `weight`; an index out of range raises eager's IndexError."""
+    if reads_no_index(b, (indices,)):
         raise FallbackToAten
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
@@ -31,31 +31,31 @@ def embedding(
     return b.pointwise(body)
 
 
-def index_select(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue) -> TensorValue:
-    """Slices of `x` at the places of a vector."""
-    if x.ndim == 0 or unseen(b, (places,)):
+def index_select(b: LoopBuilder, x: TensorValue, dim: int, indices: TensorValue) -> TensorValue:
+    """Slices of `x` at the indices in a vector."""
+    if x.ndim == 0 or reads_no_index(b, (indices,)):
         raise FallbackToAten
     d = dim % x.ndim
-    flat = places if places.ndim else None
-    # Eager has a kernel of its own for the second dimension, with another exception.
+    is_vector = indices.ndim > 0
+    # Eager has a separate kernel for the second dimension, with another exception.
     check = Check.RUNTIME if d == 1 else Check.INDEX
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        at = ops.load(places, (index[d],) if flat is not None else ())
+        at = ops.load(indices, (index[d],) if is_vector else ())
         row = ops.bind(at, x.shape[d], check=check)
         return ops.load(x, (*index[:d], row, *index[d + 1 :]))
 
     return b.pointwise(body)
 
 
-def gather(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, **_: Any) -> TensorValue:
-    """`x[..., places[i], ...]` along one dimension. An empty `places` has any shape."""
-    if x.ndim == 0 or places.ndim != x.ndim:
+def gather(b: LoopBuilder, x: TensorValue, dim: int, indices: TensorValue, **_: Any) -> TensorValue:
+    """`x[..., indices[i], ...]` along one dimension. An empty `indices` may have any shape."""
+    if x.ndim == 0 or indices.ndim != x.ndim:
         raise FallbackToAten
     d = dim % x.ndim
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        row = ops.bind(ops.load(places, index), x.shape[d], check=Check.RUNTIME)
+        row = ops.bind(ops.load(indices, index), x.shape[d], check=Check.RUNTIME)
         return ops.load(x, (*index[:d], row, *index[d + 1 :]))
 
     return b.pointwise(body)
@@ -64,13 +64,13 @@ def gather(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, **_: A
 def indexed(
     ops: Tracer,
     x: TensorValue,
-    places: Sequence[TensorValue | None],
+    indices: Sequence[TensorValue | None],
     index: Sequence[Expr],
     check: bool,
 ) -> tuple[Expr, ...]:
-    """Return the index into `x` for a point of `x[places]`, as NumPy's advanced indexing."""
-    rank = max(p.ndim for p in places if p is not None)
-    dims = [d for d, p in enumerate(places) if p is not None]
+    """Return the index into `x` for an index of `x[indices]`, as in NumPy's advanced indexing."""
+    rank = max(p.ndim for p in indices if p is not None)
+    dims = [d for d, p in enumerate(indices) if p is not None]
     adjacent = dims == list(range(dims[0], dims[-1] + 1))
     start = dims[0] if adjacent else 0
     block = index[start : start + rank]
@@ -78,41 +78,43 @@ def indexed(
     result: list[Expr] = []
     for d in range(x.ndim):
         if d in dims:
-            place = places[d]
-            assert place is not None
-            at = ops.get(place, block)
+            tensor = indices[d]
+            assert tensor is not None
+            at = ops.get(tensor, block)
             result.append(ops.bind(at, x.shape[d], wrap=True, check=check))
         else:
             result.append(next(rest))
     return tuple(result)
 
 
-def with_masks(places: Sequence[TensorValue | None]) -> bool:
-    """Whether a boolean or byte mask is among the indices: its size depends on its values."""
-    return any(p is not None and p.dtype in MASKS for p in places)
+def with_masks(indices: Sequence[TensorValue | None]) -> bool:
+    """Return whether the indices contain a boolean or byte mask, whose size depends on its
+    values."""
+    return any(p is not None and p.dtype in MASKS for p in indices)
 
 
-def unseen(b: LoopBuilder, places: Sequence[TensorValue | None]) -> bool:
-    """Whether kernels would look at no place, for the result is empty: ATen may refuse them."""
-    return ZERO in b.out.shape and not any(ZERO in p.shape for p in places if p is not None)
+def reads_no_index(b: LoopBuilder, indices: Sequence[TensorValue | None]) -> bool:
+    """Return whether kernels would read no index because the result is empty; ATen may refuse
+    it."""
+    return ZERO in b.out.shape and not any(ZERO in p.shape for p in indices if p is not None)
 
 
 def index_tensor(
-    b: LoopBuilder, x: TensorValue, places: Sequence[TensorValue | None]
+    b: LoopBuilder, x: TensorValue, indices: Sequence[TensorValue | None]
 ) -> TensorValue:
-    """`x[places]`."""
-    if with_masks(places) or all(p is None for p in places) or unseen(b, places):
+    """`x[indices]`."""
+    if with_masks(indices) or all(p is None for p in indices) or reads_no_index(b, indices):
         raise FallbackToAten
-    return b.pointwise(lambda ops, index: ops.load(x, indexed(ops, x, places, index, check=True)))
+    return b.pointwise(lambda ops, index: ops.load(x, indexed(ops, x, indices, index, check=True)))
 
 
 def unsafe_index(
-    b: LoopBuilder, x: TensorValue, places: Sequence[TensorValue | None]
+    b: LoopBuilder, x: TensorValue, indices: Sequence[TensorValue | None]
 ) -> TensorValue:
-    """`x[places]`, the places known to lie inside."""
-    if with_masks(places) or all(p is None for p in places):
+    """`x[indices]`, with indices known to be in bounds."""
+    if with_masks(indices) or all(p is None for p in indices):
         raise FallbackToAten
-    return b.pointwise(lambda ops, index: ops.load(x, indexed(ops, x, places, index, check=False)))
+    return b.pointwise(lambda ops, index: ops.load(x, indexed(ops, x, indices, index, check=False)))
 
 
 def below(ops: Tracer, index: Expr, limit: Expr) -> Value:
@@ -121,7 +123,7 @@ def below(ops: Tracer, index: Expr, limit: Expr) -> Value:
 
 
 def cat(b: LoopBuilder, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
-    """Tensors one after another along a dimension."""
+    """Tensors concatenated along a dimension."""
     out = b.out
     d = dim % max(1, len(out.shape))
     parts = [t for t in tensors if not (t.ndim == 1 and len(out.shape) != 1)]
@@ -146,30 +148,32 @@ def cat(b: LoopBuilder, tensors: Sequence[TensorValue], dim: int = 0) -> TensorV
 
 
 SELECTED = 8
-"""Up to this many tensors are joined by selecting one at each point of the result."""
+"""Up to this many tensors are concatenated by selecting one at each index of the result."""
 WRITTEN = 64
-"""Up to this many tensors are written to their places each by a kernel of its own, which may be
-the one that computes it."""
+"""Up to this many tensors are each copied by a kernel of their own, which may be the one that
+computes them."""
 
 
 def _written_in_parts(
     b: LoopBuilder, parts: Sequence[TensorValue], ends: Sequence[Expr], d: int, out: Spec
 ) -> TensorValue:
-    """Write each part to its place: the first one as a loop, the others over what is there."""
+    """Write each part to its slice: the first as a loop, the others over existing memory."""
     result = b.buffer(out)
     for k, part in enumerate(parts):
-        place = evolve(result, shape=part.shape, offset=result.offset + ends[k] * result.strides[d])
+        section = evolve(
+            result, shape=part.shape, offset=result.offset + ends[k] * result.strides[d]
+        )
         if k == 0:
-            b.pointwise_into(place, lambda ops, index: ops.load(parts[0], index))
+            b.pointwise_into(section, lambda ops, index: ops.load(parts[0], index))
             continue
 
         def body(
             ops: Tracer,
             index: tuple[Expr, ...],
             part: TensorValue = part,
-            place: TensorValue = place,
+            section: TensorValue = section,
         ) -> None:
-            ops.store(place, index, ops.load(part, index))
+            ops.store(section, index, ops.load(part, index))
 
         b.scatter(part.shape, body)
     return result
@@ -183,12 +187,13 @@ def joined_at(
     index: Sequence[Expr],
     dtype: DType,
 ) -> Value:
-    """Return the element of the joined tensors at a point; each part is read under its mask."""
+    """Return the element of the concatenated tensors at an index; each part is read under its
+    mask."""
     at = index[d]
     result: Value | None = None
     for k in range(len(parts) - 1, -1, -1):
-        place = ZERO if parts[k].shape[d] is ONE else at - ends[k]
-        inside = (*index[:d], place, *index[d + 1 :])
+        offset = ZERO if parts[k].shape[d] is ONE else at - ends[k]
+        inside = (*index[:d], offset, *index[d + 1 :])
         if len(parts) == 1:
             return ops.cast(ops.load(parts[0], inside), dtype)
         mask = below(ops, at, ends[k + 1]) if k < len(parts) - 1 else None
@@ -205,7 +210,7 @@ def joined_at(
 def inside(
     ops: Tracer, index: Sequence[Expr], shape: Sequence[Expr], dims: Sequence[int]
 ) -> Value | None:
-    """Return whether an index lies in `shape` in each of `dims`; None where it surely does."""
+    """Return whether an index is in `shape` in each of `dims`; None if there are none to check."""
     mask: Value | None = None
     for d in dims:
         low = ops.ge(ops.index(index[d]), 0)
@@ -215,7 +220,7 @@ def inside(
 
 
 def constant_pad(b: LoopBuilder, x: TensorValue, pad: Sequence[Any], value: Any = 0) -> TensorValue:
-    """`x` with a border of one value; negative widths cut."""
+    """`x` padded with one value; negative widths crop."""
     before: list[Expr] = [ZERO] * x.ndim
     dims = []
     for k in range(len(pad) // 2):
@@ -236,36 +241,36 @@ def constant_pad(b: LoopBuilder, x: TensorValue, pad: Sequence[Any], value: Any 
 
 
 def slice_range(b: LoopBuilder, size: Expr, start: Any, end: Any) -> tuple[Expr, Expr]:
-    """Return a slice's bounds: where it starts in [0, size], and what it ends before."""
+    """Return a slice's bounds: its start in [0, size], and its exclusive end."""
     low = ZERO if start is None else _bound(b, size, start)
     high = size if end is None else _bound(b, size, end)
     return low, high
 
 
-def _bound(b: LoopBuilder, size: Expr, given: Any) -> Expr:
-    """Return a bound that may be counted from the end, and may lie outside."""
-    place = wrapped(b, given, size)
-    if type(place) is Const and type(size) is Const:
-        return Const(min(max(place.value, 0), size.value))
-    if place is ZERO or place is size:
-        return place
+def _bound(b: LoopBuilder, size: Expr, bound: Any) -> Expr:
+    """Return a bound that may be counted from the end, and may be out of range."""
+    position = wrapped_index(b, bound, size)
+    if type(position) is Const and type(size) is Const:
+        return Const(min(max(position.value, 0), size.value))
+    if position is ZERO or position is size:
+        return position
     facts = facts_of(b.symbols)
-    return place if facts.known_nonnegative(place) else maximum(ZERO, place)
+    return position if facts.known_nonnegative(position) else maximum(ZERO, position)
 
 
 def flip(b: LoopBuilder, x: TensorValue, dims: Sequence[int]) -> TensorValue:
-    """`x` read backwards along the given dimensions."""
-    turned = {d % x.ndim for d in dims} if x.ndim else set()
+    """`x` reversed along the given dimensions."""
+    reversed_dims = {d % x.ndim for d in dims} if x.ndim else set()
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        at = [x.shape[d] - 1 - i if d in turned else i for d, i in enumerate(index)]
+        at = [x.shape[d] - 1 - i if d in reversed_dims else i for d, i in enumerate(index)]
         return ops.load(x, at)
 
     return b.pointwise(body)
 
 
 def repeat(b: LoopBuilder, x: TensorValue, times: Sequence[Any]) -> TensorValue:
-    """`x` again and again along each dimension."""
+    """`x` tiled along each dimension."""
     lead = len(times) - x.ndim
     if ZERO in x.shape:
         return b.pointwise(lambda ops, _: ops.const(0, x.dtype))
@@ -280,19 +285,19 @@ def repeat(b: LoopBuilder, x: TensorValue, times: Sequence[Any]) -> TensorValue:
 def roll(
     b: LoopBuilder, x: TensorValue, shifts: Sequence[Any], dims: Sequence[int] = ()
 ) -> TensorValue:
-    """`x` shifted round along the given dimensions."""
+    """`x` shifted cyclically along the given dimensions."""
     if x.ndim == 0 or ZERO in x.shape:
         return b.copy(x, b.out)
     if not dims:
         return _rolled_flat(b, x, b.symbols.size(shifts[0] if shifts else 0))
-    moved: dict[int, Expr] = {}
+    shift_of: dict[int, Expr] = {}
     for shift, dim in zip(shifts, dims, strict=True):
         d = dim % x.ndim
-        moved[d] = moved.get(d, ZERO) + b.symbols.size(shift)
+        shift_of[d] = shift_of.get(d, ZERO) + b.symbols.size(shift)
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         at = list(index)
-        for d, shift in moved.items():
+        for d, shift in shift_of.items():
             at[d] = (index[d] - shift) % x.shape[d]
         return ops.load(x, at)
 
@@ -319,20 +324,20 @@ def triangle(upper: bool) -> Any:
 
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
             row, column = ops.index(index[-2] + shift), ops.index(index[-1])
-            keep = ops.le(row, column) if upper else ops.ge(row, column)
-            return ops.load(x, index, keep)
+            mask = ops.le(row, column) if upper else ops.ge(row, column)
+            return ops.load(x, index, mask)
 
         return b.pointwise(body)
 
     return rule
 
 
-def take(b: LoopBuilder, x: TensorValue, places: TensorValue) -> TensorValue:
-    """Elements of `x` at places counted in row-major order."""
+def take(b: LoopBuilder, x: TensorValue, indices: TensorValue) -> TensorValue:
+    """Elements of `x` at row-major linear indices."""
     total = product_of(x.shape)
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        flat = ops.bind(ops.load(places, index), total, wrap=True)
+        flat = ops.bind(ops.load(indices, index), total, wrap=True)
         return ops.load(x, unravel(flat, x.shape))
 
     return b.pointwise(body)

@@ -1,4 +1,4 @@
-"""Sums, means and maxima of bags of embedding rows, and their gradients."""
+"""Sums, means and maxima over bags of embedding rows, and their gradients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,17 +15,18 @@ from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.extern import emit
 from gyrator_lowering.rules.index import below
-from gyrator_lowering.rules.scatter import can, settled
+from gyrator_lowering.rules.scatter import supports_store, to_output
 from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.torch_bridge.schema import info_of
 
 SUM, MEAN, MAX = range(3)
-"""ATen's numbers of the modes."""
+"""The numbers of the modes in ATen."""
 
 
 @frozen
 class Bags:
-    """Bags of one length: the k-th one holds the places from `k * length` on, the last one less."""
+    """Bags of equal length: bag k has the indices from `k * length` on; the last one may be
+    shorter."""
 
     indices: TensorValue
     length: Expr
@@ -34,25 +35,25 @@ class Bags:
 
     @property
     def padded(self) -> bool:
-        """Whether elements of a bag may be left out."""
+        """Whether elements of a bag may be skipped."""
         return not (type(self.padding) is Const and self.padding.value < 0)
 
-    def place(self, bag: Expr, j: Expr) -> Expr:
-        """Return where the j-th element of a bag is listed."""
+    def position(self, bag: Expr, j: Expr) -> Expr:
+        """Return the position of the j-th element of a bag among all indices."""
         return bag * self.length + j
 
     def element(self, ops: Tracer, bag: Expr, j: Expr) -> tuple[Value, Value | None]:
-        """Return the row that an element of a bag names, and whether it counts, if it may not."""
-        at = self.place(bag, j)
-        keep = None if self.full else below(ops, at, self.indices.shape[0])
-        row = ops.cast(ops.load(self.indices, (at,), keep), DType.I64)
+        """Return the row of an element of a bag, and whether it counts, unless it always does."""
+        at = self.position(bag, j)
+        mask = None if self.full else below(ops, at, self.indices.shape[0])
+        row = ops.cast(ops.load(self.indices, (at,), mask), DType.I64)
         if self.padded:
             counts = ops.ne(row, ops.index(self.padding))
-            keep = counts if keep is None else keep & counts
-        return row, keep
+            mask = counts if mask is None else mask & counts
+        return row, mask
 
     def size(self, bag: Expr) -> Expr:
-        """Return how many elements a bag has, with those that are left out."""
+        """Return the number of elements of a bag, including skipped ones."""
         if self.full:
             return self.length
         return minimum(self.length, self.indices.shape[0] - bag * self.length)
@@ -61,17 +62,17 @@ class Bags:
 def _bags(b: LoopBuilder, indices: TensorValue, last: bool, padding: Any) -> Bags | None:
     """Return the bags if the offsets are `arange(0, len(indices), length)`.
 
-    That is what a two-dimensional input becomes. Other offsets are known at run time only.
+    A two-dimensional input has such offsets. Others are not known statically.
     """
     offsets = b.node.args[2]
     if last or not isinstance(offsets, Node):
         return None
     if offsets.target is not torch.ops.aten.arange.start_step:
         return None
-    given = [a.meta["val"] if isinstance(a, Node) else a for a in (*offsets.args, 1)[:3]]
-    if offsets.kwargs.get("step") or not all(isinstance(a, (int, torch.SymInt)) for a in given):
+    bounds = [a.meta["val"] if isinstance(a, Node) else a for a in (*offsets.args, 1)[:3]]
+    if offsets.kwargs.get("step") or not all(isinstance(a, (int, torch.SymInt)) for a in bounds):
         return None
-    start, end, length = b.symbols.sizes(given)
+    start, end, length = b.symbols.sizes(bounds)
     if start is not ZERO or end is not indices.shape[0]:
         return None
     if type(length) is Const and length.value < 1:
@@ -92,50 +93,50 @@ def embedding_bag(
     last: bool = False,
     padding: Any = -1,
 ) -> Any:
-    """Fold the rows of each bag, where all bags have one length: others are ATen's.
+    """Reduce the rows of each bag, if all bags have the same length; other calls are ATen's.
 
-    So are plain sums on the host, for which ATen has kernels that fetch rows ahead.
+    So are plain sums on the host, for which ATen has kernels that prefetch rows.
     """
     bags = _bags(b, indices, last, padding)
     host = weight.device.type == HOST
     if bags is None and host and mode == SUM and weight.dtype is DType.BF16 and 1 in b.used_results:
-        given = (scale_by_frequency, mode, sparse, factors, last, padding)
-        return _without_bag_of_each(b, weight, indices, offsets, given)
+        options = (scale_by_frequency, mode, sparse, factors, last, padding)
+        return _with_own_bag_numbers(b, weight, indices, offsets, options)
     if bags is None or (mode == MAX and bags.padded):
         raise FallbackToAten
     if host and mode == SUM and not bags.padded and weight.dtype in (DType.F32, DType.F16):
         raise FallbackToAten
-    out, places, sizes, chosen = b.outs
-    assert out is not None and places is not None and sizes is not None and chosen is not None
+    out, bag_numbers, sizes, chosen = b.outs
+    assert out is not None and bag_numbers is not None and sizes is not None and chosen is not None
     used = b.used_results
     count = _count(b, bags, sizes)
-    raw = _folded(b, weight, bags, mode, factors, out)
-    result = _divided(b, raw, count, out) if mode == MEAN else settled(b, raw, out)
+    raw = _reduced(b, weight, bags, mode, factors, out)
+    result = _divided(b, raw, count, out) if mode == MEAN else to_output(b, raw, out)
     if host and mode == SUM:
         count = _zero
     rows = None
     if 3 in used:
         rows = _chosen(b, weight, bags, chosen) if mode == MAX else b.pointwise(count, chosen)
-    bag_of = _bag_of_each(b, bags, places) if 1 in used else None
+    bag_of = _bag_numbers(b, bags, bag_numbers) if 1 in used else None
     return result, bag_of, b.pointwise(count, sizes) if 2 in used else None, rows
 
 
-def _without_bag_of_each(
+def _with_own_bag_numbers(
     b: LoopBuilder,
     weight: TensorValue,
     indices: TensorValue,
     offsets: TensorValue,
-    given: tuple[Any, ...],
+    options: tuple[Any, ...],
 ) -> Any:
-    """Call ATen for all but the number of the bag that each index is in.
+    """Call ATen for all results but the bag number of each index.
 
-    ATen's kernel of `bfloat16` sums leaves that empty; its meta function says otherwise.
+    ATen's kernel for `bfloat16` sums leaves these empty, contrary to its meta function.
     """
     reason = "offsets are known at run time only"
     info, fakes = info_of(b.node.target), tuple(b.node.meta["val"])
     used = b.used_results - {1}
-    results = emit(b, info, (weight, indices, offsets, *given), {}, fakes, used, reason)
-    return results[0], _bag_of_each_index(b, indices, offsets), *results[2:]
+    results = emit(b, info, (weight, indices, offsets, *options), {}, fakes, used, reason)
+    return results[0], _bag_numbers_from_offsets(b, indices, offsets), *results[2:]
 
 
 def _zero(ops: Tracer, _: Any) -> Value:
@@ -143,22 +144,22 @@ def _zero(ops: Tracer, _: Any) -> Value:
 
 
 def _count(b: LoopBuilder, bags: Bags, sizes: Spec) -> Body:
-    """Return how many elements of each bag count."""
+    """Return the number of elements of each bag that count."""
     if not bags.padded:
         return lambda ops, index: ops.index(bags.size(index[0]))
-    found = b.buffer(evolve(sizes, dtype=DType.I64))
+    counts = b.buffer(evolve(sizes, dtype=DType.I64))
 
-    def fold(ops: Tracer, index: tuple[Expr, ...], inner: tuple[Expr, ...]) -> Value:
-        _, keep = bags.element(ops, index[0], inner[0])
-        assert keep is not None
-        return ops.cast(keep, DType.I64)
+    def term(ops: Tracer, index: tuple[Expr, ...], inner: tuple[Expr, ...]) -> Value:
+        _, mask = bags.element(ops, index[0], inner[0])
+        assert mask is not None
+        return ops.cast(mask, DType.I64)
 
     shape = sizes.shape
-    b.reduction(ReduceKind.SUM, fold, shape, (bags.length,), [found], DType.I64)
-    return lambda ops, index: ops.load(found, index)
+    b.reduction(ReduceKind.SUM, term, shape, (bags.length,), [counts], DType.I64)
+    return lambda ops, index: ops.load(counts, index)
 
 
-def _folded(
+def _reduced(
     b: LoopBuilder,
     weight: TensorValue,
     bags: Bags,
@@ -166,44 +167,44 @@ def _folded(
     factors: TensorValue | None,
     out: Spec,
 ) -> TensorValue:
-    """Return the sums or maxima of the rows of each bag, in the type that they are folded in."""
+    """Return the sums or maxima of the rows of each bag, in the accumulator dtype."""
     dtype = out.dtype.compute
     raw = b.buffer(evolve(out, dtype=dtype))
 
-    def fold(ops: Tracer, index: tuple[Expr, ...], inner: tuple[Expr, ...]) -> Value:
+    def term(ops: Tracer, index: tuple[Expr, ...], inner: tuple[Expr, ...]) -> Value:
         if mode == MAX:
             return _candidate(ops, weight, bags, index, inner[0])
-        row, keep = bags.element(ops, index[0], inner[0])
-        value = ops.cast(_read(ops, weight, row, index[1], keep), dtype)
+        row, mask = bags.element(ops, index[0], inner[0])
+        value = ops.cast(_read(ops, weight, row, index[1], mask), dtype)
         if factors is None:
             return value
-        factor = ops.load(factors, (bags.place(index[0], inner[0]),), keep)
+        factor = ops.load(factors, (bags.position(index[0], inner[0]),), mask)
         return value * ops.cast(factor, dtype)
 
     kind = ReduceKind.MAX if mode == MAX else ReduceKind.SUM
-    b.reduction(kind, fold, out.shape, (bags.length,), [raw], dtype)
+    b.reduction(kind, term, out.shape, (bags.length,), [raw], dtype)
     return raw
 
 
-def _read(ops: Tracer, weight: TensorValue, row: Value, column: Expr, keep: Value | None) -> Value:
-    at = ops.bind(row, weight.shape[0], check=Check.RUNTIME, mask=keep)
-    return ops.load(weight, (at, column), keep)
+def _read(ops: Tracer, weight: TensorValue, row: Value, column: Expr, mask: Value | None) -> Value:
+    at = ops.bind(row, weight.shape[0], check=Check.RUNTIME, mask=mask)
+    return ops.load(weight, (at, column), mask)
 
 
 def _candidate(
     ops: Tracer, weight: TensorValue, bags: Bags, index: Sequence[Expr], j: Expr
 ) -> Value:
-    """Return an element as eager compares it: NaN counts in the first row of a bag alone."""
-    row, keep = bags.element(ops, index[0], j)
-    value = ops.wide(_read(ops, weight, row, index[1], keep))
+    """Return an element as eager compares it: NaN counts only in the first row of a bag."""
+    row, mask = bags.element(ops, index[0], j)
+    value = ops.wide(_read(ops, weight, row, index[1], mask))
     out = ops.isnan(value) & ops.gt(ops.index(j), 0)
-    if keep is not None:
-        out = out | ~keep
+    if mask is not None:
+        out = out | ~mask
     return ops.where(out, float("-inf"), value)
 
 
 def _chosen(b: LoopBuilder, weight: TensorValue, bags: Bags, chosen: Spec) -> TensorValue:
-    """Return the row that each maximum is from."""
+    """Return the row that each maximum comes from."""
     at = b.buffer(evolve(chosen, dtype=DType.I64))
     b.reduction(
         ReduceKind.ARGMAX,
@@ -216,13 +217,13 @@ def _chosen(b: LoopBuilder, weight: TensorValue, bags: Bags, chosen: Spec) -> Te
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
         j = ops.bind(ops.load(at, index), bags.length, check=False)
-        return ops.load(bags.indices, (bags.place(index[0], j),))
+        return ops.load(bags.indices, (bags.position(index[0], j),))
 
     return b.pointwise(body, chosen)
 
 
 def _divided(b: LoopBuilder, total: TensorValue, count: Body, out: Spec) -> TensorValue:
-    """Return means; of an empty bag, 0."""
+    """Return means; 0 for an empty bag."""
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
         size = ops.maximum(count(ops, index[:1]), 1)
@@ -231,9 +232,9 @@ def _divided(b: LoopBuilder, total: TensorValue, count: Body, out: Spec) -> Tens
     return b.pointwise(body, out)
 
 
-def _bag_of_each(b: LoopBuilder, bags: Bags, places: Spec) -> TensorValue:
-    """Return the number of the bag that each index is in; empty where eager leaves it so."""
-    return b.pointwise(lambda ops, index: ops.index(index[0] // bags.length), places)
+def _bag_numbers(b: LoopBuilder, bags: Bags, out: Spec) -> TensorValue:
+    """Return the bag number of each index; empty if eager's is."""
+    return b.pointwise(lambda ops, index: ops.index(index[0] // bags.length), out)
 
 
 # Gradients ------------------------------------------------------------------------------------
@@ -254,49 +255,51 @@ def backward(
     factors: TensorValue | None,
     padding: Any = -1,
 ) -> TensorValue:
-    """Add the gradient of each bag to the rows that it was made from."""
+    """Add the gradient of each bag to the rows that it was computed from."""
     out = b.out
     dtype = out.dtype.compute
-    if sparse or scale_by_frequency or not can(b, out.device.type, dtype, StoreMode.ADD):
+    if sparse or scale_by_frequency or not supports_store(b, out.device.type, dtype, StoreMode.ADD):
         raise FallbackToAten
     form = evolve(out, dtype=dtype)
     total = b.pointwise(lambda ops, _: ops.const(0, dtype), form)
     skip = b.symbols.size(padding)
 
     def from_maximum(ops: Tracer, index: tuple[Expr, ...]) -> None:
-        keep = ops.ne(ops.load(sizes, index[:1]), 0)
-        row = ops.bind(ops.load(chosen, index, keep), out.shape[0], mask=keep)
+        mask = ops.ne(ops.load(sizes, index[:1]), 0)
+        row = ops.bind(ops.load(chosen, index, mask), out.shape[0], mask=mask)
         value = ops.cast(ops.load(grad, index), dtype)
-        ops.store(total, (row, index[1]), value, StoreMode.ADD, keep)
+        ops.store(total, (row, index[1]), value, StoreMode.ADD, mask)
 
     def from_sum(ops: Tracer, index: tuple[Expr, ...]) -> None:
         at = ops.cast(ops.load(indices, index[:1]), DType.I64)
-        keep = None if skip is Const(-1) else ops.ne(at, ops.index(skip))
-        row = ops.bind(at, out.shape[0], mask=keep)
-        bag = ops.bind(ops.load(places, index[:1]), grad.shape[0], mask=keep)
-        value = ops.cast(ops.load(grad, (bag, index[1]), keep), dtype)
+        mask = None if skip is Const(-1) else ops.ne(at, ops.index(skip))
+        row = ops.bind(at, out.shape[0], mask=mask)
+        bag = ops.bind(ops.load(bag_numbers, index[:1]), grad.shape[0], mask=mask)
+        value = ops.cast(ops.load(grad, (bag, index[1]), mask), dtype)
         if mode == MEAN:
-            size = ops.maximum(ops.cast(ops.load(sizes, (bag,), keep), DType.I64), 1)
+            size = ops.maximum(ops.cast(ops.load(sizes, (bag,), mask), DType.I64), 1)
             value = value / ops.cast(size, dtype)
         if factors is not None:
             value = value * ops.cast(ops.load(factors, index[:1]), dtype)
-        ops.store(total, (row, index[1]), value, StoreMode.ADD, keep)
+        ops.store(total, (row, index[1]), value, StoreMode.ADD, mask)
 
     if mode == MAX:
         b.scatter(grad.shape, from_maximum)
     else:
-        places = _bag_of_each_index(b, indices, offsets)
+        bag_numbers = _bag_numbers_from_offsets(b, indices, offsets)
         b.scatter((indices.shape[0], grad.shape[1]), from_sum)
-    return settled(b, total, out)
+    return to_output(b, total, out)
 
 
-def _bag_of_each_index(b: LoopBuilder, indices: TensorValue, offsets: TensorValue) -> TensorValue:
-    """Return the bag that each index is in: the number of bags that start up to it, less one.
+def _bag_numbers_from_offsets(
+    b: LoopBuilder, indices: TensorValue, offsets: TensorValue
+) -> TensorValue:
+    """Return the bag number of each index: the number of bags that start up to it, minus one.
 
-    The forward op gives it too, but nothing of it where it does not need it, whatever its shape
-    was said to be. The last offset may be the number of indices.
+    The forward op returns this too, but leaves it empty if it does not need it, whatever the shape
+    of its fake result. The last offset may be the number of indices.
     """
-    if not can(b, offsets.device.type, DType.I64, StoreMode.ADD):
+    if not supports_store(b, offsets.device.type, DType.I64, StoreMode.ADD):
         raise FallbackToAten
     starts = b.temp((indices.shape[0] + 1,), DType.I64, offsets)
     b.pointwise_into(starts, _zero)
@@ -306,17 +309,17 @@ def _bag_of_each_index(b: LoopBuilder, indices: TensorValue, offsets: TensorValu
         ops.store(starts, (at,), ops.const(1, DType.I64), StoreMode.ADD)
 
     b.scatter(offsets.shape, mark)
-    found = b.temp(starts.shape, DType.I64, offsets)
+    running = b.temp(starts.shape, DType.I64, offsets)
     b.scan(
         ScanKind.SUM,
         lambda ops, index: ops.load(starts, index),
         starts.shape,
         0,
-        [found],
+        [running],
         DType.I64,
     )
     return b.pointwise(
-        lambda ops, index: ops.load(found, index) - 1,
+        lambda ops, index: ops.load(running, index) - 1,
         Spec(DType.I64, offsets.device, indices.shape, (ONE,)),
     )
 
@@ -334,20 +337,20 @@ def factors_backward(
     """The gradient of the factor of each index: its bag's gradient times its row."""
     out = b.out
     dtype = out.dtype.compute
-    places = _bag_of_each_index(b, indices, offsets)
+    bag_numbers = _bag_numbers_from_offsets(b, indices, offsets)
     skip = b.symbols.size(padding)
     raw = b.buffer(evolve(out, dtype=dtype))
 
-    def fold(ops: Tracer, index: tuple[Expr, ...], inner: tuple[Expr, ...]) -> Value:
+    def term(ops: Tracer, index: tuple[Expr, ...], inner: tuple[Expr, ...]) -> Value:
         at = ops.cast(ops.load(indices, index), DType.I64)
-        keep = None if skip is Const(-1) else ops.ne(at, ops.index(skip))
-        row = ops.bind(at, weight.shape[0], mask=keep)
-        bag = ops.bind(ops.load(places, index), grad.shape[0], mask=keep)
-        mine = ops.cast(ops.load(grad, (bag, inner[0]), keep), dtype)
-        return mine * ops.cast(ops.load(weight, (row, inner[0]), keep), dtype)
+        mask = None if skip is Const(-1) else ops.ne(at, ops.index(skip))
+        row = ops.bind(at, weight.shape[0], mask=mask)
+        bag = ops.bind(ops.load(bag_numbers, index), grad.shape[0], mask=mask)
+        bag_gradient = ops.cast(ops.load(grad, (bag, inner[0]), mask), dtype)
+        return bag_gradient * ops.cast(ops.load(weight, (row, inner[0]), mask), dtype)
 
-    b.reduction(ReduceKind.SUM, fold, out.shape, (grad.shape[1],), [raw], dtype)
-    return settled(b, raw, out)
+    b.reduction(ReduceKind.SUM, term, out.shape, (grad.shape[1],), [raw], dtype)
+    return to_output(b, raw, out)
 
 
 def register(table: TableBuilder) -> None:

@@ -1,4 +1,4 @@
-"""Places of values among sorted ones."""
+"""Binary search for the positions of values in sorted sequences."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from gyrator_ir.body.nodes import Check
 from gyrator_ir.expr import Const
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
-from gyrator_lowering.builder.promote import Arg, computed_in, operand
+from gyrator_lowering.builder.promote import Arg, operand, promoted_dtype
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.table import FallbackToAten, TableBuilder
@@ -15,18 +15,18 @@ MOST = 1 << 20
 """Up to this many sorted values are searched in a kernel."""
 
 
-def _found(
+def _search(
     b: LoopBuilder,
     ordered: TensorValue,
     values: Arg,
     right: bool,
     sorter: TensorValue | None = None,
 ) -> TensorValue:
-    """Return how many of `ordered`, along its last dimension, lie before each of `values`.
+    """Return how many of `ordered`, along its last dimension, precede each of `values`.
 
-    It compares what eager mode's bisection compares, so that it gives the same places among values
-    that are not sorted, NaN between them. All values take the steps of the longest search. `sorter`
-    gives the positions of the values in order.
+    It makes the same comparisons as eager's bisection, so that it finds the same positions in
+    sequences that are not sorted or contain NaN. All values take the steps of the longest search.
+    `sorter` gives the positions of the sequence's values in order.
     """
     size = ordered.shape[-1] if ordered.ndim else None
     if not isinstance(size, Const) or not 0 < size.value <= MOST or ordered.dtype is DType.BOOL:
@@ -34,23 +34,23 @@ def _found(
     count, row = size.value, ordered.ndim - 1
     if isinstance(values, TensorValue) and row and row != values.ndim - 1:
         raise FallbackToAten
-    dtype = computed_in([ordered, values]).compute
+    dtype = promoted_dtype([ordered, values]).compute
 
     def body(ops: Tracer, index: Index) -> Value:
         value = operand(ops, values, index, dtype)
-        place, end = ops.const(0, DType.I64), ops.const(count, DType.I64)
-        one = ops.const(1, DType.I64)
+        position, end = ops.const(0, DType.I64), ops.const(count, DType.I64)
+        single = ops.const(1, DType.I64)
         for _ in range(count.bit_length()):
-            half = place + ops.shr(end - place, one)
+            half = position + ops.shr(end - position, single)
             at = ops.bind(ops.minimum(half, count - 1), size, check=False)
             if sorter is not None:
                 at = ops.bind(ops.load(sorter, (*index[:row], at)), size, check=Check.RUNTIME)
             middle = ops.cast(ops.load(ordered, (*index[:row], at)), dtype)
             behind = ops.gt(middle, value) if right else ops.ge(middle, value)
-            # Where nothing is left to search, half is the end.
-            place = ops.where(behind, place, ops.minimum(half + 1, end))
+            # If nothing is left to search, half is the end.
+            position = ops.where(behind, position, ops.minimum(half + 1, end))
             end = ops.where(behind, half, end)
-        return place
+        return position
 
     return b.pointwise(body)
 
@@ -65,15 +65,15 @@ def searchsorted(
     sorter: TensorValue | None = None,
     **_: Any,
 ) -> TensorValue:
-    """Places at which values keep a sequence sorted."""
-    return _found(b, ordered, values, right or side == "right", sorter)
+    """The positions at which inserting values keeps a sequence sorted."""
+    return _search(b, ordered, values, right or side == "right", sorter)
 
 
 def bucketize(
     b: LoopBuilder, values: Arg, ordered: TensorValue, *, right: bool = False, **_: Any
 ) -> TensorValue:
-    """Numbers of the intervals between boundaries that values lie in."""
-    return _found(b, ordered, values, right)
+    """The number of the interval between boundaries that each value falls into."""
+    return _search(b, ordered, values, right)
 
 
 def register(table: TableBuilder) -> None:

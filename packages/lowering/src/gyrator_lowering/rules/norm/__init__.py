@@ -12,11 +12,11 @@ from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.reduction import (
     count,
-    fold_into,
-    joined,
+    full_index,
+    reduce_into,
     split,
-    with_ones,
-    without,
+    squeezed,
+    unsqueezed,
 )
 from gyrator_lowering.table import TableBuilder
 
@@ -25,7 +25,7 @@ At = Callable[[Tracer, Sequence[Expr]], Value]
 
 
 def rounded(b: LoopBuilder, value: TensorValue, out: Spec | None) -> TensorValue | None:
-    """Return a statistic in the form of a result: itself where dtype and strides are the same."""
+    """Return a statistic with the spec of a result: unchanged if dtype and strides are the same."""
     if out is None:
         return None
     if value.dtype is out.dtype and value.shape == out.shape and value.strides == out.strides:
@@ -46,27 +46,27 @@ def layer_norm(
     dims = tuple(range(x.ndim - len(shape), x.ndim))
     stat = tuple(ONE if d in dims else s for d, s in enumerate(x.shape))
     mean, squares = (b.temp(stat, dtype, x) for _ in range(2))
-    into = [without(mean, dims), without(squares, dims), None]
-    fold_into(b, ReduceKind.WELFORD, x, dims, into, dtype)
+    into = [squeezed(mean, dims), squeezed(squares, dims), None]
+    reduce_into(b, ReduceKind.WELFORD, x, dims, into, dtype)
 
     def scaled(ops: Tracer, value: Value, index: Index) -> Value:
         return affine(ops, value, weight, bias, index)
 
-    return _normalised(b, x, mean, squares, count(x, dims), eps, lambda index: index, scaled)
+    return _normalized(b, x, mean, squares, count(x, dims), eps, lambda index: index, scaled)
 
 
-def _normalised(
+def _normalized(
     b: LoopBuilder,
     x: TensorValue,
     mean: TensorValue,
     squares: TensorValue,
     n: Any,
     eps: float,
-    place: Callable[[Index], Index],
+    statistic_index: Callable[[Index], Index],
     scaled: Callable[[Tracer, Value, Index], Value],
 ) -> tuple[TensorValue | None, ...]:
-    """Return what `scaled` makes of `(x - mean) / sqrt(squares / n + eps)`, and the statistics, of
-    which an element has those at its `place`."""
+    """Return `scaled` of `(x - mean) / sqrt(squares / n + eps)`, and the statistics.
+    `statistic_index` maps the index of an element to that of its statistics."""
     out, out_mean, out_rstd = b.outs
     dtype = mean.dtype
     rstd = b.temp(mean.shape, dtype, x)
@@ -78,7 +78,9 @@ def _normalised(
 
     def body(ops: Tracer, index: Index) -> Value:
         value = ops.cast(ops.load(x, index), dtype)
-        value = (value - ops.get(mean, place(index))) * ops.get(rstd, place(index))
+        value = (value - ops.get(mean, statistic_index(index))) * ops.get(
+            rstd, statistic_index(index)
+        )
         return scaled(ops, value, index)
 
     used = b.used_results
@@ -96,7 +98,7 @@ def affine(
     bias: TensorValue | None,
     index: Sequence[Expr],
 ) -> Value:
-    """Return `value * weight + bias`, either of which may be missing."""
+    """Return `value * weight + bias`; either may be missing."""
     if weight is not None:
         value = value * ops.cast(ops.get(weight, index), value.dtype)
     if bias is not None:
@@ -107,32 +109,33 @@ def affine(
 def _sum_of(
     b: LoopBuilder, like: TensorValue, dims: Sequence[int], dtype: DType, at: At
 ) -> TensorValue:
-    """Sum `at(ops, index)` over `dims` of the index space of `like`, which then broadcast."""
-    kept, folded = split(like, dims)
-    result = b.temp(kept, dtype, like)
+    """Sum `at(ops, index)` over `dims` of the index space of `like`; the result broadcasts along
+    them."""
+    outer, inner = split(like, dims)
+    result = b.temp(outer, dtype, like)
     b.reduction(
         ReduceKind.SUM,
-        lambda ops, i, r: at(ops, joined(like.ndim, dims, i, r)),
-        kept,
-        folded,
+        lambda ops, i, r: at(ops, full_index(like.ndim, dims, i, r)),
+        outer,
+        inner,
         [result],
         dtype,
     )
-    return with_ones(result, like.ndim, dims)
+    return unsqueezed(result, like.ndim, dims)
 
 
 def _sum_to(
     b: LoopBuilder, like: TensorValue, dims: Sequence[int], dtype: DType, at: At, out: Spec
 ) -> TensorValue:
-    """Sum `at` over the leading dimensions `dims`, in the form of a parameter's gradient."""
-    kept, folded = split(like, dims)
+    """Sum `at` over the leading dimensions `dims`, with the spec of a parameter's gradient."""
+    outer, inner = split(like, dims)
     direct = out.dtype is dtype
-    result = b.buffer(out) if direct else b.temp(kept, dtype, like)
+    result = b.buffer(out) if direct else b.temp(outer, dtype, like)
     b.reduction(
         ReduceKind.SUM,
-        lambda ops, i, r: at(ops, joined(like.ndim, dims, i, r)),
-        kept,
-        folded,
+        lambda ops, i, r: at(ops, full_index(like.ndim, dims, i, r)),
+        outer,
+        inner,
         [result],
         dtype,
     )
@@ -219,18 +222,18 @@ def rms_norm(
     weight: TensorValue | None,
     eps: float | None,
 ) -> tuple[TensorValue | None, ...]:
-    """`x / sqrt(mean(x**2) + eps) * weight` over the last dimensions, and 1/sqrt."""
+    """`x / sqrt(mean(x**2) + eps) * weight` over the last dimensions, and 1/sqrt(...)."""
     out, out_rstd = b.outs
     dtype = x.dtype.compute
     dims = tuple(range(x.ndim - len(shape), x.ndim))
     stat = tuple(ONE if d in dims else s for d, s in enumerate(x.shape))
     total, rstd = b.temp(stat, dtype, x), b.temp(stat, dtype, x)
-    fold_into(
+    reduce_into(
         b,
         ReduceKind.SUM,
         x,
         dims,
-        [without(total, dims)],
+        [squeezed(total, dims)],
         dtype,
         lambda ops, v: ops.wide(v) * ops.wide(v),
     )
@@ -253,7 +256,7 @@ def rms_norm(
 
 
 EPSILON = {DType.F32: 1.1920928955078125e-07, DType.F64: 2.220446049250313e-16}
-"""The machine epsilon, which RMS norm adds where no other is given."""
+"""The machine epsilon, RMS norm's default `eps`."""
 
 
 def rms_norm_backward(
@@ -292,7 +295,7 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> tuple[TensorValue | None, ...]:
-    """Normalise over the channels of a group and all positions."""
+    """Normalize over the channels of a group and all positions."""
     dtype = x.dtype.compute
     batch, channels, *space = x.shape
     size = channels // groups
@@ -314,7 +317,7 @@ def group_norm(
         return affine(ops, value, weight, bias, index[1:2])
 
     total = product_of((size, *space))
-    return _normalised(b, x, mean, squares, total, eps, group, scaled)
+    return _normalized(b, x, mean, squares, total, eps, group, scaled)
 
 
 def group_norm_backward(
@@ -330,7 +333,7 @@ def group_norm_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> tuple[TensorValue | None, ...]:
-    """Gradients of group norm, from sums over positions of grad and grad * x a channel."""
+    """Gradients of group norm, from sums over positions of grad and grad * x for each channel."""
     outs = b.outs
     dtype = x.dtype.compute
     channels = x.shape[1]
@@ -347,8 +350,8 @@ def group_norm_backward(
         value = ops.cast(ops.load(x, index), dtype) - stat(ops, mean, index)
         return value * stat(ops, rstd, index)
 
-    plain = without(_sum_of(b, x, dims, dtype, gradient), dims)
-    along = without(
+    plain = squeezed(_sum_of(b, x, dims, dtype, gradient), dims)
+    along = squeezed(
         _sum_of(b, x, dims, dtype, lambda ops, i: gradient(ops, i) * centred(ops, i)), dims
     )
     results: list[TensorValue | None] = [None, None, None]
@@ -357,12 +360,12 @@ def group_norm_backward(
         results[0] = _group_input_gradient(
             b, x, plain, along, weight, (gradient, centred, stat), rstd, size, groups, outs[0]
         )
-    for place, total in ((1, along), (2, plain)):
-        out = outs[place]
-        if mask[place] and out is not None and place in used:
+    for k, total in ((1, along), (2, plain)):
+        out = outs[k]
+        if mask[k] and out is not None and k in used:
             result = b.temp((channels,), dtype, x)
-            fold_into(b, ReduceKind.SUM, total, (0,), [result], dtype)
-            results[place] = rounded(b, result, out)
+            reduce_into(b, ReduceKind.SUM, total, (0,), [result], dtype)
+            results[k] = rounded(b, result, out)
     return tuple(results)
 
 

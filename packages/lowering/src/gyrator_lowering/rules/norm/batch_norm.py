@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gyrator_ir.body.nodes import ReduceKind
-from gyrator_ir.expr import Expr, product_of
+from gyrator_ir.expr import Const, Expr, product_of
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.norm import affine, rounded
-from gyrator_lowering.rules.reduction import fold_into, joined, split
+from gyrator_lowering.rules.reduction import full_index, reduce_into, split
 from gyrator_lowering.table import FallbackToAten, TableBuilder
 
 
@@ -23,18 +23,18 @@ def _channel(index: Sequence[Expr]) -> Sequence[Expr]:
     return index[1:2]
 
 
-def _folded(x: TensorValue) -> DType:
-    """Return the type to fold in: on the host eager folds `f32` in `f64`."""
+def _accumulator(x: TensorValue) -> DType:
+    """Return the accumulator dtype: on the host, eager reduces `f32` in `f64`."""
     return DType.F64 if x.device.is_host and x.dtype is DType.F32 else x.dtype.compute
 
 
 def _statistics(b: LoopBuilder, x: TensorValue, eps: float) -> tuple[TensorValue, ...]:
     """Return mean, sum of squared deviations and 1/sqrt(var + eps) of each channel."""
-    dtype = _folded(x)
+    dtype = _accumulator(x)
     channels = (x.shape[1],)
     mean, squares, rstd = (b.temp(channels, dtype, x) for _ in range(3))
     into = [mean, squares, None]
-    fold_into(
+    reduce_into(
         b, ReduceKind.WELFORD, x, _dims(x), into, dtype, lambda ops, value: ops.cast(value, dtype)
     )
     n = _count(x)
@@ -48,7 +48,7 @@ def _count(x: TensorValue) -> Expr:
     return product_of(x.shape[d] for d in _dims(x))
 
 
-def _normalised(
+def _normalized(
     b: LoopBuilder,
     x: TensorValue,
     weight: TensorValue | None,
@@ -70,7 +70,7 @@ def _normalised(
 def _updated(
     b: LoopBuilder, running: TensorValue, momentum: float, new: Any, into: TensorValue | Spec
 ) -> TensorValue:
-    """Return `(1 - momentum) * running + momentum * new` in a buffer, or in place."""
+    """Return `(1 - momentum) * running + momentum * new`, in a new buffer or in place."""
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         value: Value = new(ops, index)
@@ -100,11 +100,11 @@ def _train(
     bias: TensorValue | None,
     eps: float,
 ) -> tuple[TensorValue, ...]:
-    """Return output, saved mean, saved 1/sqrt, and mean and squares as computed."""
+    """Return the output, the saved mean and 1/sqrt, and the mean and squares before rounding."""
     outs = b.outs
     assert outs[0] is not None
     mean, squares, rstd = _statistics(b, x, eps)
-    result = _normalised(b, x, weight, bias, mean, rstd, outs[0])
+    result = _normalized(b, x, weight, bias, mean, rstd, outs[0])
     saved_mean, saved_rstd = rounded(b, mean, outs[1]), rounded(b, rstd, outs[2])
     assert saved_mean is not None and saved_rstd is not None
     return result, saved_mean, saved_rstd, mean, squares
@@ -132,12 +132,12 @@ def _infer(
     return b.pointwise(body, out)
 
 
-def _empties(b: LoopBuilder, places: Sequence[int]) -> list[TensorValue]:
-    """Return the empty tensors that eager gives where there is nothing to save."""
+def _empties(b: LoopBuilder, indices: Sequence[int]) -> list[TensorValue]:
+    """Return the empty tensors that eager returns if there is nothing to save."""
     outs = b.outs
     return [
         b.pointwise(lambda ops, _: ops.const(0, DType.F32), out)
-        for out in (outs[p] for p in places)
+        for out in (outs[p] for p in indices)
         if out is not None
     ]
 
@@ -152,7 +152,7 @@ def no_training(
     momentum: float,
     eps: float,
 ) -> tuple[TensorValue, ...]:
-    """Normalise by running statistics."""
+    """Normalize by running statistics."""
     result = _infer(b, x, weight, bias, running_mean, running_var, eps)
     return (result, *_empties(b, (1, 2)))
 
@@ -168,12 +168,12 @@ def functional(
     momentum: float,
     eps: float,
 ) -> tuple[TensorValue, ...]:
-    """Normalise, and return the running statistics after the step."""
+    """Normalize, and return the updated running statistics."""
     outs = b.outs
     if not training:
         result = _infer(b, x, weight, bias, running_mean, running_var, eps)
-        same = [b.copy(r, o) for r, o in ((running_mean, outs[3]), (running_var, outs[4]))]
-        return (result, *_empties(b, (1, 2)), *same)
+        unchanged = [b.copy(r, o) for r, o in ((running_mean, outs[3]), (running_var, outs[4]))]
+        return (result, *_empties(b, (1, 2)), *unchanged)
     result, saved_mean, saved_rstd, mean, squares = _train(b, x, weight, bias, eps)
     assert outs[3] is not None and outs[4] is not None
     new_mean = _updated(b, running_mean, momentum, lambda ops, i: ops.load(mean, i), outs[3])
@@ -191,7 +191,7 @@ def with_update(
     momentum: float,
     eps: float,
 ) -> tuple[TensorValue, ...]:
-    """`_batch_norm_with_update_functional`: as `functional` in training, with a reserve."""
+    """`_batch_norm_with_update_functional`: like `functional` in training, with a reserve."""
     outs = b.outs
     result, saved_mean, saved_rstd, mean, squares = _train(b, x, weight, bias, eps)
     assert outs[3] is not None and outs[4] is not None and outs[5] is not None
@@ -211,7 +211,7 @@ def no_stats(
     momentum: float,
     eps: float,
 ) -> tuple[TensorValue, ...]:
-    """Normalise by the statistics of the batch alone."""
+    """Normalize by the statistics of the batch only."""
     return _train(b, x, weight, bias, eps)[:3]
 
 
@@ -226,7 +226,7 @@ def native(
     momentum: float,
     eps: float,
 ) -> tuple[TensorValue, ...]:
-    """Normalise; in training the running statistics change in place."""
+    """Normalize; in training, the running statistics are updated in place."""
     if not training:
         if running_mean is None or running_var is None:
             raise FallbackToAten
@@ -247,16 +247,24 @@ def _total(
     dtype: DType,
     term: Callable[[Tracer, Sequence[Expr]], Any],
 ) -> TensorValue:
-    """Fold `term`, a function of an index into `x`, over all but the channels."""
+    """Reduce `term`, a function of an index into `x`, over all dimensions but the channels."""
     dims = _dims(x)
-    channels, folded = split(x, dims)
+    channels, inner = split(x, dims)
     result = b.temp(channels, dtype, x)
 
     def body(ops: Tracer, i: Sequence[Expr], r: Sequence[Expr]) -> Any:
-        return term(ops, joined(x.ndim, dims, i, r))
+        return term(ops, full_index(x.ndim, dims, i, r))
 
-    b.reduction(kind, body, channels, folded, [result], dtype)
+    b.reduction(kind, body, channels, inner, [result], dtype)
     return result
+
+
+def _mean(ops: Tracer, total: Value, count: Expr, grad: TensorValue) -> Value:
+    """Return a total divided by a count, as ATen computes it: except on the host, it multiplies by
+    the reciprocal."""
+    if isinstance(count, Const) and count.value and not grad.device.is_host:
+        return total * (1.0 / count.value)
+    return total / operand(ops, count, (), total.dtype)
 
 
 def backward(
@@ -274,7 +282,7 @@ def backward(
 ) -> tuple[TensorValue | None, ...]:
     """Gradients with respect to input, weight and bias."""
     outs = b.outs
-    dtype, wide = x.dtype.compute, _folded(x)
+    dtype, wide = x.dtype.compute, _accumulator(x)
     mean = saved_mean if train else running_mean
     if mean is None or (saved_rstd if train else running_var) is None:
         raise FallbackToAten
@@ -302,11 +310,11 @@ def backward(
         return _total(b, ReduceKind.DOT if pair else ReduceKind.SUM, x, wide, term)
 
     used = b.used_results
-    wanted = [
+    needed = [
         m and o is not None and k in used for k, (m, o) in enumerate(zip(mask, outs, strict=True))
     ]
-    plain = total(pair=False) if (wanted[0] and train) or wanted[2] else None
-    along = total(pair=True) if (wanted[0] and train) or wanted[1] else None
+    plain = total(pair=False) if (needed[0] and train) or needed[2] else None
+    along = total(pair=True) if (needed[0] and train) or needed[1] else None
     results: list[TensorValue | None] = [None, None, None]
     n = _count(x)
 
@@ -316,21 +324,20 @@ def backward(
         value = gradient(ops, index)
         if train:
             assert plain is not None and along is not None
-            size = operand(ops, n, (), wide)
-            slope = ops.cast(ops.load(along, at) / size, dtype) * (rstd * rstd)
-            shift = ops.cast(ops.load(plain, at) / size, dtype)
+            slope = ops.cast(_mean(ops, ops.load(along, at), n, grad), dtype) * (rstd * rstd)
+            shift = ops.cast(_mean(ops, ops.load(plain, at), n, grad), dtype)
             value = value - shift - centred(ops, index) * slope
         value = value * rstd
         return value if weight is None else value * ops.cast(ops.load(weight, at), dtype)
 
-    if wanted[0]:
+    if needed[0]:
         results[0] = b.pointwise(input_gradient, outs[0])
-    if wanted[1] and along is not None:
+    if needed[1] and along is not None:
         source = along
         results[1] = b.pointwise(
             lambda ops, i: ops.load(source, i) * ops.cast(scale(ops, i), wide), outs[1]
         )
-    if wanted[2] and plain is not None:
+    if needed[2] and plain is not None:
         results[2] = rounded(b, plain, outs[2])
     return tuple(results)
 

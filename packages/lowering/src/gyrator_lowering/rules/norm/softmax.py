@@ -9,7 +9,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
-from gyrator_lowering.rules.reduction import fold_into, joined, split, with_ones
+from gyrator_lowering.rules.reduction import full_index, reduce_into, split, unsqueezed
 from gyrator_lowering.table import Rule, TableBuilder
 
 NEGATIVE_INFINITY = float("-inf")
@@ -22,23 +22,24 @@ def _dims(x: TensorValue, dim: int) -> tuple[int, ...]:
 def _statistics(
     b: LoopBuilder, x: TensorValue, dims: tuple[int, ...], dtype: DType
 ) -> tuple[TensorValue, TensorValue]:
-    """Return max and sum of exp(x - max) along `dims`, in the form that broadcasts against x."""
-    kept, _ = split(x, dims)
-    top, total = b.temp(kept, dtype, x), b.temp(kept, dtype, x)
-    fold_into(b, ReduceKind.ONLINE_SOFTMAX, x, dims, [top, total], dtype)
-    return with_ones(top, x.ndim, dims), with_ones(total, x.ndim, dims)
+    """Return max and sum of exp(x - max) along `dims`, as views that broadcast against x."""
+    outer, _ = split(x, dims)
+    top, total = b.temp(outer, dtype, x), b.temp(outer, dtype, x)
+    reduce_into(b, ReduceKind.ONLINE_SOFTMAX, x, dims, [top, total], dtype)
+    return unsqueezed(top, x.ndim, dims), unsqueezed(total, x.ndim, dims)
 
 
 def statistics(b: LoopBuilder, x: TensorValue, dim: int) -> tuple[TensorValue, ...]:
-    """`prims.prepare_softmax_online`: maximum along `dim`, and sum of `exp(x - maximum)`."""
+    """`prims.prepare_softmax_online`: the maximum along `dim`, and the sum of `exp(x -
+    maximum)`."""
     top, total = b.outs
     assert top is not None and total is not None
-    found = _statistics(b, x, _dims(x, dim), x.dtype.compute)
-    return b.copy(found[0], top), b.copy(found[1], total)
+    row_statistics = _statistics(b, x, _dims(x, dim), x.dtype.compute)
+    return b.copy(row_statistics[0], top), b.copy(row_statistics[1], total)
 
 
 def softmax(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) -> TensorValue:
-    """`exp(x - max) / sum(exp(x - max))`, in the compute type, rounded once."""
+    """`exp(x - max) / sum(exp(x - max))`, in the compute dtype, rounded once."""
     out = b.out
     dtype = out.dtype.compute
     top, total = _statistics(b, x, _dims(x, dim), dtype)
@@ -51,7 +52,7 @@ def softmax(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) -> Ten
 
 
 def safe_softmax(b: LoopBuilder, x: TensorValue, dim: int, dtype: Any = None) -> TensorValue:
-    """Softmax that is 0 where every element is minus infinity."""
+    """Softmax that is 0 in rows whose elements are all minus infinity."""
     out = b.out
     kind = out.dtype.compute
     top, total = _statistics(b, x, _dims(x, dim), kind)
@@ -78,7 +79,7 @@ def log_softmax(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) ->
 
 
 def backward(logarithm: bool) -> Rule:
-    """Return the rule of the gradient of softmax (or of its logarithm), from its result `y`."""
+    """Return the rule of the gradient of softmax (or of log softmax), from its result `y`."""
 
     def rule(
         b: LoopBuilder, grad: TensorValue, y: TensorValue, dim: int, *_: Any, **__: Any
@@ -86,24 +87,24 @@ def backward(logarithm: bool) -> Rule:
         out = b.out
         dtype = y.dtype.compute
         dims = _dims(y, dim)
-        kept, folded = split(y, dims)
-        total = b.temp(kept, dtype, y)
+        outer, inner = split(y, dims)
+        total = b.temp(outer, dtype, y)
 
         def terms(ops: Tracer, index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
-            whole = joined(y.ndim, dims, index, rindex)
-            g = ops.cast(ops.load(grad, whole), dtype)
-            return g if logarithm else (g, ops.load(y, whole))
+            position = full_index(y.ndim, dims, index, rindex)
+            g = ops.cast(ops.load(grad, position), dtype)
+            return g if logarithm else (g, ops.load(y, position))
 
         kind = ReduceKind.SUM if logarithm else ReduceKind.DOT
-        b.reduction(kind, terms, kept, folded, [total], dtype)
-        spread = with_ones(total, y.ndim, dims)
+        b.reduction(kind, terms, outer, inner, [total], dtype)
+        broadcast_total = unsqueezed(total, y.ndim, dims)
 
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
             g = ops.cast(ops.load(grad, index), dtype)
             p = ops.cast(ops.load(y, index), dtype)
             if logarithm:
-                return g - ops.exp(p) * ops.get(spread, index)
-            return (g - ops.get(spread, index)) * p
+                return g - ops.exp(p) * ops.get(broadcast_total, index)
+            return (g - ops.get(broadcast_total, index)) * p
 
         return b.pointwise(body, out)
 

@@ -1,4 +1,4 @@
-"""Pooling windows, and their gradients."""
+"""Pooling, and its gradients."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,17 +11,19 @@ from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.index import inside
-from gyrator_lowering.rules.scatter import can, scatters_back, settled
+from gyrator_lowering.rules.scatter import Term, prefers_scatter, scatter_sum, supports_store
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 UNROLLED = 32
-"""Windows up to this many elements are read one by one; larger ones are folded."""
-Place = tuple[Sequence[Expr], Value | None]
-"""An element of a window: where it lies in the plane, and whether it does; None where surely."""
+"""Windows up to this many elements are unrolled; larger ones are reductions."""
+WindowElement = tuple[Sequence[Expr], Value | None]
+"""An element of a window: its position in the plane, and whether that is in bounds (None if
+always)."""
 
 
-def expanded(value: Any, rank: int, default: Sequence[int] | None = None) -> list[int]:
-    """Return one number a dimension from a number, a list, or an empty list (the default)."""
+def per_dimension(value: Any, rank: int, default: Sequence[int] | None = None) -> list[int]:
+    """Return one number for each dimension from a number, a list, or an empty list (the
+    default)."""
     if isinstance(value, int):
         return [value] * rank
     items = list(value)
@@ -30,8 +32,8 @@ def expanded(value: Any, rank: int, default: Sequence[int] | None = None) -> lis
     return items * rank if len(items) == 1 else items
 
 
-def known(*groups: Sequence[Any]) -> bool:
-    """Whether all numbers are constants."""
+def all_static(*groups: Sequence[Any]) -> bool:
+    """Return whether all numbers are constants."""
     return all(isinstance(v, int) for group in groups for v in group)
 
 
@@ -50,7 +52,7 @@ def read_at(
     pad: Sequence[int],
     dilation: Sequence[int],
 ) -> list[Expr]:
-    """Return where in the plane the window of each dimension has the element at an offset."""
+    """Return the position in the plane of the window's element at an offset."""
     return [
         i * s - p + Const(k) * d if isinstance(k, int) else i * s - p + k * d
         for i, k, s, p, d in zip(base, offset, stride, pad, dilation, strict=True)
@@ -58,7 +60,8 @@ def read_at(
 
 
 def max_pool(rank: int) -> Rule:
-    """Return the rule of `max_pool<rank>d_with_indices`: values, and places in the input plane."""
+    """Return the rule of `max_pool<rank>d_with_indices`: values, and indices into the input
+    plane."""
 
     def rule(
         b: LoopBuilder,
@@ -69,111 +72,113 @@ def max_pool(rank: int) -> Rule:
         dilation: Any = 1,
         ceil: bool = False,
     ) -> Any:
-        window = expanded(kernel, rank)
-        step = expanded(stride, rank, window)
-        pad, spread = expanded(padding, rank), expanded(dilation, rank)
-        if not known(window, step, pad, spread) or len(_offsets(window)) > 256:
+        window = per_dimension(kernel, rank)
+        step = per_dimension(stride, rank, window)
+        pad, dilations = per_dimension(padding, rank), per_dimension(dilation, rank)
+        if not all_static(window, step, pad, dilations) or len(_offsets(window)) > 256:
             raise FallbackToAten
         lead = x.ndim - rank
         padded = any(pad) or ceil
         dims = list(range(lead, x.ndim))
 
-        def places(ops: Tracer, index: Sequence[Expr]) -> Iterator[Place]:
+        def elements(ops: Tracer, index: Sequence[Expr]) -> Iterator[WindowElement]:
             for offset in _offsets(window):
-                at = read_at(index[lead:], offset, step, pad, spread)
+                at = read_at(index[lead:], offset, step, pad, dilations)
                 mask = inside(ops, (*index[:lead], *at), x.shape, dims) if padded else None
                 yield at, mask
 
         def first(at: Sequence[Expr]) -> list[Expr]:
-            # Of a window whose elements are all the lowest, the first inside counts.
-            return [maximum(a, mod(a, Const(d))) for a, d in zip(at, spread, strict=True)]
+            # If all elements are the lowest value, the first one in bounds counts.
+            return [maximum(a, mod(a, Const(d))) for a, d in zip(at, dilations, strict=True)]
 
-        return _largest(b, x, rank, places, first)
+        return _window_maximum(b, x, rank, elements, first)
 
     return rule
 
 
-def _largest(
+def _window_maximum(
     b: LoopBuilder,
     x: TensorValue,
     rank: int,
-    places: Callable[[Tracer, Sequence[Expr]], Iterator[Place]],
+    elements: Callable[[Tracer, Sequence[Expr]], Iterator[WindowElement]],
     first: Callable[[Sequence[Expr]], Sequence[Expr]],
 ) -> tuple[TensorValue, TensorValue | None]:
-    """Return the largest element of each window, and its place in the plane if that is used.
+    """Return the largest element of each window, and its index in the plane if that is used.
 
-    `places` gives a window's elements; `first` the place to name where all are the lowest, from
-    that of the first element.
+    `elements` yields a window's elements. `first` returns the position to report if all are the
+    lowest value, given that of the first element.
     """
-    out, out_places = b.outs
-    assert out is not None and out_places is not None
+    out, out_indices = b.outs
+    assert out is not None and out_indices is not None
     lead = x.ndim - rank
     plane = x.shape[lead:]
 
-    def best(ops: Tracer, index: Sequence[Expr], with_place: bool) -> tuple[Value, Value | None]:
+    def best(ops: Tracer, index: Sequence[Expr], with_index: bool) -> tuple[Value, Value | None]:
         value: Value | None = None
-        where: Value | None = None
-        for at, mask in places(ops, index):
-            whole = (*index[:lead], *at)
+        position: Value | None = None
+        for at, mask in elements(ops, index):
+            full_index = (*index[:lead], *at)
             new = ops.wide(
-                ops.load(x, whole)
+                ops.load(x, full_index)
                 if mask is None
-                else ops.masked_load(x, whole, mask, _lowest(x.dtype))
+                else ops.masked_load(x, full_index, mask, _lowest(x.dtype))
             )
             if value is None:
                 value = new
-                where = ops.index(_flat(first(at), plane)) if with_place else None
+                position = ops.index(_flat(first(at), plane)) if with_index else None
                 continue
-            if where is None:
+            if position is None:
                 value = ops.maximum(value, new)
                 continue
-            better = ops.gt(new, value)  # never so outside, where the lowest is read
+            better = ops.gt(new, value)  # false out of bounds, where the lowest value is read
             if new.dtype.is_float:
                 better = better | ops.isnan(new)
-            where = ops.where(better, ops.index(_flat(at, plane)), where)
+            position = ops.where(better, ops.index(_flat(at, plane)), position)
             value = ops.where(better, new, value)
         assert value is not None
-        return value, where
+        return value, position
 
     if 1 not in b.used_results:
-        return b.pointwise(lambda ops, i: best(ops, i, with_place=False)[0], out), None
+        return b.pointwise(lambda ops, i: best(ops, i, with_index=False)[0], out), None
 
     def both(ops: Tracer, index: Sequence[Expr]) -> list[Value]:
-        return [v for v in best(ops, index, with_place=True) if v is not None]
+        return [v for v in best(ops, index, with_index=True) if v is not None]
 
-    values, at = b.pointwise_many(both, (out, out_places))
+    values, at = b.pointwise_many(both, (out, out_indices))
     return values, at
 
 
 def adaptive_max_pool(rank: int) -> Rule:
-    """Return the rule of `adaptive_max_pool<rank>d`: values, and places in the input plane."""
+    """Return the rule of `adaptive_max_pool<rank>d`: values, and indices into the input plane."""
 
     def rule(b: LoopBuilder, x: TensorValue, size: Any) -> Any:
         out, _ = b.outs
         assert out is not None
         lead = x.ndim - rank
-        plane, wanted = x.shape[lead:], out.shape[lead:]
-        if not all(type(n) is Const for n in (*plane, *wanted)):
+        plane, sizes = x.shape[lead:], out.shape[lead:]
+        if not all(type(n) is Const for n in (*plane, *sizes)):
             raise FallbackToAten
-        longest = [_longest(n, w) for n, w in zip(plane, wanted, strict=True)]
+        longest = [_largest_window(n, w) for n, w in zip(plane, sizes, strict=True)]
         window = [n.value for n in longest if isinstance(n, Const)]
         if len(_offsets(window)) > UNROLLED:
             raise FallbackToAten
 
-        def places(ops: Tracer, index: Sequence[Expr]) -> Iterator[Place]:
+        def elements(ops: Tracer, index: Sequence[Expr]) -> Iterator[WindowElement]:
             for offset in _offsets(window):
-                yield _shared(ops, index[lead:], offset, plane, wanted)
+                yield _adaptive_element(ops, index[lead:], offset, plane, sizes)
 
-        return _largest(b, x, rank, places, lambda at: at)
+        return _window_maximum(b, x, rank, elements, lambda at: at)
 
     return rule
 
 
 def adaptive_max_pool_backward(rank: int) -> Rule:
-    """Return the rule of the gradient: each window gives to the element that it chose."""
+    """Return the rule of the gradient: each window scatters to the element that it selected."""
 
-    def rule(b: LoopBuilder, grad: TensorValue, x: TensorValue, places: TensorValue) -> TensorValue:
-        return _scatter_gradient(b, grad, x, places, rank)
+    def rule(
+        b: LoopBuilder, grad: TensorValue, x: TensorValue, indices: TensorValue
+    ) -> TensorValue:
+        return _scatter_gradient(b, grad, x, indices, rank)
 
     return rule
 
@@ -192,8 +197,8 @@ def _lowest(dtype: DType) -> int | float:
 
 
 def max_pool_backward(rank: int) -> Rule:
-    """Return the rule of the gradient: each input element gathers from windows that chose it, or
-    each window scatters to the element that it chose, as the target prefers."""
+    """Return the rule of the gradient: each input element gathers from the windows that selected
+    it, or each window scatters to the element that it selected, as the target prefers."""
 
     def rule(
         b: LoopBuilder,
@@ -204,36 +209,36 @@ def max_pool_backward(rank: int) -> Rule:
         padding: Any,
         dilation: Any,
         ceil: bool,
-        places: TensorValue,
+        indices: TensorValue,
     ) -> TensorValue:
-        window = expanded(kernel, rank)
-        step = expanded(stride, rank, window)
-        pad, spread = expanded(padding, rank), expanded(dilation, rank)
-        if not known(window, step, pad, spread):
+        window = per_dimension(kernel, rank)
+        step = per_dimension(stride, rank, window)
+        pad, dilations = per_dimension(padding, rank), per_dimension(dilation, rank)
+        if not all_static(window, step, pad, dilations):
             raise FallbackToAten
         out = b.out
         lead = x.ndim - rank
-        reach = [(w + s - 1) // s for w, s in zip(window, step, strict=True)]
-        far = any(d != 1 for d in spread) or len(_offsets(reach)) > UNROLLED
-        if far or scatters_back(b, out):
-            return _scatter_gradient(b, grad, x, places, rank)
+        window_counts = [(w + s - 1) // s for w, s in zip(window, step, strict=True)]
+        scatters = any(d != 1 for d in dilations) or len(_offsets(window_counts)) > UNROLLED
+        if scatters or prefers_scatter(b, out):
+            return _scatter_gradient(b, grad, x, indices, rank)
         dtype = out.dtype.compute
         dims = list(range(lead, x.ndim))
 
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-            here = ops.index(_flat(index[lead:], x.shape[lead:]))
+            own_index = ops.index(_flat(index[lead:], x.shape[lead:]))
             total = ops.const(0, dtype)
-            for offset in _offsets(reach):
+            for offset in _offsets(window_counts):
                 at = [
                     (i + p) // s - k
                     for i, p, s, k in zip(index[lead:], pad, step, offset, strict=True)
                 ]
-                whole = (*index[:lead], *at)
-                mask = inside(ops, whole, grad.shape, dims)
-                chosen = ops.eq(ops.cast(ops.load(places, whole, mask), DType.I64), here)
+                full_index = (*index[:lead], *at)
+                mask = inside(ops, full_index, grad.shape, dims)
+                chosen = ops.eq(ops.cast(ops.load(indices, full_index, mask), DType.I64), own_index)
                 if mask is not None:
                     chosen = chosen & mask
-                total = total + ops.cast(ops.load(grad, whole, chosen), dtype)
+                total = total + ops.cast(ops.load(grad, full_index, chosen), dtype)
             return total
 
         return b.pointwise(body, out)
@@ -242,31 +247,22 @@ def max_pool_backward(rank: int) -> Rule:
 
 
 def _scatter_gradient(
-    b: LoopBuilder, grad: TensorValue, x: TensorValue, places: TensorValue, rank: int
+    b: LoopBuilder, grad: TensorValue, x: TensorValue, indices: TensorValue, rank: int
 ) -> TensorValue:
-    """Add each element of `grad` at the place in the plane that it came from."""
-    out = b.out
-    dtype = out.dtype.compute
-    if not can(b, out.device.type, dtype, StoreMode.ADD):
-        raise FallbackToAten
-    total = b.pointwise(
-        lambda ops, _: ops.const(0, dtype), Spec(dtype, out.device, out.shape, out.strides)
-    )
-    lead = x.ndim - rank
+    """Add each element of `grad` at the index in the plane that it came from."""
+    dtype, lead = b.out.dtype.compute, x.ndim - rank
     plane = x.shape[lead:]
 
-    def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
-        flat = ops.bind(ops.load(places, index), product_of(plane))
+    def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
+        flat = ops.bind(ops.load(indices, index), product_of(plane))
         at: list[Expr] = []
         step: Expr = ONE
         for size in reversed(plane):
             at.append((flat // step) % size)
             step = step * size
-        value = ops.cast(ops.load(grad, index), dtype)
-        ops.store(total, (*index[:lead], *reversed(at)), value, StoreMode.ADD)
+        yield (*index[:lead], *reversed(at)), ops.cast(ops.load(grad, index), dtype), None
 
-    b.scatter(grad.shape, body)
-    return settled(b, total, out)
+    return scatter_sum(b, grad.shape, terms)
 
 
 def avg_pool(rank: int) -> Rule:
@@ -282,10 +278,10 @@ def avg_pool(rank: int) -> Rule:
         count_include_pad: bool = True,
         divisor: int | None = None,
     ) -> TensorValue:
-        window = expanded(kernel, rank)
-        step = expanded(stride, rank, window)
-        pad = expanded(padding, rank)
-        if not known(window, step, pad) or not x.dtype.is_float:
+        window = per_dimension(kernel, rank)
+        step = per_dimension(stride, rank, window)
+        pad = per_dimension(padding, rank)
+        if not all_static(window, step, pad) or not x.dtype.is_float:
             raise FallbackToAten
         lead = x.ndim - rank
         out = b.out
@@ -294,9 +290,9 @@ def avg_pool(rank: int) -> Rule:
         dims = list(range(lead, x.ndim))
 
         def term(ops: Tracer, index: Sequence[Expr], offset: Sequence[Any]) -> Value:
-            whole = (*index[:lead], *read_at(index[lead:], offset, step, pad, [1] * rank))
-            mask = inside(ops, whole, x.shape, dims) if padded else None
-            return ops.cast(ops.load(x, whole, mask), dtype)
+            full_index = (*index[:lead], *read_at(index[lead:], offset, step, pad, [1] * rank))
+            mask = inside(ops, full_index, x.shape, dims) if padded else None
+            return ops.cast(ops.load(x, full_index, mask), dtype)
 
         def scale(ops: Tracer, index: Sequence[Expr], total: Value) -> Value:
             n = _divisor(index[lead:], x.shape[lead:], window, step, pad, ceil, count_include_pad)
@@ -315,7 +311,7 @@ def windowed(
     term: Callable[[Tracer, Sequence[Expr], Sequence[Any]], Value],
     scale: Callable[[Tracer, Sequence[Expr], Value], Value],
 ) -> TensorValue:
-    """Sum a window of terms: written out where it is small, else folded."""
+    """Sum the terms of a window: unrolled if it is small, otherwise a reduction."""
     if len(_offsets(window)) <= UNROLLED:
 
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
@@ -348,7 +344,7 @@ def _divisor(
     ceil: bool,
     include_pad: bool,
 ) -> Expr:
-    """Return how many elements a window counts: with padding, or only those inside."""
+    """Return how many elements of a window count: with padding, or only those in bounds."""
     if include_pad and not ceil:
         return Const(_product(window))
     if not any(pad) and not ceil:
@@ -372,7 +368,8 @@ def _product(values: Sequence[int]) -> int:
 
 
 def avg_pool_backward(rank: int) -> Rule:
-    """Return the rule of the gradient: each input element gathers from the windows it is in."""
+    """Return the rule of the gradient: each input element gathers from the windows that contain
+    it."""
 
     def rule(
         b: LoopBuilder,
@@ -385,12 +382,12 @@ def avg_pool_backward(rank: int) -> Rule:
         count_include_pad: bool,
         divisor: int | None = None,
     ) -> TensorValue:
-        window = expanded(kernel, rank)
-        step = expanded(stride, rank, window)
-        pad = expanded(padding, rank)
-        if not known(window, step, pad):
+        window = per_dimension(kernel, rank)
+        step = per_dimension(stride, rank, window)
+        pad = per_dimension(padding, rank)
+        if not all_static(window, step, pad):
             raise FallbackToAten
-        reach = [(w + s - 1) // s for w, s in zip(window, step, strict=True)]
+        window_counts = [(w + s - 1) // s for w, s in zip(window, step, strict=True)]
         lead = x.ndim - rank
         out = b.out
         dtype = out.dtype.compute
@@ -400,46 +397,44 @@ def avg_pool_backward(rank: int) -> Rule:
             at = [
                 (i + p) // s - k for i, p, s, k in zip(index[lead:], pad, step, offset, strict=True)
             ]
-            whole = (*index[:lead], *at)
-            mask = inside(ops, whole, grad.shape, dims)
+            full_index = (*index[:lead], *at)
+            mask = inside(ops, full_index, grad.shape, dims)
             for i, o, p, s, w in zip(index[lead:], at, pad, step, window, strict=True):
                 if w % s:
                     covered = ops.lt(ops.index(i + p - o * s), w)
                     mask = covered if mask is None else mask & covered
             n = _divisor(at, x.shape[lead:], window, step, pad, ceil, count_include_pad)
             size = operand(ops, divisor if divisor is not None else n, (), dtype)
-            value = ops.cast(ops.load(grad, whole, mask), dtype) / size
+            value = ops.cast(ops.load(grad, full_index, mask), dtype) / size
             return value if mask is None else ops.where(mask, value, 0.0)
 
-        return windowed(b, reach, out, dtype, term, lambda _, __, total: total)
+        return windowed(b, window_counts, out, dtype, term, lambda _, __, total: total)
 
     return rule
 
 
 def adaptive_avg_pool(rank: int) -> Rule:
-    """Return the rule of `_adaptive_avg_pool<rank>d`: windows that share the plane evenly."""
+    """Return the rule of `_adaptive_avg_pool<rank>d`, whose windows divide the plane evenly."""
 
     def rule(b: LoopBuilder, x: TensorValue, size: Any) -> TensorValue:
         lead = x.ndim - rank
         plane = x.shape[lead:]
         out = b.out
-        wanted = out.shape[lead:]
-        if not all(type(n) is Const for n in (*wanted, *plane)) and any(
-            n is not ONE for n in wanted
-        ):
+        sizes = out.shape[lead:]
+        if not all(type(n) is Const for n in (*sizes, *plane)) and any(n is not ONE for n in sizes):
             raise FallbackToAten
         dtype = out.dtype.compute
-        window = tuple(_longest(n, w) for n, w in zip(plane, wanted, strict=True))
+        window = tuple(_largest_window(n, w) for n, w in zip(plane, sizes, strict=True))
 
         def term(ops: Tracer, index: Sequence[Expr], r: Sequence[Expr]) -> Value:
-            at, mask = _shared(ops, index[lead:], r, plane, wanted)
+            at, mask = _adaptive_element(ops, index[lead:], r, plane, sizes)
             return ops.cast(ops.load(x, (*index[:lead], *at), mask), dtype)
 
         raw = b.buffer(Spec(dtype, out.device, out.shape, out.strides))
         b.reduction(ReduceKind.SUM, term, out.shape, window, [raw], dtype)
 
         def scaled(ops: Tracer, index: Sequence[Expr]) -> Value:
-            starts, ends = _edges(index[lead:], plane, wanted)
+            starts, ends = _edges(index[lead:], plane, sizes)
             n = product_of(e - s for s, e in zip(starts, ends, strict=True))
             return ops.load(raw, index) / operand(ops, n, (), dtype)
 
@@ -448,18 +443,18 @@ def adaptive_avg_pool(rank: int) -> Rule:
     return rule
 
 
-def _shared(
+def _adaptive_element(
     ops: Tracer,
     index: Sequence[Expr],
     offset: Sequence[Any],
     plane: Sequence[Expr],
-    wanted: Sequence[Expr],
-) -> Place:
-    """Return an element of a window of those that share the plane evenly."""
-    starts, ends = _edges(index, plane, wanted)
+    sizes: Sequence[Expr],
+) -> WindowElement:
+    """Return an element of an adaptive window."""
+    starts, ends = _edges(index, plane, sizes)
     at = [start + k for start, k in zip(starts, offset, strict=True)]
     mask: Value | None = None
-    for i, end, n, w in zip(at, ends, plane, wanted, strict=True):
+    for i, end, n, w in zip(at, ends, plane, sizes, strict=True):
         if w is not ONE and (n % w) is not ZERO:
             low = ops.lt(ops.index(i), ops.index(end))
             mask = low if mask is None else mask & low
@@ -467,18 +462,19 @@ def _shared(
 
 
 def _edges(
-    index: Sequence[Expr], plane: Sequence[Expr], wanted: Sequence[Expr]
+    index: Sequence[Expr], plane: Sequence[Expr], sizes: Sequence[Expr]
 ) -> tuple[list[Expr], list[Expr]]:
-    """Return first and last-plus-one of each window: floor(i n / w) and ceil((i + 1) n / w)."""
+    """Return the start and the exclusive end of each window: floor(i n / w) and ceil((i + 1) n /
+    w)."""
     starts: list[Expr] = []
     ends: list[Expr] = []
-    for i, n, w in zip(index, plane, wanted, strict=True):
+    for i, n, w in zip(index, plane, sizes, strict=True):
         starts.append((i * n) // w)
         ends.append(((i + 1) * n + w - 1) // w)
     return starts, ends
 
 
-def _longest(n: Expr, w: Expr) -> Expr:
+def _largest_window(n: Expr, w: Expr) -> Expr:
     """Return the size of the largest window."""
     if w is ONE or type(n) is not Const or type(w) is not Const:
         return n
@@ -493,36 +489,34 @@ def adaptive_avg_pool_backward(rank: int) -> Rule:
 
     def rule(b: LoopBuilder, grad: TensorValue, x: TensorValue) -> TensorValue:
         lead = x.ndim - rank
-        plane, wanted = x.shape[lead:], grad.shape[lead:]
-        if not all(type(n) is Const for n in (*wanted, *plane)) and any(
-            n is not ONE for n in wanted
-        ):
+        plane, sizes = x.shape[lead:], grad.shape[lead:]
+        if not all(type(n) is Const for n in (*sizes, *plane)) and any(n is not ONE for n in sizes):
             raise FallbackToAten
         out = b.out
         dtype = out.dtype.compute
-        reach = [_most_windows(n, w) for n, w in zip(plane, wanted, strict=True)]
+        window_counts = [_most_windows(n, w) for n, w in zip(plane, sizes, strict=True)]
         dims = list(range(lead, x.ndim))
 
         def term(ops: Tracer, index: Sequence[Expr], offset: Sequence[Any]) -> Value:
-            first = [(i * w) // n for i, n, w in zip(index[lead:], plane, wanted, strict=True)]
+            first = [(i * w) // n for i, n, w in zip(index[lead:], plane, sizes, strict=True)]
             at = [f + k for f, k in zip(first, offset, strict=True)]
-            whole = (*index[:lead], *at)
-            starts, ends = _edges(at, plane, wanted)
-            mask = inside(ops, whole, grad.shape, dims)
+            full_index = (*index[:lead], *at)
+            starts, ends = _edges(at, plane, sizes)
+            mask = inside(ops, full_index, grad.shape, dims)
             for i, s, e in zip(index[lead:], starts, ends, strict=True):
-                held = ops.ge(ops.index(i), ops.index(s)) & ops.lt(ops.index(i), ops.index(e))
-                mask = held if mask is None else mask & held
+                is_covered = ops.ge(ops.index(i), ops.index(s)) & ops.lt(ops.index(i), ops.index(e))
+                mask = is_covered if mask is None else mask & is_covered
             n = product_of(e - s for s, e in zip(starts, ends, strict=True))
-            value = ops.cast(ops.load(grad, whole, mask), dtype) / operand(ops, n, (), dtype)
+            value = ops.cast(ops.load(grad, full_index, mask), dtype) / operand(ops, n, (), dtype)
             return value if mask is None else ops.where(mask, value, 0.0)
 
-        return windowed(b, reach, out, dtype, term, lambda _, __, total: total)
+        return windowed(b, window_counts, out, dtype, term, lambda _, __, total: total)
 
     return rule
 
 
 def _most_windows(n: Expr, w: Expr) -> int:
-    """Return how many windows, from floor(i w / n) on, may hold one element."""
+    """Return how many windows, from floor(i w / n) on, may contain one element."""
     if w is ONE:
         return 1
     assert isinstance(n, Const) and isinstance(w, Const)
@@ -538,18 +532,18 @@ def _most_windows(n: Expr, w: Expr) -> int:
 
 
 def max_unpool(rank: int) -> Rule:
-    """Return the rule of `max_unpool` over `rank` dimensions: torch's decomposition writes to
-    places that it does not check."""
+    """Return the rule of `max_unpool` over `rank` dimensions; torch's decomposition does not check
+    the indices that it writes to."""
 
-    def rule(b: LoopBuilder, x: TensorValue, places: TensorValue, *_: Any) -> TensorValue:
+    def rule(b: LoopBuilder, x: TensorValue, indices: TensorValue, *_: Any) -> TensorValue:
         out = b.out
-        if not can(b, out.device.type, out.dtype, StoreMode.SET):
+        if not supports_store(b, out.device.type, out.dtype, StoreMode.SET):
             raise FallbackToAten
         result = b.pointwise(lambda ops, _: operand(ops, 0, (), out.dtype.compute), out)
         plane = out.shape[-rank:]
 
         def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
-            flat = ops.bind(ops.load(places, index), product_of(plane), check=Check.RUNTIME)
+            flat = ops.bind(ops.load(indices, index), product_of(plane), check=Check.RUNTIME)
             at = (*index[:-rank], *unravel(flat, plane))
             ops.store(result, at, ops.load(x, index))
 

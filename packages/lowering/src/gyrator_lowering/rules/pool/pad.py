@@ -1,34 +1,34 @@
-"""Reflecting and replicating borders, and their gradients; nearest and bilinear resizing."""
+"""Reflection and replication padding, and their gradients; nearest and bilinear resizing."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import product
 from typing import Any
 
-from gyrator_ir.body.nodes import StoreMode
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, minimum
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import Tracer, Value
-from gyrator_lowering.builder.values import Spec, TensorValue
-from gyrator_lowering.rules.scatter import can, scatters_back, settled
+from gyrator_lowering.builder.values import TensorValue
+from gyrator_lowering.rules.scatter import Term, prefers_scatter, scatter_sum
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 Source = Callable[[Expr, Expr, Expr], Expr]
-"""From a place in the padded plane, the width before, and the size, to a place in the input."""
+"""Maps a position in the padded plane, the padding before it, and the size to a position in the
+input."""
 
 
 def reflected(i: Expr, before: Expr, size: Expr) -> Expr:
-    """Return the mirrored place: the border is not repeated."""
-    place = i - before
+    """Return the mirrored position, without repeating the border."""
+    position = i - before
     last = size - 1
-    folded = maximum(place, -place)
-    return last - maximum(folded - last, last - folded)
+    distance = maximum(position, -position)
+    return last - maximum(distance - last, last - distance)
 
 
 def replicated(i: Expr, before: Expr, size: Expr) -> Expr:
-    """Return the nearest place."""
+    """Return the nearest position."""
     return minimum(maximum(i - before, 0), size - 1)
 
 
@@ -40,15 +40,15 @@ def _origin(
     index: Sequence[Expr], befores: Sequence[Expr], shape: Sequence[Expr], source: Source
 ) -> tuple[Expr, ...]:
     lead = len(shape) - len(befores)
-    places = (
+    positions = (
         ZERO if n is ONE and source is replicated else source(i, p, n)
         for i, p, n in zip(index[lead:], befores, shape[lead:], strict=True)
     )
-    return (*index[:lead], *places)
+    return (*index[:lead], *positions)
 
 
 def pad(source: Source, rank: int) -> Rule:
-    """Return the rule of a border that is made from the input."""
+    """Return the rule of padding with elements of the input."""
 
     def rule(b: LoopBuilder, x: TensorValue, widths: Sequence[Any]) -> TensorValue:
         befores = _befores(b, widths, rank)
@@ -58,15 +58,15 @@ def pad(source: Source, rank: int) -> Rule:
 
 
 def reflection_backward(rank: int) -> Rule:
-    """Return the rule of the gradient of mirrored borders. Along each dimension, a place stands for
-    itself, and in the borders that are wide enough."""
+    """Return the rule of the gradient of reflection padding. Along each dimension, an element
+    gathers from its own position and from its images in borders that are wide enough."""
 
     def rule(
         b: LoopBuilder, grad: TensorValue, x: TensorValue, widths: Sequence[Any]
     ) -> TensorValue:
         befores, lead = _befores(b, widths, rank), x.ndim - rank
-        if scatters_back(b, b.out):
-            return _added(b, grad, lambda index: _origin(index, befores, x.shape, reflected))
+        if prefers_scatter(b, b.out):
+            return _scattered(b, grad, lambda index: _origin(index, befores, x.shape, reflected))
         dtype = b.out.dtype.compute
 
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
@@ -78,8 +78,8 @@ def reflection_backward(rank: int) -> Rule:
             )
             total: Value | None = None
             for image in product(*images):
-                at = (*index[:lead], *(place for place, _ in image))
-                inside = [there for _, there in image if there is not None]
+                at = (*index[:lead], *(position for position, _ in image))
+                inside = [valid for _, valid in image if valid is not None]
                 mask = reduce(ops.bit_and, inside) if inside else None
                 term = ops.cast(ops.load(grad, at, mask), dtype)
                 total = term if total is None else total + term
@@ -94,12 +94,13 @@ def reflection_backward(rank: int) -> Rule:
 def _images(
     ops: Tracer, i: Expr, before: Expr, n: Expr, m: Expr
 ) -> Iterator[tuple[Expr, Value | None]]:
-    """Yield the places of `m` at which a place of `n` stands, and whether it does."""
-    here, first, last = i + before, before - i, before + 2 * (n - 1) - i
+    """Yield the positions among `m` at which the element `i` of `n` occurs, and whether they are
+    valid."""
+    own, first, last = i + before, before - i, before + 2 * (n - 1) - i
     after = m - n - before
     cropped = any(type(w) is not Const or w.value < 0 for w in (before, after))
-    at = ops.index(here)
-    yield here, ops.bit_and(ops.ge(at, 0), ops.lt(at, ops.index(m))) if cropped else None
+    at = ops.index(own)
+    yield own, ops.bit_and(ops.ge(at, 0), ops.lt(at, ops.index(m))) if cropped else None
     if type(before) is not Const or before.value > 0:
         yield first, ops.bit_and(ops.ge(ops.index(first), 0), ops.gt(ops.index(i), 0))
     if type(after) is not Const or after.value > 0:
@@ -108,42 +109,37 @@ def _images(
 
 
 def replication_backward(rank: int) -> Rule:
-    """Return the rule of the gradient: every border element is added where it came from."""
+    """Return the rule of the gradient: every border element is added to its source."""
 
     def rule(
         b: LoopBuilder, grad: TensorValue, x: TensorValue, widths: Sequence[Any]
     ) -> TensorValue:
         befores = _befores(b, widths, rank)
-        return _added(b, grad, lambda index: _origin(index, befores, x.shape, replicated))
+        return _scattered(b, grad, lambda index: _origin(index, befores, x.shape, replicated))
 
     return rule
 
 
-def _added(
-    b: LoopBuilder, grad: TensorValue, where: Callable[[Sequence[Expr]], tuple[Expr, ...]]
+def _scattered(
+    b: LoopBuilder, grad: TensorValue, source_index: Callable[[Sequence[Expr]], tuple[Expr, ...]]
 ) -> TensorValue:
-    """Add each element of `grad` at the place in the result that it came from."""
-    out = b.out
-    dtype = out.dtype.compute
-    if not can(b, out.device.type, dtype, StoreMode.ADD):
-        raise FallbackToAten
-    total = b.pointwise(
-        lambda ops, _: ops.const(0, dtype), Spec(dtype, out.device, out.shape, out.strides)
-    )
+    """Add each element of `grad` to the element of the result that it came from."""
+    dtype = b.out.dtype.compute
 
-    def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
-        value = ops.cast(ops.load(grad, index), dtype)
-        ops.store(total, where(index), value, StoreMode.ADD)
+    def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
+        yield source_index(index), ops.cast(ops.load(grad, index), dtype), None
 
-    b.scatter(grad.shape, body)
-    return settled(b, total, out)
+    return scatter_sum(b, grad.shape, terms)
 
 
 # Resizing -------------------------------------------------------------------------------------
 
 
-def _scaled_place(ops: Tracer, i: Expr, scale: float | None, n: Expr, m: Expr, exact: bool) -> Expr:
-    """Return the nearest source place, floor(i * scale) in `f32` as eager, at most n - 1."""
+def _nearest_source(
+    ops: Tracer, i: Expr, scale: float | None, n: Expr, m: Expr, exact: bool
+) -> Expr:
+    """Return the nearest source position, floor(i * scale) in `f32` as in eager mode, at most n -
+    1."""
     simple = scale is None and not exact
     if simple and type(n) is Const and type(m) is Const:
         if n.value % m.value == 0:
@@ -151,10 +147,10 @@ def _scaled_place(ops: Tracer, i: Expr, scale: float | None, n: Expr, m: Expr, e
         if m.value % n.value == 0:
             return i // (m.value // n.value)
     ratio = _ratio(ops, scale, n, m)
-    place = ops.cast(ops.index(i), DType.F32)
-    at = ops.floor((place + 0.5) * ratio if exact else place * ratio)
-    whole = ops.minimum(ops.cast(at, DType.I64), ops.index(n - 1))
-    return ops.bind(whole, n, check=False)
+    position = ops.cast(ops.index(i), DType.F32)
+    at = ops.floor((position + 0.5) * ratio if exact else position * ratio)
+    source = ops.minimum(ops.cast(at, DType.I64), ops.index(n - 1))
+    return ops.bind(source, n, check=False)
 
 
 def _ratio(ops: Tracer, scale: float | None, n: Expr, m: Expr) -> Value:
@@ -171,14 +167,16 @@ def nearest(rank: int, exact: bool) -> Rule:
 
     def rule(b: LoopBuilder, x: TensorValue, size: Any, *scales: Any) -> TensorValue:
         out = b.out
-        given = list(scales) + [None] * (rank - len(scales))
+        all_scales = list(scales) + [None] * (rank - len(scales))
 
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-            places = [
-                _scaled_place(ops, i, s, n, m, exact)
-                for i, s, n, m in zip(index[2:], given, x.shape[2:], out.shape[2:], strict=True)
+            positions = [
+                _nearest_source(ops, i, s, n, m, exact)
+                for i, s, n, m in zip(
+                    index[2:], all_scales, x.shape[2:], out.shape[2:], strict=True
+                )
             ]
-            return ops.load(x, (*index[:2], *places))
+            return ops.load(x, (*index[:2], *positions))
 
         return b.pointwise(body, out)
 
@@ -191,24 +189,17 @@ def nearest_backward(rank: int, exact: bool) -> Rule:
     def rule(
         b: LoopBuilder, grad: TensorValue, size: Any, input_size: Any, *scales: Any
     ) -> TensorValue:
-        out = b.out
-        dtype = out.dtype.compute
-        if not can(b, out.device.type, dtype, StoreMode.ADD):
-            raise FallbackToAten
-        given = list(scales) + [None] * (rank - len(scales))
-        form = Spec(dtype, out.device, out.shape, out.strides)
-        total = b.pointwise(lambda ops, _: ops.const(0, dtype), form)
+        shape, dtype = b.out.shape, b.out.dtype.compute
+        all_scales = list(scales) + [None] * (rank - len(scales))
 
-        def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
-            places = [
-                _scaled_place(ops, i, s, n, m, exact)
-                for i, s, n, m in zip(index[2:], given, out.shape[2:], grad.shape[2:], strict=True)
+        def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
+            positions = [
+                _nearest_source(ops, i, s, n, m, exact)
+                for i, s, n, m in zip(index[2:], all_scales, shape[2:], grad.shape[2:], strict=True)
             ]
-            value = ops.cast(ops.load(grad, index), dtype)
-            ops.store(total, (*index[:2], *places), value, StoreMode.ADD)
+            yield (*index[:2], *positions), ops.cast(ops.load(grad, index), dtype), None
 
-        b.scatter(grad.shape, body)
-        return settled(b, total, out)
+        return scatter_sum(b, grad.shape, terms)
 
     return rule
 
@@ -216,15 +207,15 @@ def nearest_backward(rank: int, exact: bool) -> Rule:
 def _neighbours(
     ops: Tracer, i: Expr, n: Expr, m: Expr, scale: float | None, corners: bool, dtype: DType
 ) -> tuple[tuple[Expr, Value], tuple[Expr, Value]]:
-    """Return the two source places of a line, and their weights."""
-    place = ops.cast(ops.index(i), dtype)
+    """Return the two source positions along an axis, and their weights."""
+    position = ops.cast(ops.index(i), dtype)
     if corners:
         last = operand(ops, m - 1, (), dtype)
         ratio = operand(ops, n - 1, (), dtype) / ops.maximum(last, 1.0)
-        at = place * ratio
+        at = position * ratio
     else:
         ratio = ops.cast(_ratio(ops, scale, n, m), dtype)
-        at = ops.maximum((place + 0.5) * ratio - 0.5, 0.0)
+        at = ops.maximum((position + 0.5) * ratio - 0.5, 0.0)
     low = ops.minimum(ops.cast(ops.floor(at), DType.I64), ops.index(n - 1))
     high = ops.minimum(low + 1, ops.index(n - 1))
     weight = ops.minimum(ops.maximum(at - ops.cast(low, dtype), 0.0), 1.0)
@@ -234,17 +225,17 @@ def _neighbours(
 
 
 def bilinear(b: LoopBuilder, x: TensorValue, size: Any, corners: bool, *scales: Any) -> TensorValue:
-    """`upsample_bilinear2d`; ATen resizes integers with weights in fixed point."""
+    """`upsample_bilinear2d`; ATen resizes integers with fixed-point weights."""
     out = b.out
     if not out.dtype.is_float:
         raise FallbackToAten
     dtype = out.dtype.compute
-    given = list(scales) + [None] * (2 - len(scales))
+    all_scales = list(scales) + [None] * (2 - len(scales))
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         rows, columns = (
             _neighbours(ops, i, n, m, s, corners, dtype)
-            for i, n, m, s in zip(index[2:], x.shape[2:], out.shape[2:], given, strict=True)
+            for i, n, m, s in zip(index[2:], x.shape[2:], out.shape[2:], all_scales, strict=True)
         )
         total: Value | None = None
         for row, w in rows:
@@ -264,26 +255,20 @@ def bilinear_backward(
     b: LoopBuilder, grad: TensorValue, size: Any, input_size: Any, corners: bool, *scales: Any
 ) -> TensorValue:
     """Gradient of `upsample_bilinear2d`."""
-    out = b.out
-    dtype = out.dtype.compute
-    if not can(b, out.device.type, dtype, StoreMode.ADD):
-        raise FallbackToAten
-    given = list(scales) + [None] * (2 - len(scales))
-    form = Spec(dtype, out.device, out.shape, out.strides)
-    total = b.pointwise(lambda ops, _: ops.const(0, dtype), form)
+    shape, dtype = b.out.shape, b.out.dtype.compute
+    all_scales = list(scales) + [None] * (2 - len(scales))
 
-    def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
+    def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
         rows, columns = (
             _neighbours(ops, i, n, m, s, corners, dtype)
-            for i, n, m, s in zip(index[2:], out.shape[2:], grad.shape[2:], given, strict=True)
+            for i, n, m, s in zip(index[2:], shape[2:], grad.shape[2:], all_scales, strict=True)
         )
         value = ops.cast(ops.load(grad, index), dtype)
         for row, w in rows:
             for column, v in columns:
-                ops.store(total, (*index[:2], row, column), value * w * v, StoreMode.ADD)
+                yield (*index[:2], row, column), value * w * v, None
 
-    b.scatter(grad.shape, body)
-    return settled(b, total, out)
+    return scatter_sum(b, grad.shape, terms)
 
 
 def register(table: TableBuilder) -> None:

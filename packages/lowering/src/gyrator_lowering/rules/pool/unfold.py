@@ -1,4 +1,4 @@
-"""Sliding blocks of planes as columns (`im2col`), and their sum back (`col2im`)."""
+"""Sliding blocks of planes as columns (`im2col`), and their sums (`col2im`)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,24 +10,25 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.index import inside
-from gyrator_lowering.rules.pool import expanded, known, read_at, windowed
+from gyrator_lowering.rules.pool import all_static, per_dimension, read_at, windowed
 from gyrator_lowering.table import FallbackToAten, TableBuilder
 
 
 def im2col(
     b: LoopBuilder, x: TensorValue, kernel: Any, dilation: Any, padding: Any, stride: Any
 ) -> TensorValue:
-    """Columns `[n, c * kh * kw, blocks]` of the blocks of `x`, `[n, c, h, w]`; zero outside."""
-    window, spread, pad, step = _numbers(kernel, dilation, padding, stride)
+    """Columns `[n, c * kh * kw, blocks]` of the blocks of `x`, `[n, c, h, w]`; zero out of
+    bounds."""
+    window, dilations, pad, step = _numbers(kernel, dilation, padding, stride)
     result = b.buffer(b.out)
-    columns = _taken_apart(result, window, _blocks(x.shape[-2:], window, spread, pad, step))
+    columns = _split_columns(result, window, _blocks(x.shape[-2:], window, dilations, pad, step))
     lead = x.ndim - 2
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         offset, block = index[lead : lead + 2], index[lead + 2 :]
-        whole = (*index[:lead], *read_at(block, offset, step, pad, spread))
+        full_index = (*index[:lead], *read_at(block, offset, step, pad, dilations))
         dims = [lead + k for k in range(2) if pad[k]]
-        return ops.load(x, whole, inside(ops, whole, x.shape, dims))
+        return ops.load(x, full_index, inside(ops, full_index, x.shape, dims))
 
     b.pointwise_into(columns, body)
     return result
@@ -42,29 +43,29 @@ def col2im(
     padding: Any,
     stride: Any,
 ) -> TensorValue:
-    """Each element of `[n, c, h, w]` is the sum of those of the columns that came from it."""
-    window, spread, pad, step = _numbers(kernel, dilation, padding, stride)
+    """Each element of `[n, c, h, w]` is the sum of the column elements that it corresponds to."""
+    window, dilations, pad, step = _numbers(kernel, dilation, padding, stride)
     out = b.out
-    blocks = _blocks(out.shape[-2:], window, spread, pad, step)
-    columns = _taken_apart(x, window, blocks)
+    blocks = _blocks(out.shape[-2:], window, dilations, pad, step)
+    columns = _split_columns(x, window, blocks)
     lead = len(out.shape) - 2
-    near = [d == 1 for d in spread]
-    reach = [(w + s - 1) // s if n else w for w, s, n in zip(window, step, near, strict=True)]
+    is_dense = [d == 1 for d in dilations]
+    counts = [(w + s - 1) // s if n else w for w, s, n in zip(window, step, is_dense, strict=True)]
 
-    def term(ops: Tracer, index: Sequence[Expr], turn: Sequence[Any]) -> Value:
+    def term(ops: Tracer, index: Sequence[Expr], number: Sequence[Any]) -> Value:
         offsets: list[Any] = []
         block: list[Expr] = []
         covered: list[Value] = []
-        for k, place in enumerate(index[lead:]):
-            at, s = place + pad[k], step[k]
-            if near[k]:  # the turn is of the blocks that lie over this element
-                block.append(at // s - turn[k])
+        for k, position in enumerate(index[lead:]):
+            at, s = position + pad[k], step[k]
+            if is_dense[k]:  # the number counts the blocks that contain this element
+                block.append(at // s - number[k])
                 offsets.append(at - block[k] * s)
                 if window[k] % s:
                     covered.append(ops.lt(ops.index(offsets[k]), window[k]))
             else:
-                offsets.append(turn[k])
-                first = at - turn[k] * spread[k]
+                offsets.append(number[k])
+                first = at - number[k] * dilations[k]
                 block.append(first // s)
                 if s != 1:
                     covered.append(ops.eq(ops.index(mod(first, Const(s))), 0))
@@ -75,13 +76,13 @@ def col2im(
         value = ops.load(columns, (*index[:lead], *offsets, *block), mask)
         return ops.cast(value, out.dtype.compute)
 
-    return windowed(b, reach, out, out.dtype.compute, term, lambda _, __, total: total)
+    return windowed(b, counts, out, out.dtype.compute, term, lambda _, __, total: total)
 
 
-def _numbers(*given: Any) -> list[list[int]]:
-    """Return two of each; what is not a constant is ATen's."""
-    numbers = [expanded(v, 2) for v in given]
-    if not known(*numbers):
+def _numbers(*arguments: Any) -> list[list[int]]:
+    """Return each argument as two numbers; FallbackToAten if any is not constant."""
+    numbers = [per_dimension(v, 2) for v in arguments]
+    if not all_static(*numbers):
         raise FallbackToAten
     return numbers
 
@@ -89,18 +90,18 @@ def _numbers(*given: Any) -> list[list[int]]:
 def _blocks(
     plane: Sequence[Expr],
     window: Sequence[int],
-    spread: Sequence[int],
+    dilations: Sequence[int],
     pad: Sequence[int],
     step: Sequence[int],
 ) -> tuple[Expr, ...]:
-    """Return how many blocks there are along each dimension of a plane."""
+    """Return the number of blocks along each dimension of a plane."""
     return tuple(
         (n + 2 * p - d * (w - 1) - 1) // s + 1
-        for n, w, d, p, s in zip(plane, window, spread, pad, step, strict=True)
+        for n, w, d, p, s in zip(plane, window, dilations, pad, step, strict=True)
     )
 
 
-def _taken_apart(
+def _split_columns(
     columns: TensorValue, window: Sequence[int], blocks: tuple[Expr, ...]
 ) -> TensorValue:
     """View `[n, c * kh * kw, blocks]` as `[n, c, kh, kw, blocks down, blocks across]`."""

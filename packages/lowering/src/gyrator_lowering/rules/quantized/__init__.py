@@ -1,4 +1,4 @@
-"""Quantisation: `quantized_decomposed`, and the fake quantisation of training."""
+"""Quantization: `quantized_decomposed`, and fake quantization in training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,53 +15,54 @@ from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.torch_bridge.dtypes import promote
 
 EXACT = 1 << 22
-"""Integers up to this size and their differences are exact in `f32`."""
+"""Integers up to this magnitude and their differences are exact in `f32`."""
 Reader = Callable[[Tracer, Index], Value]
 
 
 def number(ops: Tracer, arg: Arg, dtype: DType) -> Value:
-    """Return a number, or the element of a tensor that has only one, as `dtype`."""
+    """Return a number, or the only element of a tensor, as `dtype`."""
     if isinstance(arg, TensorValue):
         return ops.cast(ops.load(arg, (ZERO,) * arg.ndim), dtype)
     return operand(ops, arg, (), dtype)
 
 
 def rounded(ops: Tracer, op: str, dtype: DType, *args: Value) -> Value:
-    """Apply a row of the op table to values as `dtype`, and round the result to it."""
+    """Apply a row of the op table to values as `dtype`, and round the result to `dtype`."""
     return ops.cast(ops.let(op, *[ops.cast(a, dtype.compute) for a in args]), dtype)
 
 
 def promoted(ops: Tracer, op: str, x: Value, y: Value) -> Value:
-    """Apply a row of the op table to elements of two tensors in their promoted type."""
+    """Apply a row of the op table to elements of two tensors in their promoted dtype."""
     return rounded(ops, op, promote(x.dtype, y.dtype), x, y)
 
 
 def inverse(ops: Tracer, scale: Value) -> Value:
-    """Return `1 / scale`, rounded to the type of `scale`."""
+    """Return `1 / scale`, rounded to the dtype of `scale`."""
     return rounded(ops, "div", scale.dtype, ops.const(1.0, scale.dtype.compute), scale)
 
 
-def limited(ops: Tracer, x: Value, low: Arg, high: Arg) -> Value:
-    """Return `clamp(x, low, high)`; NaN stays NaN."""
+def clamped(ops: Tracer, x: Value, low: Arg, high: Arg) -> Value:
+    """Return `clamp(x, low, high)`; NaN is kept."""
     wide = ops.wide(x)
     wide = ops.maximum(wide, number(ops, low, wide.dtype))
     return ops.cast(ops.minimum(wide, number(ops, high, wide.dtype)), x.dtype)
 
 
-# Quantised and back -----------------------------------------------------------------------------
+# Quantization and dequantization ----------------------------------------------------------------
 
 
 def quantize_per_tensor(
     b: LoopBuilder, x: TensorValue, scale: Arg, zero: Arg, low: Arg, high: Arg, *_: Any
 ) -> TensorValue:
-    """`clamp(round(x * (1 / scale)) + zero, low, high)` in `f32`; the inverse is made in `f64`."""
+    """`clamp(round(x * (1 / scale)) + zero, low, high)` in `f32`; the inverse is computed in
+    `f64`."""
     if x.dtype.compute is not DType.F32:
         raise FallbackToAten
 
     def body(ops: Tracer, index: Index) -> Value:
         factor = ops.cast(1.0 / number(ops, scale, DType.F64), DType.F32)
-        whole = ops.round(ops.wide(ops.get(x, index)) * factor)
-        return limited(ops, whole + number(ops, zero, DType.F32), low, high)
+        quotient = ops.round(ops.wide(ops.get(x, index)) * factor)
+        return clamped(ops, quotient + number(ops, zero, DType.F32), low, high)
 
     return b.pointwise(body)
 
@@ -69,7 +70,7 @@ def quantize_per_tensor(
 def dequantize_per_tensor(
     b: LoopBuilder, x: TensorValue, scale: Arg, zero: Arg, *_: Any, **__: Any
 ) -> TensorValue:
-    """`(x - zero) * scale`, each step rounded to the result's type."""
+    """`(x - zero) * scale`, with each step rounded to the result's dtype."""
     dtype = b.out.dtype
     if not dtype.is_float:
         raise FallbackToAten
@@ -82,8 +83,8 @@ def dequantize_per_tensor(
     return b.pointwise(body)
 
 
-def along(x: TensorValue, axis: int) -> Callable[[TensorValue], Reader]:
-    """Return the reader of a vector that has one element for each place along an axis of `x`."""
+def per_axis(x: TensorValue, axis: int) -> Callable[[TensorValue], Reader]:
+    """Return the reader of a vector with one element for each index along an axis of `x`."""
     d = axis % x.ndim
 
     def reader(vector: TensorValue) -> Reader:
@@ -94,13 +95,13 @@ def along(x: TensorValue, axis: int) -> Callable[[TensorValue], Reader]:
     return reader
 
 
-def alike(x: TensorValue) -> Callable[[TensorValue], Reader]:
-    """Return the reader of a tensor that is broadcast to `x`."""
+def broadcast_reader(x: TensorValue) -> Callable[[TensorValue], Reader]:
+    """Return the reader of a tensor that broadcasts to `x`."""
 
-    def reader(given: TensorValue) -> Reader:
-        if given.ndim != x.ndim:
+    def reader(tensor: TensorValue) -> Reader:
+        if tensor.ndim != x.ndim:
             raise FallbackToAten
-        return lambda ops, index: ops.get(given, index)
+        return lambda ops, index: ops.get(tensor, index)
 
     return reader
 
@@ -127,17 +128,18 @@ def quantize_per_channel(
     high: int,
     *_: Any,
 ) -> TensorValue:
-    """`clamp(round(x * (1 / scale)) + zero, low, high)`, a scale for each place along an axis."""
+    """`clamp(round(x * (1 / scale)) + zero, low, high)`, with a scale for each index along an
+    axis."""
     if x.dtype.compute is not DType.F32 or not x.ndim:
         raise FallbackToAten
-    read = along(x, axis)
+    read = per_axis(x, axis)
     scale, zero = read(scales), read(zeros)
 
     def body(ops: Tracer, index: Index) -> Value:
         value = ops.cast(ops.get(x, index), DType.F32)
         scaled = promoted(ops, "mul", value, inverse(ops, scale(ops, index)))
-        whole = rounded(ops, "round", scaled.dtype, scaled)
-        return limited(ops, promoted(ops, "add", whole, zero(ops, index)), low, high)
+        quotient = rounded(ops, "round", scaled.dtype, scaled)
+        return clamped(ops, promoted(ops, "add", quotient, zero(ops, index)), low, high)
 
     return b.pointwise(body)
 
@@ -151,10 +153,10 @@ def dequantize_per_channel(
     *_: Any,
     **__: Any,
 ) -> TensorValue:
-    """`(x - zero) * scale`, a scale for each place along an axis."""
+    """`(x - zero) * scale`, with a scale for each index along an axis."""
     if not x.ndim:
         raise FallbackToAten
-    read = along(x, axis)
+    read = per_axis(x, axis)
     return _dequantized(b, x, read(scales), None if zeros is None else read(zeros))
 
 
@@ -167,14 +169,14 @@ def quantize_per_token(
     high: int,
     *_: Any,
 ) -> TensorValue:
-    """`clamp(round(x * (1 / scale) + zero), low, high)`, a scale for each row."""
-    read = alike(x)
+    """`clamp(round(x * (1 / scale) + zero), low, high)`, with a scale for each row."""
+    read = broadcast_reader(x)
     scale, zero = read(scales), read(zeros)
 
     def body(ops: Tracer, index: Index) -> Value:
         scaled = promoted(ops, "mul", ops.get(x, index), inverse(ops, scale(ops, index)))
         shifted = promoted(ops, "add", scaled, zero(ops, index))
-        return limited(ops, rounded(ops, "round", shifted.dtype, shifted), low, high)
+        return clamped(ops, rounded(ops, "round", shifted.dtype, shifted), low, high)
 
     return b.pointwise(body)
 
@@ -182,8 +184,8 @@ def quantize_per_token(
 def dequantize_per_token(
     b: LoopBuilder, x: TensorValue, scales: TensorValue, zeros: TensorValue, *_: Any
 ) -> TensorValue:
-    """`(x - zero) * scale`, a scale for each row."""
-    read = alike(x)
+    """`(x - zero) * scale`, with a scale for each row."""
+    read = broadcast_reader(x)
     return _dequantized(b, x, read(scales), read(zeros))
 
 
@@ -198,21 +200,21 @@ def dequantize_per_channel_group(
     group: int = 128,
     *_: Any,
 ) -> TensorValue:
-    """`(x - zero) * scale`, a scale for each group of places in a row."""
+    """`(x - zero) * scale`, with a scale for each group of elements in a row."""
 
-    def reader(given: TensorValue) -> Reader:
-        if given.ndim != 2 or given.shape[1] * group is not x.shape[1]:
+    def reader(tensor: TensorValue) -> Reader:
+        if tensor.ndim != 2 or tensor.shape[1] * group is not x.shape[1]:
             raise FallbackToAten
-        return lambda ops, index: ops.get(given, (index[0], index[1] // group))
+        return lambda ops, index: ops.get(tensor, (index[0], index[1] // group))
 
     return _dequantized(b, x, reader(scales), None if zeros is None else reader(zeros))
 
 
-# Scales that values decide ----------------------------------------------------------------------
+# Data-dependent scales --------------------------------------------------------------------------
 
 
 def choose_per_token(b: LoopBuilder, x: TensorValue, *_: Any) -> tuple[TensorValue, TensorValue]:
-    """A scale for each row, by which its largest element becomes 127, and the zero point 0."""
+    """A scale for each row that maps its largest magnitude to 127, and zero points of 0."""
     scales, zeros = b.outs
     assert scales is not None and zeros is not None
     kind = DType.F32 if x.dtype is DType.F16 else x.dtype
@@ -228,7 +230,7 @@ def choose_per_token(b: LoopBuilder, x: TensorValue, *_: Any) -> tuple[TensorVal
 def choose_asymmetric_per_token(
     b: LoopBuilder, x: TensorValue, *_: Any
 ) -> tuple[TensorValue, TensorValue]:
-    """A scale and a zero point for each row, by which its range becomes that of `int8`."""
+    """A scale and a zero point for each row that map its range to that of `int8`."""
     scales, zeros = b.outs
     assert scales is not None and zeros is not None
     if x.dtype is not DType.F32:
@@ -247,7 +249,7 @@ def choose_asymmetric_per_token(
         low, high, scale = parts(ops, index)
         low, high = low / scale, high / scale
         nearer = ops.gt((low + -128.0) + (high + 127.0), 0.0)
-        return ops.round(limited(ops, ops.where(nearer, -128.0 - low, 127.0 - high), -128, 127))
+        return ops.round(clamped(ops, ops.where(nearer, -128.0 - low, 127.0 - high), -128, 127))
 
     return b.pointwise(lambda ops, index: parts(ops, index)[2], scales), b.pointwise(zero, zeros)
 
@@ -255,7 +257,7 @@ def choose_asymmetric_per_token(
 def choose_qparams(
     b: LoopBuilder, x: TensorValue, low: int, high: int, epsilon: float, *_: Any
 ) -> tuple[TensorValue, TensorValue]:
-    """A scale and a zero point, by which the range of all elements, with 0, becomes [low, high]."""
+    """A scale and a zero point that map the range of all elements and 0 to [low, high]."""
     scales, zeros = b.outs
     assert scales is not None and zeros is not None
     if x.dtype is not DType.F32 or ZERO in x.shape:
@@ -273,7 +275,7 @@ def choose_qparams(
     def zero(ops: Tracer, index: Index) -> Value:
         bottom = ops.minimum(ops.load(least, ()), 0.0)
         shift = ops.cast(ops.round(bottom / scale(ops, index)), DType.I32)
-        return limited(ops, low - shift, low, high)
+        return clamped(ops, low - shift, low, high)
 
     return b.pointwise(scale, scales), b.pointwise(zero, zeros)
 
@@ -285,16 +287,16 @@ def _extreme(
     like: Spec,
     before: Callable[[Tracer, Value], Value] | None = None,
 ) -> TensorValue:
-    """Return an extreme of each row, in the type that arithmetic is done in."""
+    """Return an extremum of each row, in the compute dtype."""
     dtype = x.dtype.compute
     form = Spec(dtype, like.device, like.shape, contiguous_strides(like.shape))
     return reduced(b, kind, x, [x.ndim - 1], before=before, dtype=dtype, out=form)
 
 
-# Quantised and back in one step -----------------------------------------------------------------
+# Fake quantization ------------------------------------------------------------------------------
 
 
-def _cached(
+def _fake_quantized(
     b: LoopBuilder,
     x: TensorValue,
     low: int,
@@ -303,10 +305,10 @@ def _cached(
     enabled: TensorValue | None = None,
     whole_first: bool = False,
 ) -> tuple[TensorValue | None, ...]:
-    """Return `x` as quantisation would leave it, and where it is inside the range.
+    """Return `x` after quantization and dequantization, and a mask of the elements in range.
 
-    `parameters` gives a scale in `f32` and an integer zero point. With `whole_first`, values
-    become integers before they are limited, as eager does for channels.
+    `parameters` returns a scale in `f32` and an integer zero point. With `whole_first`, values are
+    converted to integers before they are clamped, as eager does for channels.
     """
     outs = b.outs
     if max(abs(low), abs(high)) > EXACT or any(o is None for o in outs):
@@ -316,11 +318,11 @@ def _cached(
     def body(ops: Tracer, index: Index) -> tuple[Value, Value]:
         scale, zero = parameters(ops, index)
         value = ops.wide(ops.get(x, index))
-        whole = ops.cast(zero, kind) + ops.round(value * ops.cast(1.0 / scale, kind))
+        quotient = ops.cast(zero, kind) + ops.round(value * ops.cast(1.0 / scale, kind))
         if whole_first:
-            whole = ops.cast(ops.cast(whole, DType.I64), kind)
-        inside = ops.le(ops.const(low, kind), whole) & ops.le(whole, ops.const(high, kind))
-        limited = ops.cast(ops.fmin(ops.fmax(whole, low), high), DType.I64) - zero
+            quotient = ops.cast(ops.cast(quotient, DType.I64), kind)
+        inside = ops.le(ops.const(low, kind), quotient) & ops.le(quotient, ops.const(high, kind))
+        limited = ops.cast(ops.fmin(ops.fmax(quotient, low), high), DType.I64) - zero
         form = kind if whole_first else DType.F32
         result = ops.cast(ops.cast(limited, form) * ops.cast(scale, form), x.dtype)
         if enabled is None:
@@ -334,8 +336,8 @@ def _cached(
 def fake_per_tensor(
     b: LoopBuilder, x: TensorValue, scale: Arg, zero: Arg, low: int, high: int
 ) -> Any:
-    """Quantised and back, and where the gradient passes."""
-    return _cached(
+    """`x` after quantization and dequantization, and a mask of where the gradient passes."""
+    return _fake_quantized(
         b, x, low, high,
         lambda ops, _: (number(ops, scale, DType.F32), number(ops, zero, DType.I64)),
     )  # fmt: skip
@@ -350,8 +352,8 @@ def fake_by_tensors(
     low: int,
     high: int,
 ) -> Any:
-    """Like `fake_per_tensor` if the first element of `enabled` is set, else `x` itself."""
-    return _cached(
+    """Like `fake_per_tensor` if the first element of `enabled` is set, otherwise `x` itself."""
+    return _fake_quantized(
         b, x, low, high,
         lambda ops, _: (number(ops, scale, DType.F32), number(ops, zero, DType.I64)),
         enabled,
@@ -367,16 +369,16 @@ def fake_per_channel(
     low: int,
     high: int,
 ) -> Any:
-    """Like `fake_per_tensor`, a scale for each place along an axis."""
+    """Like `fake_per_tensor`, with a scale for each index along an axis."""
     if not zeros.dtype.is_int or not x.ndim:
         raise FallbackToAten
-    read = along(x, axis)
+    read = per_axis(x, axis)
     scale, zero = read(scales), read(zeros)
 
     def parameters(ops: Tracer, index: Index) -> tuple[Value, Value]:
         return ops.cast(scale(ops, index), DType.F32), ops.cast(zero(ops, index), DType.I64)
 
-    return _cached(b, x, low, high, parameters, whole_first=True)
+    return _fake_quantized(b, x, low, high, parameters, whole_first=True)
 
 
 def register(table: TableBuilder) -> None:

@@ -1,4 +1,4 @@
-"""Products of scaled, quantised or grouped matrices: a library's calls, or sums of products."""
+"""Products of scaled, quantized or grouped matrices: library calls, or sums of products."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +9,16 @@ from gyrator_ir.types import BYTE_FLOATS, DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
-from gyrator_lowering.rules.matmul import accumulated, either, product, summed
+from gyrator_lowering.rules.matmul import (
+    accumulator_dtype,
+    library_or_loops,
+    product,
+    sum_of_products,
+)
 from gyrator_lowering.table import FallbackToAten, TableBuilder
 
 _BY_TENSOR, _BY_ROW = 0, 1
-"""Of `torch.nn.functional.ScalingType`."""
+"""Values of `torch.nn.functional.ScalingType`."""
 
 
 def scaled_mm(
@@ -27,10 +32,10 @@ def scaled_mm(
     *_: Any,
     **__: Any,
 ) -> TensorValue:
-    """`scale_x * scale_y * (x @ y) + bias`, a scale for all or one for each row or column."""
+    """`scale_x * scale_y * (x @ y) + bias`, with a scale for all or for each row or column."""
     rows, columns = x.shape[0], y.shape[1]
-    known = _scales(scale_x, (rows, ONE)) and _scales(scale_y, (ONE, columns))
-    if not known or scale_result is not None or b.out.dtype in BYTE_FLOATS:
+    is_supported = _scales(scale_x, (rows, ONE)) and _scales(scale_y, (ONE, columns))
+    if not is_supported or scale_result is not None or b.out.dtype in BYTE_FLOATS:
         raise FallbackToAten
 
     def after(ops: Tracer, index: Index, total: Value) -> Value:
@@ -42,7 +47,7 @@ def scaled_mm(
 
 
 def _scales(scale: TensorValue, each: tuple[Expr, Expr]) -> bool:
-    """Whether there is a scale for all, or one for `each` row or column."""
+    """Return whether there is one scale for all, or one for `each` row or column."""
     return scale.dtype is DType.F32 and (set(scale.shape) <= {ONE} or scale.shape == each)
 
 
@@ -68,7 +73,7 @@ def scaled_mm_by_recipes(
     *_: Any,
     **__: Any,
 ) -> TensorValue:
-    """Like `scaled_mm`, with names for what the scales are of."""
+    """Like `scaled_mm`, with recipes that say what the scales apply to."""
     if {*recipes_x, *recipes_y} - {_BY_TENSOR, _BY_ROW} or any((*swizzles_x, *swizzles_y)):
         raise FallbackToAten
     if len(scales_x) != 1 or len(scales_y) != 1 or contracted:
@@ -77,7 +82,7 @@ def scaled_mm_by_recipes(
 
 
 def int8_mm(b: LoopBuilder, x: TensorValue, y: TensorValue, scales: TensorValue) -> TensorValue:
-    """`(x @ y.T) * scales`, of a matrix of floats and rows of bytes, a scale for each."""
+    """`(x @ y.T) * scales`, of a float matrix and rows of bytes with a scale each."""
     out = b.out
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
@@ -87,7 +92,9 @@ def int8_mm(b: LoopBuilder, x: TensorValue, y: TensorValue, scales: TensorValue)
     def after(ops: Tracer, index: Index, total: Value) -> Value:
         return total * ops.cast(ops.load(scales, index[1:]), total.dtype)
 
-    return summed(b, terms, out.shape, x.shape[1:], out, accumulated(out.dtype), after)
+    return sum_of_products(
+        b, terms, out.shape, x.shape[1:], out, accumulator_dtype(out.dtype), after
+    )
 
 
 def grouped_mm(
@@ -99,10 +106,10 @@ def grouped_mm(
     *_: Any,
     **__: Any,
 ) -> TensorValue:
-    """A product for each group: of matrices in two stacks, or cut where the groups end.
+    """A product for each group: of two stacks of matrices, or split at the ends of the groups.
 
-    With one stack, rows of `x` or columns of `y` belong to groups, and what is behind the last
-    group's end is 0. With none, the places that are summed over do.
+    With one stack, rows of `x` or columns of `y` belong to groups, and everything after the last
+    group's end is 0. With none, the indices that are summed over belong to groups.
     """
     if bias is not None:
         raise FallbackToAten
@@ -116,9 +123,9 @@ def grouped_mm(
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         row, column = index
-        found = ops.load(groups, index[dim : dim + 1])
-        inside = ops.lt(found, ops.index(ends.shape[0]))
-        group = ops.bind(found, ends.shape[0], check=False, mask=inside)
+        number = ops.load(groups, index[dim : dim + 1])
+        inside = ops.lt(number, ops.index(ends.shape[0]))
+        group = ops.bind(number, ends.shape[0], check=False, mask=inside)
         left, right = (row, *rindex), (*rindex, column)
         if dim == 0:
             right = (group, *right)
@@ -126,11 +133,11 @@ def grouped_mm(
             left = (group, *left)
         return ops.load(x, left, inside), ops.load(y, right, inside)
 
-    return summed(b, terms, out.shape, x.shape[-1:], out, accumulated(out.dtype))
+    return sum_of_products(b, terms, out.shape, x.shape[-1:], out, accumulator_dtype(out.dtype))
 
 
 def _groups_of(b: LoopBuilder, size: Expr, ends: TensorValue) -> TensorValue:
-    """Return the group of each place: how many groups end at it or before."""
+    """Return the group of each index: the number of groups that end at it or before."""
     groups = b.temp((size,), DType.I64, ends)
 
     def ended(ops: Tracer, index: Index, rindex: Index) -> Value:
@@ -152,12 +159,12 @@ def _sums_of_groups(
         inside = ops.eq(ops.load(groups, rindex), ops.index(group))
         return ops.load(x, (row, *rindex), inside), ops.load(y, (*rindex, column), inside)
 
-    return summed(b, terms, out.shape, x.shape[1:], out, accumulated(out.dtype))
+    return sum_of_products(b, terms, out.shape, x.shape[1:], out, accumulator_dtype(out.dtype))
 
 
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
-    table.rule("aten._scaled_mm.default")(either(scaled_mm))
-    table.rule("aten._scaled_mm_v2.default")(either(scaled_mm_by_recipes))
-    table.rule("aten._weight_int8pack_mm.default")(either(int8_mm))
-    table.rule("aten._grouped_mm.default")(either(grouped_mm))
+    table.rule("aten._scaled_mm.default")(library_or_loops(scaled_mm))
+    table.rule("aten._scaled_mm_v2.default")(library_or_loops(scaled_mm_by_recipes))
+    table.rule("aten._weight_int8pack_mm.default")(library_or_loops(int8_mm))
+    table.rule("aten._grouped_mm.default")(library_or_loops(grouped_mm))

@@ -1,4 +1,4 @@
-// gyrator.h for C++17: objects that close what they hold, and exceptions.
+// C++17 wrapper of gyrator.h with RAII objects and exceptions.
 //
 //   gyrator::Model model(gyrator::Package("model.gya"));
 //   std::vector<gyrator::Tensor> results = model.run({gyrator::view(data, {7, 16})});
@@ -33,7 +33,7 @@ inline void check(gyr_status status) {
   if (status != GYR_OK) throw Error(status);
 }
 
-// The element type of a type of C++.
+// The dtype of a C++ type.
 template <class T>
 constexpr gyr_dtype dtype_of() {
   using U = std::remove_cv_t<T>;
@@ -53,12 +53,12 @@ constexpr gyr_dtype dtype_of() {
   else static_assert(!sizeof(U), "no element type is this type");
 }
 
-// Somebody else's memory as an input or an output; it must live as long as it is used.
+// External memory as an input or an output. It must outlive its use.
 class View {
  public:
   View(void* data, gyr_dtype dtype, std::vector<int64_t> sizes, std::vector<int64_t> strides = {})
       : data_(data), dtype_(dtype), sizes_(std::move(sizes)), strides_(std::move(strides)) {}
-  // The same memory as that of a GPU.
+  // Marks the memory as that of a GPU.
   View on_gpu(int32_t index) && {
     device_type_ = GYR_CUDA;
     device_index_ = index;
@@ -84,8 +84,8 @@ class View {
   std::vector<int64_t> sizes_, strides_;
 };
 
-// Contiguous memory of a type of C++, or in the strides given. Programs write only to inputs whose
-// signature says so.
+// Returns a view of memory of a C++ type, contiguous or with the given strides. Programs write only
+// to inputs that their signature marks as written.
 template <class T>
 View view(T* data, std::vector<int64_t> sizes, std::vector<int64_t> strides = {}) {
   return View(const_cast<std::remove_cv_t<T>*>(data), dtype_of<T>(), std::move(sizes),
@@ -96,7 +96,7 @@ View view(T* data, std::vector<int64_t> sizes, std::vector<int64_t> strides = {}
 class Tensor {
  public:
   Tensor() noexcept : held_{} {}
-  // Takes over what a function of gyrator.h filled in.
+  // Takes ownership of a tensor set by a function of gyrator.h.
   explicit Tensor(const gyr_tensor& held) noexcept : held_(held) {}
   Tensor(Tensor&& other) noexcept : held_(other.held_) { other.held_ = gyr_tensor{}; }
   Tensor& operator=(Tensor&& other) noexcept {
@@ -110,7 +110,7 @@ class Tensor {
   gyr_dtype dtype() const noexcept { return held_.dtype; }
   std::vector<int64_t> sizes() const { return {held_.sizes, held_.sizes + held_.ndim}; }
   std::vector<int64_t> strides() const { return {held_.strides, held_.strides + held_.ndim}; }
-  // std::invalid_argument where the elements are of another type.
+  // Throws std::invalid_argument for another dtype.
   template <class T>
   T* data() const {
     if (held_.dtype != dtype_of<T>())
@@ -126,7 +126,7 @@ class Tensor {
 // An open package.
 class Package {
  public:
-  // `device` is the number of a GPU, of a package for such; -1: the current one.
+  // `device` is the index of a GPU, for a package for GPUs; -1: the current one.
   explicit Package(const std::string& path, const gyr_open_options& options = {},
                    int32_t device = -1) {
     check(gyr_package_open_on(path.c_str(), &options, device, &held_));
@@ -141,7 +141,7 @@ class Package {
   ~Package() { gyr_package_close(held_); }
 
   std::string isa() const { return gyr_package_isa(held_); }
-  // The entry points; their texts and arrays live as long as the package.
+  // The entry points. Their strings and arrays are valid as long as the package.
   std::vector<gyr_entry> entries() const {
     std::vector<gyr_entry> made(gyr_package_entries(held_));
     for (size_t k = 0; k < made.size(); k++) check(gyr_package_entry(held_, k, &made[k]));
@@ -163,7 +163,7 @@ class Package {
   gyr_package* held_ = nullptr;
 };
 
-// An instance of a package, which may be closed before it.
+// An instance of a package. The package may be closed first.
 class Model {
  public:
   explicit Model(const Package& package, const gyr_allocator* allocator = nullptr) {
@@ -181,26 +181,26 @@ class Model {
   Model& operator=(const Model&) = delete;
   ~Model() { gyr_instance_close(held_); }
 
-  // Runs an entry point and gives its results.
+  // Runs an entry point and returns its results.
   std::vector<Tensor> run(const std::vector<View>& inputs, size_t entry = 0) const {
     return collected(inputs, entry, [&](const auto& given, auto& made) {
       return gyr_run(held_, entry, given.data(), given.size(), made.data(), made.size());
     });
   }
-  // Runs an entry point, whose results go where `outputs` say.
+  // Runs an entry point with result buffers.
   void run_into(const std::vector<View>& inputs, const std::vector<View>& outputs,
                 size_t entry = 0) const {
     const std::vector<gyr_tensor> given = raws(inputs);
     std::vector<gyr_tensor> places = raws(outputs);
     check(gyr_run(held_, entry, given.data(), given.size(), places.data(), places.size()));
   }
-  // The same as `run` on a stream of a package's GPU; results are released before it is destroyed.
+  // Like `run`, on a stream of the package's GPU. Release the results before destroying the stream.
   std::vector<Tensor> run_on(void* stream, const std::vector<View>& inputs, size_t entry = 0) const {
     return collected(inputs, entry, [&](const auto& given, auto& made) {
       return gyr_run_on(held_, entry, given.data(), given.size(), made.data(), made.size(), stream);
     });
   }
-  // Replaces weights by copies, all or none.
+  // Replaces weights by copies; all of them, or none on failure.
   void update(const std::vector<std::pair<std::string, View>>& weights) const {
     std::vector<const char*> names;
     std::vector<gyr_tensor> tensors;
@@ -210,7 +210,7 @@ class Model {
     }
     check(gyr_instance_update(held_, names.data(), tensors.data(), names.size()));
   }
-  // A copy of a weight.
+  // Returns a copy of a weight.
   Tensor read(const std::string& name) const {
     gyr_tensor made{};
     check(gyr_instance_read(held_, name.c_str(), &made));
@@ -239,7 +239,7 @@ class Model {
     return made;
   }
   gyr_instance* held_ = nullptr;
-  std::vector<size_t> outputs_;  // how many each entry point has
+  std::vector<size_t> outputs_;  // number of outputs of each entry point
 };
 
 }  // namespace gyrator

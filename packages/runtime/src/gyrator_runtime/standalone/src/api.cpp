@@ -1,4 +1,4 @@
-// The C interface: arguments checked, failures as a status and a text.
+// The C interface: checks arguments, and reports failures as a status and a message.
 
 #include <pthread.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 thread_local std::string last_error;
 
-// Runs a function; its failure becomes a status, and its text the last error.
+// Runs a function. A failure becomes the returned status, and its message the last error.
 template <class F>
 gyr_status guarded(F&& function) noexcept {
   try {
@@ -33,14 +33,14 @@ gyr_status guarded(F&& function) noexcept {
       last_error = std::move(error.text);
       return error.status;
     } catch (const std::bad_alloc&) {
-      last_error = "there is no memory";
+      last_error = "out of memory";
       return GYR_ERROR_MEMORY;
     } catch (const std::exception& error) {
       last_error = error.what();
       return GYR_ERROR_INTERNAL;
     }
   } catch (...) {
-    return GYR_ERROR_MEMORY;  // of the text itself
+    return GYR_ERROR_MEMORY;  // while copying the message
   }
 }
 
@@ -50,30 +50,29 @@ void need(const void* pointer, const char* name) {
 
 void watch_forks() {
   static const int failed = pthread_atfork(nullptr, nullptr, in_child);
-  if (failed) fail(GYR_ERROR_MEMORY, "there is no memory");
+  if (failed) fail(GYR_ERROR_MEMORY, "out of memory");
 }
 
 void run_in_fork() {
   if (just_forked()) omp_set_num_threads(1);
 }
 
-// The weights of an instance, and who watches: replaced as a whole.
+// The weights and the profiler of an instance, replaced as a unit.
 struct State {
   std::vector<std::shared_ptr<Tensor>> weights;
+  std::vector<std::vector<std::shared_ptr<Tensor>>> constants;  // by entry point
   gyr_profiler profiler = nullptr;
   void* profiled = nullptr;
 };
 
-// A copy of a weight in the layout that plans take. To them its memory is somebody else's, so that no
-// result shares it.
-std::shared_ptr<Tensor> lasting_copy(const Memory& memory, const Weight& like, Tensor* from) {
-  const int ndim = like.signature.ndim;
+// Returns a copy of a tensor with other strides that outlives the call. To plans its memory is
+// external, so that no result shares it.
+std::shared_ptr<Tensor> lasting_copy(const Memory& memory, int32_t device, const int64_t* strides,
+                                     Tensor* from) {
   const std::shared_ptr<Tensor> own(
-      memory.make(like.signature.device, like.signature.dtype, ndim, like.sizes.data(),
-                  like.strides.data(), true),
-      Freeing());
-  memory.copy(own->device, own->data, like.strides.data(), from);
-  Own made(Tensor::make(own->dtype, ndim, like.sizes.data(), like.strides.data()));
+      memory.make(device, from->dtype, from->ndim, from->sizes(), strides, true), Freeing());
+  memory.copy(own->device, own->data, strides, from);
+  Own made(Tensor::make(own->dtype, own->ndim, own->sizes(), strides));
   made->data = own->data;
   made->device = own->device;
   made->lasting = true;
@@ -91,9 +90,9 @@ struct gyr_package {
 struct gyr_instance {
   std::shared_ptr<const gyr::Package> package;
   gyr::Memory memory;
-  std::mutex lock;  // of what `state` points to, and of nothing else
+  std::mutex lock;  // guards only the pointer `state`
   std::shared_ptr<const gyr::State> state;
-  std::mutex changing;  // held while a new state is made of the old one
+  std::mutex changing;  // held while a new state is derived from the old one
 
   std::shared_ptr<const gyr::State> now() {
     const std::lock_guard<std::mutex> held(lock);
@@ -111,17 +110,17 @@ namespace {
 
 int32_t type_of(const gyr_tensor& given) { return given.device_type ? given.device_type : GYR_CPU; }
 
-// A caller's tensor whose fields make sense; `strides` gets those of a contiguous one if it has none.
+// Validates a caller's tensor; without strides, sets `strides` to those of a contiguous one.
 void check_fields(const gyr_tensor& given, const std::string& what, gyr_status status,
                   const Device* device, int64_t* strides) {
   const auto wrong = [&](const char* why) { fail(status, words(what, " ", why)); };
-  if (!gyr_dtype_size(given.dtype)) wrong("has no element type");
-  if (given.ndim < 0 || given.ndim > GYR_MAX_NDIM) wrong("has an impossible number of dimensions");
+  if (!gyr_dtype_size(given.dtype)) wrong("has no dtype");
+  if (given.ndim < 0 || given.ndim > GYR_MAX_NDIM) wrong("has an invalid number of dimensions");
   if (given.ndim && !given.sizes) wrong("has no sizes");
   const bool host = type_of(given) == GYR_CPU && !given.device_index;
   const bool there =
       device && given.device_type == GYR_CUDA && given.device_index == device->index();
-  if (!host && !there) wrong("is on a device that there is not, or on another one");
+  if (!host && !there) wrong("is on a missing or different device");
   for (int k = 0; k < given.ndim; k++) {
     if (given.sizes[k] < 0) wrong("has a negative size");
     if (given.strides && given.strides[k] < 0) wrong("has a negative stride");
@@ -134,14 +133,14 @@ void check_fields(const gyr_tensor& given, const std::string& what, gyr_status s
   if (reinterpret_cast<uintptr_t>(given.data) % part) wrong("is not aligned to its elements");
 }
 
-// The symbols of a call, as far as they are known.
+// The symbols of a call that are bound so far.
 class Symbols {
  public:
   explicit Symbols(const Entry& entry) : entry_(entry), known_(entry.symbols.size()) {
     std::fill(known_.begin(), known_.end(), -1);
   }
 
-  // Returns what is wrong with a size, or nothing; notes what its symbol stands for.
+  // Returns why a size does not match, or an empty string, and binds its symbol.
   std::string mismatch(int64_t size, const gyr_size& wanted) {
     if (wanted.symbol < 0)
       return size == wanted.offset ? "" : words(size, ", not ", wanted.offset);
@@ -167,7 +166,7 @@ class Symbols {
   Few<int64_t> known_;
 };
 
-// An input as a plan takes it.
+// Returns an input as the value for a plan.
 Value value_of_input(const gyr_tensor& given, const Signature& wanted, bool number,
                      const Device* device, Symbols& symbols) {
   const auto what = [&] { return words("the input ", wanted.name); };
@@ -197,7 +196,7 @@ Value value_of_input(const gyr_tensor& given, const Signature& wanted, bool numb
   return Value::of(made);
 }
 
-// The caller's outputs of one call. Those that were filled in are emptied again unless it succeeds.
+// The caller's outputs of one call. Those already set are reset unless the call succeeds.
 class Outputs {
  public:
   Outputs(const Entry& entry, gyr_tensor* outputs, size_t count, const Memory& memory)
@@ -223,7 +222,7 @@ class Outputs {
       if (buffers_[k].filled) gyr_tensor_release(outputs_ + k);
   }
 
-  // A buffer that overlaps something else is filled at the end alone.
+  // A buffer that overlaps other memory is filled only at the end.
   void keep_apart(const gyr_tensor* inputs, size_t n_inputs) {
     for (size_t k = 0; k < places_.size(); k++) {
       if (!places_[k]) continue;
@@ -244,7 +243,7 @@ class Outputs {
 
   gyr_tensor* const* places() const { return places_.data(); }
 
-  // Gives a result, which may be taken over.
+  // Sets an output to a result, which may be consumed.
   void put(size_t k, Value value) {
     gyr_tensor& out = outputs_[k];
     switch (value.kind) {
@@ -264,7 +263,7 @@ class Outputs {
         out = gyr_tensor{};
         return;
       default:
-        fail(GYR_ERROR_INTERNAL, words("the output ", k, " is no tensor"));
+        fail(GYR_ERROR_INTERNAL, words("the output ", k, " is not a tensor"));
     }
   }
 
@@ -363,6 +362,7 @@ void run_entry(gyr_instance& instance, size_t place, const gyr_tensor* inputs, s
   for (int64_t k = 0; k < entry.tokens; k++)
     *next++ = Value::of(Tensor::make(GYR_FLOAT32, 1, &none, &one));
   for (const size_t w : entry.weights) *next++ = Value::of(state->weights[w].get());
+  for (const auto& constant : state->constants[place]) *next++ = Value::of(constant.get());
   for (const Argument& a : entry.arguments) {
     const size_t k = size_t(a.input);
     *next++ = a.input < 0 ? Value::of(a.constant)
@@ -381,9 +381,44 @@ void run_entry(gyr_instance& instance, size_t place, const gyr_tensor* inputs, s
     const size_t at = size_t(entry.tokens) + k;
     if (entry.results[k].given >= 0) results.put(k, std::move(returned[k]));
     else if (at < found.size()) results.put(k, std::move(found[at]));
-    else fail(GYR_ERROR_INTERNAL, "a plan gives too few results");
+    else fail(GYR_ERROR_INTERNAL, "a plan returns too few results");
   }
   results.keep();
+}
+
+// Computes the constants that depend only on the weights of an entry point.
+std::vector<std::shared_ptr<Tensor>> constants_of(const Constants& of, const Memory& memory,
+                                                  const State& state) {
+  std::vector<std::shared_ptr<Tensor>> made;
+  if (!of.count()) return made;
+  run_in_fork();
+  const Surroundings around(memory.device.get(), memory.stream);
+  const OnStream queued(memory.stream);
+  Few<Value, 16> given(of.weights.size());
+  for (size_t k = 0; k < given.size(); k++)
+    given[k] = Value::of(state.weights[of.weights[k]].get());
+  Few<Value> found(of.count());
+  const Context context{of.plans, memory, nullptr, nullptr, nullptr, 0};
+  run_plan(context, of.plans.back(), given.data(), found.data());
+  for (const Value& value : found) {
+    if (value.kind != Value::Kind::kTensor) fail(GYR_ERROR_FILE, "a constant is not a tensor");
+    Tensor* tensor = value.tensor;
+    made.push_back(lasting_copy(memory, tensor->device, tensor->strides(), tensor));
+  }
+  return made;
+}
+
+// Computes the constants of weights that differ from those of the previous state, if any.
+void compute_constants(const Package& package, const Memory& memory, State& state,
+                       const State* before = nullptr) {
+  state.constants.clear();
+  for (const Entry& entry : package.entries) {
+    const std::vector<size_t>& from = entry.constants.weights;
+    const auto same = [&](size_t w) { return before->weights[w] == state.weights[w]; };
+    const bool known = before && std::all_of(from.begin(), from.end(), same);
+    state.constants.push_back(known ? before->constants[state.constants.size()]
+                                    : constants_of(entry.constants, memory, state));
+  }
 }
 
 std::shared_ptr<State> first_state(const Package& package, const Memory& memory) {
@@ -396,8 +431,10 @@ std::shared_ptr<State> first_state(const Package& package, const Memory& memory)
     if (lies && !w.signature.written)
       made->weights.emplace_back(stored, [](Tensor*) {});
     else
-      made->weights.push_back(lasting_copy(memory, w, stored));
+      made->weights.push_back(
+          lasting_copy(memory, w.signature.device, w.strides.data(), stored));
   }
+  compute_constants(package, memory, *made);
   if (memory.device) memory.device->wait();
   return made;
 }
@@ -423,7 +460,7 @@ std::shared_ptr<Tensor> new_weight(const gyr_instance& instance, const Weight& l
   Own from(Tensor::make(given.dtype, given.ndim, given.sizes, strides));
   from->data = static_cast<char*>(given.data);
   from->device = type_of(given);
-  return lasting_copy(instance.memory, like, from.get());
+  return lasting_copy(instance.memory, like.signature.device, like.strides.data(), from.get());
 }
 
 }  // namespace
@@ -570,12 +607,14 @@ gyr_status gyr_instance_update(gyr_instance* instance, const char* const* names,
     const gyr::Device* device = instance->memory.device.get();
     const gyr::Device::Current here(device);
     if (device) device->wait();
-    auto next = std::make_shared<gyr::State>(*instance->now());
+    const auto before = instance->now();
+    auto next = std::make_shared<gyr::State>(*before);
     for (size_t k = 0; k < count; k++) {
       const size_t place = gyr::weight_place(*instance->package, names[k]);
       const gyr::Weight& like = instance->package->weights[place];
       next->weights[place] = gyr::new_weight(*instance, like, tensors[k]);
     }
+    gyr::compute_constants(*instance->package, instance->memory, *next, before.get());
     if (device) device->wait();
     instance->become(std::move(next));
   });

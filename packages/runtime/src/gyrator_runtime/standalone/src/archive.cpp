@@ -24,23 +24,23 @@ constexpr size_t kEnd64Size = 56, kMostComment = 0xFFFF;
 constexpr uint16_t kStored = 0, kZip64 = 1;
 constexpr uint32_t kLarge = 0xFFFFFFFF;
 
-// Reads little-endian numbers, and never beyond the bytes.
+// Reads little-endian numbers with bounds checks.
 class Cursor {
  public:
   Cursor(std::string_view bytes, uint64_t at, uint64_t needs) : bytes_(bytes), at_(at) {
     if (at > bytes.size() || bytes.size() - at < needs)
-      fail(GYR_ERROR_FILE, "it ends before its records do");
+      fail(GYR_ERROR_FILE, "it is truncated");
   }
   template <class T>
   T number() {
     T found;
-    if (bytes_.size() - at_ < sizeof found) fail(GYR_ERROR_FILE, "it ends within a record");
+    if (bytes_.size() - at_ < sizeof found) fail(GYR_ERROR_FILE, "it is truncated within a record");
     memcpy(&found, bytes_.data() + at_, sizeof found);
     at_ += sizeof found;
     return found;
   }
   void skip(uint64_t n) {
-    if (bytes_.size() - at_ < n) fail(GYR_ERROR_FILE, "it ends within a record");
+    if (bytes_.size() - at_ < n) fail(GYR_ERROR_FILE, "it is truncated within a record");
     at_ += n;
   }
   std::string_view text(uint64_t n) {
@@ -64,7 +64,7 @@ uint64_t find_end(std::string_view bytes) {
     memcpy(&found, bytes.data() + at, sizeof found);
     if (found == kEnd) return at;
   }
-  fail(GYR_ERROR_FILE, "it is no zip archive, or ends too early");
+  fail(GYR_ERROR_FILE, "it is not a zip archive, or is truncated");
 }
 
 uint32_t crc32(std::string_view bytes) {
@@ -118,7 +118,7 @@ Archive::Archive(std::string_view bytes) : bytes_(bytes) {
     if (locator.number<uint32_t>() == kLocator64) {
       locator.skip(4);
       Cursor larger(bytes, locator.number<uint64_t>(), kEnd64Size);
-      if (larger.number<uint32_t>() != kEnd64) fail(GYR_ERROR_FILE, "its last record is broken");
+      if (larger.number<uint32_t>() != kEnd64) fail(GYR_ERROR_FILE, "its last record is damaged");
       larger.skip(28);
       count = larger.number<uint64_t>();
       size = larger.number<uint64_t>();
@@ -131,7 +131,7 @@ Archive::Archive(std::string_view bytes) : bytes_(bytes) {
 void Archive::directory(uint64_t offset, uint64_t size, uint64_t count) {
   Cursor at(bytes_, offset, size);
   for (uint64_t k = 0; k < count; k++) {
-    if (at.number<uint32_t>() != kCentral) fail(GYR_ERROR_FILE, "its list of members is broken");
+    if (at.number<uint32_t>() != kCentral) fail(GYR_ERROR_FILE, "its list of members is damaged");
     Member found{};
     at.skip(6);
     found.method = at.number<uint16_t>();
@@ -152,7 +152,7 @@ void Archive::directory(uint64_t offset, uint64_t size, uint64_t count) {
       if (id == kZip64)
         for (uint64_t* field : {&found.size, &found.stored, &found.offset})
           if (*field == kLarge) *field = extra.number<uint64_t>();
-      if (next < extra.at() || next > extra_size) fail(GYR_ERROR_FILE, "a member is broken");
+      if (next < extra.at() || next > extra_size) fail(GYR_ERROR_FILE, "a member is damaged");
       extra.skip(next - extra.at());
       left = extra_size - next;
     }
@@ -166,7 +166,7 @@ std::string_view Archive::member(const std::string& name) const {
   if (found == members_.end()) fail(GYR_ERROR_FILE, words("it has no ", name));
   const Member& m = found->second;
   if (m.method != kStored || m.size != m.stored)
-    fail(GYR_ERROR_FILE, words(name, " is deflated: make the package with runtime=\"standalone\""));
+    fail(GYR_ERROR_FILE, words(name, " is compressed: build the package with runtime=\"standalone\""));
   Cursor at(bytes_, m.offset, kLocalSize);
   if (at.number<uint32_t>() != kLocal) fail(GYR_ERROR_FILE, words(name, " is not where it should be"));
   at.skip(22);

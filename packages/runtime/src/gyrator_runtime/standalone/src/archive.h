@@ -1,5 +1,4 @@
-// A file that is mapped into memory, and the members of the zip archive that it is. Members are not
-// deflated: they are used where they lie.
+// A memory-mapped zip archive. Its members are not compressed and are used in place.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +9,7 @@
 
 namespace gyr {
 
-// A file as read-only memory. Error (GYR_ERROR_FILE) where it cannot be read.
+// A file as read-only memory. Throws Error (GYR_ERROR_FILE) if it cannot be read.
 class Mapping {
  public:
   explicit Mapping(const char* path);
@@ -26,13 +25,13 @@ class Mapping {
 
 class Archive {
  public:
-  // Error (GYR_ERROR_FILE) where the bytes are no whole archive.
+  // Throws Error (GYR_ERROR_FILE) if the bytes are not a complete archive.
   explicit Archive(std::string_view bytes);
 
   bool has(const std::string& name) const { return members_.count(name); }
-  // The bytes of a member. Error (GYR_ERROR_FILE) where there is none, or it is deflated.
+  // Returns the bytes of a member. Throws Error (GYR_ERROR_FILE) if it is missing or compressed.
   std::string_view member(const std::string& name) const;
-  // The same, compared with its checksum.
+  // The same, after checking its checksum.
   std::string_view checked(const std::string& name) const;
 
  private:

@@ -17,11 +17,11 @@ namespace gyr {
 namespace {
 
 constexpr const char* kLibrary = "libcuda.so.1";
-// Numbers of cuda.h.
+// Constants of cuda.h.
 constexpr int32_t kOutOfMemory = 2, kMajor = 75, kMinor = 76, kDynamicShared = 8;
 constexpr int32_t kReleaseThreshold = 4, kDeviceMemory = 2;
 constexpr int64_t kSharedByDefault = 48 * 1024;
-constexpr int kFirstSpecific = 90;  // from it on, machine code runs on its own architecture alone
+constexpr int kFirstSpecific = 90;  // from this capability on, machine code is architecture-specific
 constexpr int64_t kMostPitch = INT32_MAX;
 
 struct PoolProperties {  // CUmemPoolProps
@@ -93,7 +93,7 @@ struct Driver {
     if (const int32_t status = cuInit(0)) {
       const char* said = nullptr;
       cuGetErrorString(status, &said);
-      fail(GYR_ERROR_MISFIT, words("it runs on cuda, and its driver says: ", said ? said : "an error"));
+      fail(GYR_ERROR_MISFIT, words("it runs on cuda, whose driver reports: ", said ? said : "an error"));
     }
   }
 };
@@ -108,12 +108,12 @@ Device::Device(const Driver& driver, int32_t index) : driver_(driver), index_(in
   const Current here(this);
   PoolProperties own;
   own.device = index;
-  uint64_t keep = UINT64_MAX;  // what is released is kept for the next call
+  uint64_t keep = UINT64_MAX;  // retain released memory for the next call
   if (driver.cuMemPoolCreate(&pool_, &own) ||
       driver.cuMemPoolSetAttribute(pool_, kReleaseThreshold, &keep)) {
     if (pool_) driver.cuMemPoolDestroy(pool_);
     driver.cuDevicePrimaryCtxRelease_v2(device);
-    fail(GYR_ERROR_MISFIT, words("cuda:", index, " has no pools of memory"));
+    fail(GYR_ERROR_MISFIT, words("cuda:", index, " does not support memory pools"));
   }
 }
 
@@ -170,7 +170,7 @@ void Device::to_host(void* to, const void* from, size_t bytes, void* stream) con
 
 void Device::settle() const noexcept { driver_.cuCtxSynchronize(); }
 
-void Device::wait() const { check(driver_.cuCtxSynchronize(), "what was queued"); }
+void Device::wait() const { check(driver_.cuCtxSynchronize(), "the queued work"); }
 
 namespace {
 
@@ -178,7 +178,7 @@ struct Axis {
   int64_t size, to, from;  // strides in bytes
 };
 
-// Axes with more than one element, innermost last; neighbours that lie as one are one.
+// Axes with more than one element, innermost last; adjacent axes are merged where possible.
 std::vector<Axis> axes_of(int ndim, const int64_t* sizes, int64_t item, const int64_t* to,
                           const int64_t* from) {
   std::vector<Axis> found;
@@ -341,7 +341,7 @@ void DeviceCode::read(const Json& row, std::string_view codes) {
     made->divisors.push_back(argument.list()[2].integer());
   }
   const auto& programs = row["grid"].list();
-  if (programs.size() > std::size(made->grids)) fail(GYR_ERROR_FILE, "a grid has many dimensions");
+  if (programs.size() > std::size(made->grids)) fail(GYR_ERROR_FILE, "a grid has too many dimensions");
   DeviceLaunch& block = made->block;
   block.launch = libraries_.device->driver().cuLaunchKernel;
   block.stream = current;
@@ -363,7 +363,7 @@ void DeviceCode::load(Kernel& kernel, int which) {
   const Driver& driver = device.driver();
   const Build& build = kernel.builds[which];
   void *library = nullptr, *function = nullptr;
-  std::string code(build.code);  // which ends in a zero: PTX is a text
+  std::string code(build.code);  // null-terminated, because PTX is text
   int32_t status = driver.cuLibraryLoadData(&library, code.c_str(), nullptr, nullptr, 0, nullptr,
                                             nullptr, 0);
   if (!status) {
@@ -381,7 +381,7 @@ void DeviceCode::load(Kernel& kernel, int which) {
 }
 
 int64_t DeviceCode::prepare(const void* of, int64_t what) {
-  if (what == kEnterContext) return kInvalidContext;  // a call has entered it
+  if (what == kEnterContext) return kInvalidContext;  // the call has entered it already
   auto& kernel = *const_cast<Kernel*>(static_cast<const Kernel*>(of));
   const std::lock_guard<std::mutex> alone(kernel.owner->lock_);
   if (!kernel.block.functions[what]) kernel.owner->load(kernel, int(what));

@@ -1,5 +1,5 @@
-// A device of the process, through its driver's library, which is opened when a package needs it: no
-// header of CUDA and no runtime of it is used. It is NVIDIA's.
+// An NVIDIA device, through the driver's library, which is opened when a package needs it. No CUDA
+// header or runtime is used.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ class Json;
 
 class Device : public std::enable_shared_from_this<Device> {
  public:
-  // The one of a number, or the current one for -1. Error (GYR_ERROR_MISFIT) where there is none.
+  // Opens the device with an index, or the current one for -1. Throws Error (GYR_ERROR_MISFIT) if there
+  // is none.
   static std::shared_ptr<Device> open(int32_t index);
   ~Device();
   Device(const Device&) = delete;
@@ -29,26 +30,26 @@ class Device : public std::enable_shared_from_this<Device> {
   int32_t index() const { return index_; }
   const std::string& arch() const { return arch_; }  // "sm_90"
   const Driver& driver() const { return driver_; }
-  // Error (GYR_ERROR_DEVICE, or GYR_ERROR_MEMORY) with the driver's words where a call of it failed.
+  // Throws Error (GYR_ERROR_DEVICE or GYR_ERROR_MEMORY) with the driver's message if a call failed.
   void check(int32_t status, const char* what) const;
   std::string described(int32_t status) const;
 
-  // What follows wants the device current.
+  // The following functions require the device to be current.
   void* allocate(size_t bytes, void* stream) const;
   void release(void* data, void* stream) const noexcept;
   void to_device(void* to, const void* from, size_t bytes) const;
   void to_host(void* to, const void* from, size_t bytes, void* stream) const;
-  // Queues a copy of elements, from strides to others.
+  // Queues a copy of elements between different strides.
   void copy(int ndim, const int64_t* sizes, size_t item, void* to, const int64_t* to_strides,
             const void* from, const int64_t* from_strides, void* stream) const;
-  // Waits for all that is queued; `settle` whatever comes of it.
+  // Waits for all queued work; `settle` ignores failures.
   void wait() const;
   void settle() const noexcept;
 
-  // Makes a device current for the length of a scope, and then again what was.
+  // Makes a device current for the duration of a scope, and restores the previous one.
   class Current {
    public:
-    explicit Current(const Device* device);  // null: nothing is done
+    explicit Current(const Device* device);  // null: no effect
     ~Current();
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;
@@ -68,11 +69,11 @@ class Device : public std::enable_shared_from_this<Device> {
   void* pool_ = nullptr;
 };
 
-// How well machine code for an architecture fits a device's, to be compared; -1 where it does not run
-// (triton/architecture.py).
+// Returns a rank of how well machine code for an architecture fits a device's; -1 if it does not run
+// there (triton/architecture.py).
 int64_t fit(const std::string& code, const std::string& device);
 
-// The stream on which the kernels of this thread's call are queued, for the length of a scope.
+// Sets the stream for the kernels of this thread's call for the duration of a scope.
 class OnStream {
  public:
   explicit OnStream(void* stream);
@@ -84,17 +85,17 @@ class OnStream {
   void* before_;
 };
 
-// The kernels of a member of a package (triton/binary.py), in the driver's hands as long as the object
-// lives.
+// The kernels of a package member (triton/binary.py), loaded by the driver as long as the object is
+// alive.
 class DeviceCode {
  public:
-  // `bytes` must live as long. Error (GYR_ERROR_MISFIT) where the driver does not take them.
+  // `bytes` must outlive the object. Throws Error (GYR_ERROR_MISFIT) if the driver rejects them.
   DeviceCode(std::shared_ptr<const Device> device, std::string_view bytes);
   ~DeviceCode();
   DeviceCode(const DeviceCode&) = delete;
   DeviceCode& operator=(const DeviceCode&) = delete;
-  // The address of a kernel's `DeviceLaunch` (plan.h), and how many arguments it takes. Error
-  // (GYR_ERROR_FILE) where there is none of that name.
+  // Returns the address of a kernel's `DeviceLaunch` (plan.h) and its number of arguments. Throws Error
+  // (GYR_ERROR_FILE) if there is none of that name.
   std::pair<int64_t, int64_t> kernel(const std::string& symbol) const;
 
  private:
@@ -110,7 +111,7 @@ class DeviceCode {
 
   Libraries libraries_;
   std::map<std::string, std::unique_ptr<Kernel>> kernels_;
-  std::mutex lock_;  // of what is loaded later
+  std::mutex lock_;  // guards what is loaded later
 };
 
 }  // namespace gyr

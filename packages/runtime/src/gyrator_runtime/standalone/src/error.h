@@ -1,4 +1,4 @@
-// Failures inside of the library: exceptions, which api.cpp turns into a status and a text.
+// Failures inside the library: exceptions, which api.cpp converts to a status and a message.
 #pragma once
 
 #include <string>

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kFewArguments = 6;
 
-// Memory of a call whose contents are undefined: on the stack as long as it is little.
+// Uninitialized memory for the duration of a call, on the stack if it is small.
 template <class T, size_t inline_count = 64>
 struct Scratch {
   T inline_[inline_count];
@@ -32,7 +32,7 @@ int64_t now() {
 }
 
 [[noreturn]] void unexpected(const char* what) {
-  fail(GYR_ERROR_INTERNAL, words("a plan has another value where it wants ", what));
+  fail(GYR_ERROR_INTERNAL, words("a plan has an unexpected value instead of ", what));
 }
 
 int64_t integer_of(const Value& value) {
@@ -70,7 +70,7 @@ Value scalar_of(Tensor* tensor, const Memory& memory) {
   }
 }
 
-// A tensor of a layout in the memory of another one, from a byte on.
+// Returns a tensor with a layout in the memory of another one, at a byte offset.
 Tensor* within(Tensor* base, gyr_dtype dtype, int ndim, const int64_t* sizes,
                const int64_t* strides, int64_t offset) {
   Tensor* made = Tensor::make(dtype, ndim, sizes, strides);
@@ -95,7 +95,7 @@ Numbers numbers(const Given& given) {
 gyr_dtype dtype(const Given& given) {
   const Const* constant = given.constant;
   if (!constant || constant->kind != Const::Kind::kType || !constant->dtype)
-    unexpected("an element type");
+    unexpected("a dtype");
   return constant->dtype;
 }
 Value held(Given& given) {
@@ -110,7 +110,7 @@ Tensor* tensor(const Given& given) {
   return given.constant->tensor;
 }
 
-// One run of a plan: what plan.h asks for.
+// One run of a plan, with the operations that plan.h requires.
 class Frame {
  public:
   template <class T>
@@ -126,7 +126,7 @@ class Frame {
     return true;
   }
   bool no_number(Number found) {
-    fail(GYR_ERROR_CHECK, found == Number::kBeyondRange ? "a size is beyond 64 bits"
+    fail(GYR_ERROR_CHECK, found == Number::kBeyondRange ? "a size exceeds 64 bits"
                                                         : "a size is divided by zero");
   }
 
@@ -306,7 +306,7 @@ class Frame {
     const std::string expected = described(wanted.dtype, ndim, layout, layout + ndim);
     if (!op.empty())
       fail(GYR_ERROR_CHECK,
-           gyr::words(op, " returned ", found, " where its meta function says ", expected));
+           gyr::words(op, " returned ", found, ", but its meta function promised ", expected));
     fail(GYR_ERROR_INPUT, gyr::words("the input ", wanted.text, " is ", found,
                                      "; the program was compiled for ", expected));
   }
@@ -330,7 +330,7 @@ class Frame {
     return context_.memory.make(allocator.device, dtype, sizes.n, sizes.data, strides.data);
   }
 
-  // Calls a function, of whose time the profiler is told.
+  // Calls a function and reports its time to the profiler.
   template <class F>
   void watched(const Const& f, F&& function) {
     const int64_t begin = context_.profiler ? now() : 0;
@@ -338,7 +338,7 @@ class Frame {
     if (context_.profiler) context_.profiler(context_.profiled, f.text.c_str(), now() - begin);
   }
 
-  // What a call gives; the number of arguments has been checked.
+  // Returns the result of a call. The number of arguments has been checked.
   Value called(const Const& f, Arguments given, const Const* names) {
     switch (f.call) {
       case Call::kOperator: {
@@ -405,15 +405,15 @@ class Frame {
   Values inner(int64_t number, Values arguments) const {
     const Plan& plan = context_.plans[size_t(number)];
     if (int64_t(arguments.size()) != plan.n_args)
-      fail(GYR_ERROR_INTERNAL, "a plan got another number of arguments");
+      fail(GYR_ERROR_INTERNAL, "a plan got a wrong number of arguments");
     Values results(size_t(plan.n_results));
     run_plan(context_, plan, arguments.data(), results.data());
     return results;
   }
 
-  // Splits what a loop takes; the first of its values are those that it carries.
+  // Splits the arguments of a loop, of which the carried values come first.
   static Values split(const Const& f, Values& all) {
-    if (int64_t(all.size()) < f.carried) unexpected("what a loop carries");
+    if (int64_t(all.size()) < f.carried) unexpected("the values carried by a loop");
     Values carried(all.begin(), all.begin() + f.carried);
     all.erase(all.begin(), all.begin() + f.carried);
     return carried;

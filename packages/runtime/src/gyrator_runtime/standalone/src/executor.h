@@ -1,4 +1,4 @@
-// Calls of plans, over tensors of the library. plan.h runs the words.
+// Execution of plans over the library's tensors. plan.h interprets the words.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace gyr {
 struct Value;
 using Values = std::vector<Value>;
 
-// What a register holds.
+// The value of a register.
 struct Value {
   enum class Kind { kEmpty, kNone, kInteger, kBool, kReal, kTensor, kList };
   Kind kind = Kind::kEmpty;
@@ -33,7 +33,7 @@ struct Value {
     made.integer = number;
     return made;
   }
-  // Takes over what the caller has of it.
+  // Takes over the caller's reference.
   static Value of(Tensor* tensor) {
     Value made(Kind::kTensor);
     made.tensor = tensor;
@@ -64,7 +64,7 @@ struct Value {
 struct Given {
   Value value;
   const Const* constant = nullptr;
-  int64_t* computed = nullptr;  // in `room` as long as they are few
+  int64_t* computed = nullptr;  // in `room` if they are few
   size_t n_computed = 0;
   int64_t room[4];
   std::unique_ptr<int64_t[]> more;
@@ -76,26 +76,26 @@ struct Given {
   }
 };
 
-// Those of a call.
+// The arguments of a call.
 struct Arguments {
   Given* data;
   size_t n;
   Given& operator[](size_t k) const { return data[k]; }
 };
 
-// What all plans of one call of gyr_run have in common.
+// State shared by all plans of one call of gyr_run.
 struct Context {
   const std::vector<Plan>& plans;
   const Memory& memory;
   gyr_profiler profiler;
   void* profiled;
-  // The caller's outputs that may be written before the end; null for others.
+  // The caller's outputs that may be written during the run; null for others.
   gyr_tensor* const* outputs;
   size_t n_outputs;
 };
 
-// Runs a plan on values, of which there are as many as it takes and which it takes over; there is room
-// for all its results. Error for what fails.
+// Runs a plan. `values` has as many values as the plan takes, which are consumed; there is room for
+// all its results. Throws Error on failure.
 void run_plan(const Context& context, const Plan& plan, Value* arguments, Value* results);
 
 }  // namespace gyr

@@ -1,4 +1,4 @@
-// Arrays of one call: on the stack as long as they are short.
+// Arrays for the duration of a call, on the stack if they are short.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace gyr {
 
-// So many elements, as their default constructor makes them.
+// A number of default-constructed elements.
 template <class T, size_t kInline = 8>
 class Few {
  public:

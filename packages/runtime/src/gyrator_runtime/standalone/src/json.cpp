@@ -30,7 +30,7 @@ class Reader {
   }
 
  private:
-  [[noreturn]] static void wrong() { fail(GYR_ERROR_FILE, "a part of it is no JSON"); }
+  [[noreturn]] static void wrong() { fail(GYR_ERROR_FILE, "part of it is not JSON"); }
 
   void space() {
     while (at_ != end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\t' || *at_ == '\r')) at_++;
@@ -168,7 +168,7 @@ Json Json::read(std::string_view text) { return Reader(text).whole(); }
 
 const Json& Json::checked(Kind kind) const {
   if (kind_ != kind)
-    fail(GYR_ERROR_FILE, words("a part of it is of type ", name_of(kind_), ", not ", name_of(kind)));
+    fail(GYR_ERROR_FILE, words("part of it is of type ", name_of(kind_), ", not ", name_of(kind)));
   return *this;
 }
 
@@ -181,10 +181,15 @@ const std::vector<std::pair<std::string, Json>>& Json::object() const& {
   return checked(Kind::kObject).object_;
 }
 
-const Json& Json::operator[](std::string_view name) const& {
+const Json* Json::find(std::string_view name) const& {
   for (const auto& [key, value] : object())
-    if (key == name) return value;
-  fail(GYR_ERROR_FILE, words("a part of it has no ", std::string(name)));
+    if (key == name) return &value;
+  return nullptr;
+}
+
+const Json& Json::operator[](std::string_view name) const& {
+  if (const Json* found = find(name)) return *found;
+  fail(GYR_ERROR_FILE, words("part of it has no ", std::string(name)));
 }
 
 std::vector<int64_t> Json::integers() const {

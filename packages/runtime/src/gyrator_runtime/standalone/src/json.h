@@ -1,5 +1,5 @@
-// JSON as Python writes it, NaN and Infinity included, read into values. What cannot be read, or is
-// of another type than was asked for, is an Error (GYR_ERROR_FILE).
+// A reader of JSON as written by Python, including NaN and Infinity. Malformed text, or a value of
+// another type than requested, throws Error (GYR_ERROR_FILE).
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,14 @@ class Json {
   const std::string& text() const&;
   const std::vector<Json>& list() const&;
   const std::vector<std::pair<std::string, Json>>& object() const&;
-  // What they give lives as long as the value: they are not for one that is about to go.
+  // The results are valid as long as the value, so these are not callable on temporaries.
   void text() const&& = delete;
   void list() const&& = delete;
   void object() const&& = delete;
-  // The field of an object; an Error where there is none.
+  // Returns the field of an object; throws Error if there is none.
   const Json& operator[](std::string_view name) const&;
+  // Returns the field of an object, or null if there is none.
+  const Json* find(std::string_view name) const&;
   std::vector<int64_t> integers() const;
 
  private:

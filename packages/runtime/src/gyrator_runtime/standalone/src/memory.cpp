@@ -46,7 +46,7 @@ Tensor* Memory::make(int32_t where, gyr_dtype dtype, int ndim, const int64_t* si
   try {
     block->data = own.allocate ? own.allocate(own.context, block->bytes, kDeviceAlignment)
                                : device->allocate(block->bytes, block->stream);
-    if (!block->data) fail(GYR_ERROR_MEMORY, words("there is no memory for ", bytes, " bytes"));
+    if (!block->data) fail(GYR_ERROR_MEMORY, words("cannot allocate ", bytes, " bytes"));
   } catch (...) {
     storage->release_owner = nullptr;
     storage->leave();

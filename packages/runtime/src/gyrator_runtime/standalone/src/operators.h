@@ -1,4 +1,4 @@
-// Operators of ATen, called by name: torch/operators.cpp calls them, alone/operators.cpp has none.
+// ATen operators, called by name: implemented by torch/operators.cpp; alone/operators.cpp has none.
 #pragma once
 
 #include <memory>
@@ -14,24 +14,24 @@ namespace gyr {
 class Operator {
  public:
   virtual ~Operator() = default;
-  // Calls it with arguments as plans give them, the last ones by `names` (null: none of them). A list
-  // where it has several results, or none. Error for what it raises.
+  // Calls the operator with the arguments of a plan, the last ones by `names` (null: all positional).
+  // Returns a list if it has several results or none. Throws Error on failure.
   virtual Value call(Arguments given, const Const* names) const = 0;
-  // Calls one that writes a product of matrices into the first of tensors.
+  // Calls an operator that writes a matrix product to the first tensor.
   virtual void operate(const std::vector<Tensor*>& tensors,
                        const std::vector<double>& numbers) const = 0;
 };
 
-// Whether the library calls operators.
+// Returns whether the library can call operators.
 bool has_operators();
-// An operator by what the manifest says of it, of programs that run on a device (null: on none). Error
-// (GYR_ERROR_MISFIT) where it cannot be called.
+// Returns an operator by its description in the manifest, for programs on a device (may be null).
+// Throws Error (GYR_ERROR_MISFIT) if it cannot be called.
 std::shared_ptr<const Operator> operator_of(const Json& row, const Device* device);
 
-// libtorch's current stream on a device; the null stream where there is no libtorch.
+// Returns libtorch's current stream on a device; the null stream without libtorch.
 void* current_stream(int32_t index);
 
-// While one lives no gradients are recorded, and operators queue their work on a device's stream.
+// During its lifetime, no gradients are recorded and operators queue their work on a device's stream.
 class Surroundings {
  public:
   explicit Surroundings(const Device* device, void* stream);

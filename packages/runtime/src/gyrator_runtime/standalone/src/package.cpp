@@ -21,7 +21,7 @@ namespace gyr {
 
 namespace {
 
-// Of package/manifest.py and plan/stored.py; a test holds them together.
+// Must agree with package/manifest.py and plan/stored.py; a test checks this.
 constexpr int64_t kFormat = 1, kPlanFormat = 1;
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kWeights = "weights.safetensors";
@@ -33,7 +33,7 @@ constexpr const char* kLevels[] = {"plain", "avx2", "avx512"};
 #endif
 constexpr int kLevelCount = sizeof kLevels / sizeof *kLevels;
 
-// Element types by safetensors' names (package/weights.py).
+// Dtypes by their names in safetensors (package/weights.py).
 struct Stored {
   const char* name;
   gyr_dtype dtype;
@@ -62,7 +62,7 @@ int machine_level() {
                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   return five ? 2 : 1;
 #elif defined(__aarch64__)
-  return 1;  // no processor for Linux lacks it
+  return 1;  // every aarch64 processor that runs Linux has it
 #else
   return 0;
 #endif
@@ -79,7 +79,7 @@ int chosen_level(const char* wanted) {
   return level;
 }
 
-// Whose code a program is: it says so where it is not the package's machine.
+// Returns the machine of a program, by default that of the package.
 const std::string& machine_of(const Json& program, const std::string& package) {
   for (const auto& [key, value] : program.object())
     if (key == "machine" && !value.text().empty()) return value.text();
@@ -159,9 +159,9 @@ Signature output_of(const Entry& entry, const Json& row, Result& result) {
   const std::string& kind = row["kind"].text();
   if (kind == "input") {
     result.given = row["place"].integer();
-    const int64_t place = result.given - int64_t(entry.weights.size());
+    const int64_t place = result.given - int64_t(entry.held());
     if (result.given < 0 || place >= int64_t(entry.arguments.size()))
-      fail(GYR_ERROR_FILE, "a result is no argument");
+      fail(GYR_ERROR_FILE, "a result is not an argument");
     const int64_t input = place < 0 ? -1 : entry.arguments[size_t(place)].input;
     if (input >= 0) {
       const Signature& given = entry.inputs[size_t(input)];
@@ -183,8 +183,8 @@ Signature output_of(const Entry& entry, const Json& row, Result& result) {
   return made;
 }
 
-// A path of an open file that no other library has had: the loader takes one whose path it knows for
-// the one that it has.
+// Returns a path of an open file that no other library has had, because the loader identifies loaded
+// libraries by path.
 std::string path_of(int file) {
   static std::atomic<uint64_t> count{0};
   std::string path = "/proc/self/";
@@ -195,7 +195,7 @@ std::string path_of(int file) {
 }  // namespace
 
 Library::Library(const std::string& name, std::string_view bytes) {
-  // Kernels call functions of libm without saying where those are.
+  // Kernels call functions of libm without depending on it.
   [[maybe_unused]] static void* const math = dlopen("libm.so.6", RTLD_NOW | RTLD_GLOBAL);
   std::string path;
   int file = memfd_create(name.c_str(), MFD_CLOEXEC);
@@ -251,13 +251,13 @@ Package::Package(const char* path, const gyr_open_options& options, int32_t devi
   if (runtime == "libtorch" && !has_operators())
     fail(GYR_ERROR_MISFIT, "it needs libtorch: open it with libgyrator_torch");
   if (runtime != "standalone" && runtime != "libtorch")
-    fail(GYR_ERROR_MISFIT, "it needs Python: make it with runtime=\"standalone\" or \"libtorch\"");
+    fail(GYR_ERROR_MISFIT, "it needs Python: build it with runtime=\"standalone\" or \"libtorch\"");
   const int64_t plans = manifest["plan_format"].integer();
   if (plans != kPlanFormat)
     fail(GYR_ERROR_FORMAT, words("its plans have format ", plans, ", not ", kPlanFormat));
   const std::string& kind = manifest["device"].text();
   if (!kind.empty() && kind != kDevice)
-    fail(GYR_ERROR_MISFIT, words("it runs on ", kind, ", which this library does not know"));
+    fail(GYR_ERROR_MISFIT, words("it runs on ", kind, ", which this library does not support"));
   if (kind.empty() && device_index >= 0)
     fail(GYR_ERROR_MISFIT, words("it runs on cpu, not on ", kDevice, ":", device_index));
   if (!kind.empty()) device = Device::open(device_index);
@@ -311,7 +311,7 @@ void Package::read_weights(const Json& manifest, bool verify) {
     const bool same = found != tensors_.end() && made.strides.size() == made.sizes.size() &&
                       found->second->dtype == made.signature.dtype && found->second->ndim == ndim &&
                       std::equal(made.sizes.begin(), made.sizes.end(), found->second->sizes());
-    if (!same) altered(words("the weight ", made.signature.name, " is not the manifest's"));
+    if (!same) altered(words("the weight ", made.signature.name, " does not match the manifest"));
     const bool hosted = !device || row["hosted"].truth();
     made.signature.device = hosted ? GYR_CPU : GYR_CUDA;
     Tensor* at = stored(found->first, hosted);
@@ -324,7 +324,7 @@ void Package::read_weights(const Json& manifest, bool verify) {
   }
 }
 
-// A tensor of the file, or its copy on the device.
+// Returns a tensor in the file, or its copy on the device.
 Tensor* Package::stored(const std::string& name, bool hosted) {
   Tensor* found = tensors_.at(name).get();
   if (hosted || !device) return found;
@@ -358,7 +358,7 @@ Own Package::tensor(const Json& row, size_t begin, std::string_view bytes,
   if (size_t(places[1] - places[0]) != needed)
     fail(GYR_ERROR_FILE, words("its weight ", name, " has another size"));
   Own made(Tensor::make(dtype, ndim, sizes.data(), strides));
-  // Nobody writes to it: the file is mapped to be read.
+  // It is never written to: the file is mapped read-only.
   made->data = const_cast<char*>(bytes.data()) + begin + places[0];
   made->lasting = true;
   if (reinterpret_cast<uintptr_t>(made->data) % std::min<size_t>(gyr_dtype_size(dtype), 8)) {
@@ -374,7 +374,7 @@ void Package::read_entry(const Json& row) {
   Entry& entry = entries.emplace_back();
   entry.name = row["name"].text();
   entry.tokens = row["tokens"].integer();
-  if (entry.tokens < 0) fail(GYR_ERROR_FILE, "it has an impossible number of tokens");
+  if (entry.tokens < 0) fail(GYR_ERROR_FILE, "it has an invalid number of tokens");
   for (const Json& symbol : row["symbols"].list())
     entry.symbol_names.push_back(symbol["name"].text());
   for (const Json& symbol : row["symbols"].list()) {
@@ -383,11 +383,12 @@ void Package::read_entry(const Json& row) {
     entry.symbols.push_back({entry.symbol_names[k].c_str(), symbol["least"].integer(),
                              most.is(Json::Kind::kNull) ? INT64_MAX : most.integer()});
   }
-  for (const Json& name : row["weights"].list()) {
-    const auto named = [&](const Weight& w) { return w.signature.name == name.text(); };
-    const auto found = std::find_if(weights.begin(), weights.end(), named);
-    if (found == weights.end()) fail(GYR_ERROR_FILE, words("it has no weight ", name.text()));
-    entry.weights.push_back(size_t(found - weights.begin()));
+  entry.weights = named_weights(row);
+  const Json* constants = row.find("constants");
+  if (constants && !constants->is(Json::Kind::kNull)) {
+    entry.constants = {named_weights(*constants), plans_of(*constants, entry.name)};
+    if (entry.constants.plans.back().n_args != int64_t(entry.constants.weights.size()))
+      fail(GYR_ERROR_FILE, words("the constants of ", entry.name, " are computed from other weights"));
   }
   for (const Json& input : row["inputs"].list()) {
     Argument& made = entry.arguments.emplace_back();
@@ -409,7 +410,22 @@ void Package::read_entry(const Json& row) {
     entry.outputs.push_back(output_of(entry, output, entry.results.emplace_back()));
   for (const Signature& s : entry.inputs) entry.input_values.push_back(value_of(s));
   for (const Signature& s : entry.outputs) entry.output_values.push_back(value_of(s));
-  link(entry, row);
+  entry.plans = plans_of(row, entry.name);
+  Plan& main = entry.plans.back();
+  if (main.n_args != entry.tokens + int64_t(entry.held() + entry.arguments.size()))
+    fail(GYR_ERROR_FILE, words("the plan of ", entry.name, " takes other arguments"));
+  main.bind_outputs(entry.tokens);
+}
+
+std::vector<size_t> Package::named_weights(const Json& row) const {
+  std::vector<size_t> made;
+  for (const Json& name : row["weights"].list()) {
+    const auto named = [&](const Weight& w) { return w.signature.name == name.text(); };
+    const auto found = std::find_if(weights.begin(), weights.end(), named);
+    if (found == weights.end()) fail(GYR_ERROR_FILE, words("it has no weight ", name.text()));
+    made.push_back(size_t(found - weights.begin()));
+  }
+  return made;
 }
 
 void Package::check_machine(const Json& manifest) {
@@ -419,7 +435,7 @@ void Package::check_machine(const Json& manifest) {
   built_ = manifest["machine"].text();
   std::string has = built_;
   bool fits = built_ == here_;
-  bool ours = !device;  // whether there is machine code of a processor
+  bool ours = !device;  // whether there is CPU code
   for (const Json& entry : manifest["entries"].list())
     for (const Json& program : entry["programs"].list()) {
       for (const Json& library : program["libraries"].list())
@@ -431,7 +447,7 @@ void Package::check_machine(const Json& manifest) {
   if (ours && !fits) fail(GYR_ERROR_MISFIT, words("it is for ", has, ", this is ", here_));
 }
 
-// How well a program fits this process, to be compared; -1 where it does not run here.
+// Returns a rank of how well a program fits this process; -1 if it does not run here.
 int64_t Package::fitting(const Json& program) const {
   const std::string& isa = program["isa"].text();
   if (device) return fit(isa, device->arch());
@@ -439,11 +455,11 @@ int64_t Package::fitting(const Json& program) const {
   return level <= level_ ? level : -1;
 }
 
-const Json& Package::program_of(const Json& entry) const {
+const Json& Package::program_of(const Json& row, const std::string& name) const {
   const Json* best = nullptr;
   int64_t most = -1;
   std::string has;
-  for (const Json& program : entry["programs"].list()) {
+  for (const Json& program : row["programs"].list()) {
     const int64_t found = fitting(program);
     has += words(has.empty() ? "" : ", ", program["isa"].text());
     if (found > most) {
@@ -454,12 +470,13 @@ const Json& Package::program_of(const Json& entry) const {
   const std::string here = device ? words("device is ", device->arch())
                                   : words("process has ", kLevels[level_]);
   if (!best)
-    fail(GYR_ERROR_MISFIT, words(entry["name"].text(), " is built for ", has, ", this ", here));
+    fail(GYR_ERROR_MISFIT, words(name, " is built for ", has, ", this ", here));
   return *best;
 }
 
-void Package::link(Entry& entry, const Json& row) {
-  const Json& program = program_of(row);
+// Links the plans of the program that fits this process best.
+std::vector<Plan> Package::plans_of(const Json& row, const std::string& name) {
+  const Json& program = program_of(row, name);
   const std::string& chosen = program["isa"].text();
   if (device || level_of(chosen) > level_of(isa)) isa = chosen;
   Links links;
@@ -468,16 +485,16 @@ void Package::link(Entry& entry, const Json& row) {
   std::map<std::string, Library*> owners;
   std::map<std::string, const DeviceCode*> driven;
   for (const Json& library : program["libraries"].list()) {
-    const std::string& name = library["member"].text();
+    const std::string& file = library["member"].text();
     if (library["driven"].truth()) {
       if (!device) fail(GYR_ERROR_FILE, "it has kernels for a device");
-      std::unique_ptr<DeviceCode>& code = codes_[name];
-      if (!code) code = std::make_unique<DeviceCode>(device, member(name));
+      std::unique_ptr<DeviceCode>& code = codes_[file];
+      if (!code) code = std::make_unique<DeviceCode>(device, member(file));
       for (const Json& symbol : library["symbols"].list()) driven[symbol.text()] = code.get();
       continue;
     }
-    std::unique_ptr<Library>& loaded = libraries_[name];
-    if (!loaded) loaded = std::make_unique<Library>(name, member(name));
+    std::unique_ptr<Library>& loaded = libraries_[file];
+    if (!loaded) loaded = std::make_unique<Library>(file, member(file));
     for (const Json& symbol : library["symbols"].list()) owners[symbol.text()] = loaded.get();
   }
   for (const Json& kernel : program["kernels"].list()) {
@@ -500,15 +517,11 @@ void Package::link(Entry& entry, const Json& row) {
   }
   std::set<std::string> hosted;
   for (const Json& key : program["hosted"].list()) hosted.insert(key.text());
-  for (const auto& [key, name] : program["constants"].object()) {
-    if (!tensors_.count(name.text())) fail(GYR_ERROR_FILE, words("it has no constant ", key));
-    links.constants[key] = stored(name.text(), hosted.count(key) != 0);
+  for (const auto& [key, tensor] : program["constants"].object()) {
+    if (!tensors_.count(tensor.text())) fail(GYR_ERROR_FILE, words("it has no constant ", key));
+    links.constants[key] = stored(tensor.text(), hosted.count(key) != 0);
   }
-  entry.plans = read_plans(member(program["plan"].text()), links);
-  Plan& main = entry.plans.back();
-  if (main.n_args != entry.tokens + int64_t(entry.weights.size() + entry.arguments.size()))
-    fail(GYR_ERROR_FILE, words("the plan of ", entry.name, " takes other arguments"));
-  main.bind_outputs(entry.tokens);
+  return read_plans(member(program["plan"].text()), links);
 }
 
 }  // namespace gyr

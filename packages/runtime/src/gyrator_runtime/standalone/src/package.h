@@ -1,4 +1,4 @@
-// An open package: its signatures, its weights where they lie in the file, and its linked plans.
+// An open package: its signatures, its mapped weights, and its linked plans.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@
 
 namespace gyr {
 
-// A shared library of kernels, mapped as long as the object lives.
+// A shared library of kernels, mapped as long as the object is alive.
 class Library {
  public:
-  // Error (GYR_ERROR_MISFIT) where the bytes cannot be loaded.
+  // Throws Error (GYR_ERROR_MISFIT) if the bytes cannot be loaded.
   Library(const std::string& name, std::string_view bytes);
   ~Library();
   Library(const Library&) = delete;
@@ -35,12 +35,12 @@ struct Signature {
   std::string name, text;
   gyr_dtype dtype = GYR_NONE;
   int ndim = 0;
-  int32_t device = GYR_CPU;  // the type of the one that it lies on
-  std::vector<gyr_size> sizes;  // of a number, its own value; of an output none
+  int32_t device = GYR_CPU;  // its device type
+  std::vector<gyr_size> sizes;  // for a number, its own value; empty for an output
   bool written = false;
 };
 
-// What the interface says of it; its texts are the signature's.
+// Returns its description for the C interface, with the signature's strings.
 gyr_value value_of(const Signature& of);
 
 struct Weight {
@@ -51,13 +51,20 @@ struct Weight {
 
 // A leaf of the arguments: one of the caller's inputs, or a constant.
 struct Argument {
-  int64_t input = -1;  // its place among the caller's
-  bool number = false;  // an integer, which decides a size
+  int64_t input = -1;  // its index among the caller's inputs
+  bool number = false;  // an integer that determines a size
   Const constant;
 };
 
+// Computes constants from weights, which plans take after the weights.
+struct Constants {
+  std::vector<size_t> weights;  // its inputs
+  std::vector<Plan> plans;  // empty without constants
+  size_t count() const { return plans.empty() ? 0 : size_t(plans.back().n_results); }
+};
+
 struct Result {
-  int64_t given = -1;  // of an argument that is returned: its place among all that a plan takes
+  int64_t given = -1;  // for an argument that is returned: its index among all inputs of a plan
 };
 
 struct Entry {
@@ -71,6 +78,9 @@ struct Entry {
   std::vector<gyr_value> input_values, output_values;
   int64_t tokens = 0;
   std::vector<Plan> plans;
+  Constants constants;
+  // Returns the number of inputs of plans before the arguments, without tokens.
+  size_t held() const { return weights.size() + constants.count(); }
 };
 
 struct Package {
@@ -79,7 +89,7 @@ struct Package {
   Mapping file;
   Archive archive;
   std::string isa;
-  std::shared_ptr<const Device> device;  // null: it runs on the CPU
+  std::shared_ptr<const Device> device;  // null for the CPU
   std::deque<Entry> entries;
   std::deque<Weight> weights;
 
@@ -87,11 +97,12 @@ struct Package {
   void check_machine(const Json& manifest);
   void read_weights(const Json& manifest, bool verify);
   void read_entry(const Json& row);
-  void link(Entry& entry, const Json& row);
+  std::vector<size_t> named_weights(const Json& row) const;
+  std::vector<Plan> plans_of(const Json& row, const std::string& name);
   std::string_view member(const std::string& name) const;
   Own tensor(const Json& header, size_t begin, std::string_view bytes, const std::string& name);
   Tensor* stored(const std::string& name, bool hosted);
-  const Json& program_of(const Json& entry) const;
+  const Json& program_of(const Json& row, const std::string& name) const;
   int64_t fitting(const Json& program) const;
 
   struct Described {
@@ -99,13 +110,13 @@ struct Package {
     std::string sha256;
   };
   std::map<std::string, Described> members_;
-  std::map<std::string, Own> tensors_;  // constants of programs, by name in the weights' member
-  std::map<std::string, Own> placed_;  // those that are on the device
-  std::vector<Own> aligned_;  // copies of those that lie at odd addresses
+  std::map<std::string, Own> tensors_;  // constants of programs, by name in the weights member
+  std::map<std::string, Own> placed_;  // the tensors on the device
+  std::vector<Own> aligned_;  // copies of unaligned tensors
   std::map<std::string, std::unique_ptr<DeviceCode>> codes_;
   std::map<std::string, std::unique_ptr<Library>> libraries_;
   std::map<std::string, std::shared_ptr<const Operator>> operators_;
-  std::string here_, built_;  // this machine, and the one whose code programs are by default
+  std::string here_, built_;  // this machine, and the default machine of programs
   int level_;
 };
 

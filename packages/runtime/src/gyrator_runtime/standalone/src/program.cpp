@@ -11,7 +11,7 @@ namespace {
 struct Named {
   const char* name;
   Call call;
-  size_t least;  // arguments that a call has at least
+  size_t least;  // minimum number of arguments
 };
 
 constexpr Named kHost[] = {
@@ -37,7 +37,7 @@ void need(bool holds) {
 
 [[noreturn]] void unknown(const std::string& what) {
   fail(GYR_ERROR_MISFIT,
-       words("it calls ", what, ", which this library does not have"));
+       words("it calls ", what, ", which this library lacks"));
 }
 
 size_t least_arguments(Call call) {
@@ -127,7 +127,7 @@ class Linker {
     return out;
   }
 
-  // The type of the device of a name: of the host, or of the one that plans run on.
+  // Returns the device type of a name: the host, or the device that plans run on.
   int32_t device_named(const std::string& name) const {
     if (name == "cpu") return GYR_CPU;
     if (!links_.device || name.compare(0, 4, "cuda")) unknown(words("a tensor on ", name));
@@ -193,7 +193,7 @@ class Linker {
   size_t number_;
 };
 
-// Sees to it that the words of a plan name only what there is, and puts the kernels in.
+// Checks that the words of a plan refer only to existing objects, and fills in the kernels.
 class Checker {
  public:
   explicit Checker(Plan& plan) : plan_(plan) {}
@@ -253,7 +253,7 @@ class Checker {
         target();
         const Call called = function();
         const size_t names = named();
-        need(!names || called == Call::kOperator);  // nothing else has arguments by name
+        need(!names || called == Call::kOperator);  // only operators have arguments by name
         const int64_t n = count();
         need(names <= size_t(n));
         need(size_t(n) >= least_arguments(called));
@@ -439,7 +439,7 @@ void check_expression(const int64_t* words, int64_t n, int64_t n_slots) {
         break;
       case EXPR_SKIP:
         leave_out();
-        need(known[size_t(k + 1)] >= 0);  // the other side of a choice begins there
+        need(known[size_t(k + 1)] >= 0);  // the other side of a choice starts there
         break;
       default:
         need(op >= EXPR_ADD && op <= EXPR_LE && depth >= 2);
@@ -454,7 +454,7 @@ void check_expression(const int64_t* words, int64_t n, int64_t n_slots) {
 }
 
 void Plan::bind_outputs(int64_t skipped) {
-  // Where each register is written, as far as that is once, by an allocator.
+  // Index of the write to each register that is written only once, by an allocator.
   std::vector<int64_t> made(size_t(n_regs), -1), writes(size_t(n_regs), 0);
   const auto written = [&](int64_t reg, int64_t function) {
     if (reg < 0) return;

@@ -1,4 +1,4 @@
-// Plans as they are run: words that were looked through, and what they refer to.
+// Plans in executable form: verified words, and the objects that they refer to.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace gyr {
 
-// What a plan may call. Those of native/references.py, and of `gyrator_runtime.host`, that need
-// nothing of Python; library.py has the same names.
+// Functions that a plan may call: those of native/references.py and `gyrator_runtime.host` that do not
+// need Python. library.py has the same names.
 enum class Call {
   kNothing,
   kSizeOf,
@@ -49,22 +49,22 @@ struct Const {
   double real = 0;
   std::string text;
   std::vector<Const> items;
-  std::vector<int64_t> integers;  // of a sequence of integers
+  std::vector<int64_t> integers;  // for a sequence of integers
   gyr_dtype dtype = GYR_NONE;
   Tensor* tensor = nullptr;
   Call call = Call::kNothing;
   int64_t plan = 0, other = 0, carried = 0;  // fields of functions that run plans
-  int32_t place = -1;  // of the caller's output that an allocator makes
-  int32_t device = GYR_CPU;  // type of the one that a function makes tensors on
+  int32_t place = -1;  // index of the caller's output that an allocator creates
+  int32_t device = GYR_CPU;  // type of the device on which a function creates tensors
   std::shared_ptr<const Operator> op;
 };
 
 struct Launched {
   std::string name;
   Kernel kernel = nullptr;
-  int64_t device = 0;  // the address of a `DeviceLaunch`, of a kernel of a device
-  int64_t arguments = 0;  // how many that one takes
-  std::vector<std::string> checks;  // what a return of 1, 2, ... says
+  int64_t device = 0;  // address of the `DeviceLaunch` of a device kernel
+  int64_t arguments = 0;  // its number of arguments
+  std::vector<std::string> checks;  // messages for return values of 1, 2, ...
 };
 
 struct Plan {
@@ -73,24 +73,24 @@ struct Plan {
   std::vector<Const> consts;
   std::vector<Launched> launches;
 
-  // Notes which allocations are results as they are; the first `skipped` are none of the caller's.
+  // Determines which allocations are results; the first `skipped` results are not the caller's.
   void bind_outputs(int64_t skipped);
 };
 
-// What plans are linked with.
+// The objects that plans are linked with.
 struct Links {
   std::map<std::string, Launched> kernels;
   std::map<std::string, Tensor*> constants;
   std::map<std::string, std::shared_ptr<const Operator>> operators;
-  bool device = false;  // they run on one
+  bool device = false;  // whether they run on a device
 };
 
-// Sees to it that an expression over so many slots stays within its stack, on both ways of each choice.
-// Error: GYR_ERROR_FILE.
+// Checks that an expression over a number of slots stays within its stack, on both sides of each choice.
+// Throws Error (GYR_ERROR_FILE) otherwise.
 void check_expression(const int64_t* words, int64_t n, int64_t n_slots);
 
-// Returns the plans of a text (plan/stored.py). Error: GYR_ERROR_FILE where they are malformed,
-// GYR_ERROR_MISFIT for what only Python can do.
+// Returns the plans of a text (plan/stored.py). Throws Error: GYR_ERROR_FILE if they are malformed,
+// GYR_ERROR_MISFIT if they need Python.
 std::vector<Plan> read_plans(std::string_view text, const Links& links);
 
 }  // namespace gyr

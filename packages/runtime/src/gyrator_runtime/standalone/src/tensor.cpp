@@ -38,8 +38,8 @@ constexpr Type kTypes[] = {
 };
 constexpr gyr_dtype kCount = sizeof kTypes / sizeof *kTypes;
 
-// malloc is several times as fast as posix_memalign for little memory. Where its block begins stands
-// before what is given.
+// malloc is several times as fast as posix_memalign for small blocks. The start of its block is stored
+// before the returned address.
 void* allocate(void*, size_t bytes, size_t alignment) {
   if (bytes > SIZE_MAX - alignment) return nullptr;
   void* block = malloc(bytes + alignment);
@@ -66,7 +66,7 @@ int64_t elements(int ndim, const int64_t* sizes) {
   int64_t count = 1;
   for (int k = 0; k < ndim; k++)
     if (sizes[k] < 0 || __builtin_mul_overflow(count, sizes[k], &count))
-      fail(GYR_ERROR_MEMORY, words("there are no tensors of ", listed(ndim, sizes), " elements"));
+      fail(GYR_ERROR_MEMORY, words("there can be no tensor of ", listed(ndim, sizes), " elements"));
   return count;
 }
 
@@ -82,7 +82,9 @@ size_t extent(int ndim, const int64_t* sizes, const int64_t* strides, size_t ite
   int64_t bytes = 0;
   beyond |= __builtin_add_overflow(last, 1, &last) ||
             __builtin_mul_overflow(last, int64_t(item), &bytes);
-  if (beyond) fail(GYR_ERROR_MEMORY, words("no memory holds a tensor of ", listed(ndim, sizes)));
+  if (beyond)
+    fail(GYR_ERROR_MEMORY,
+         words("the address space is too small for a tensor of ", listed(ndim, sizes)));
   return size_t(bytes);
 }
 
@@ -91,7 +93,8 @@ void contiguous(int ndim, const int64_t* sizes, int64_t* strides) {
   for (int k = ndim; k-- > 0;) {
     strides[k] = step;
     if (sizes[k] > 1 && __builtin_mul_overflow(step, sizes[k], &step))
-      fail(GYR_ERROR_MEMORY, words("no memory holds a tensor of ", listed(ndim, sizes)));
+      fail(GYR_ERROR_MEMORY,
+           words("the address space is too small for a tensor of ", listed(ndim, sizes)));
   }
 }
 
@@ -146,7 +149,7 @@ std::string described(gyr_dtype dtype, int ndim, const int64_t* sizes, const int
 Storage* Storage::make(const gyr_allocator& allocator, size_t bytes) {
   const size_t all = sizeof(Storage) + bytes;
   void* found = all < bytes ? nullptr : allocator.allocate(allocator.context, all, kAlignment);
-  if (!found) fail(GYR_ERROR_MEMORY, words("there is no memory for ", all, " bytes"));
+  if (!found) fail(GYR_ERROR_MEMORY, words("cannot allocate ", all, " bytes"));
   auto* made = new (found) Storage;
   made->bytes = all;
   made->allocator = allocator;
@@ -170,7 +173,7 @@ void Storage::leave() {
 
 Tensor* Tensor::make(gyr_dtype dtype, int ndim, const int64_t* sizes, const int64_t* strides) {
   void* room = malloc(sizeof(Tensor) + 2 * sizeof(int64_t) * size_t(ndim));
-  if (!room) fail(GYR_ERROR_MEMORY, "there is no memory for a tensor");
+  if (!room) fail(GYR_ERROR_MEMORY, "cannot allocate a tensor");
   auto* made = new (room) Tensor;
   made->dtype = dtype;
   made->ndim = ndim;

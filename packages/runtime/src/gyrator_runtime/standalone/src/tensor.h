@@ -1,4 +1,4 @@
-// Tensors of the library: strided, in memory of their own or of somebody else's.
+// The library's tensors: strided, with owned or external memory.
 #pragma once
 
 #include <atomic>
@@ -15,34 +15,34 @@ namespace gyr {
 
 constexpr size_t kAlignment = 64, kDeviceAlignment = 256;
 
-// Element types by what torch, and the IR, call them; GYR_NONE for no such name.
+// Return the dtype for its name in PyTorch, and in the IR; GYR_NONE for an unknown name.
 gyr_dtype dtype_of(std::string_view name);
 
-// The bytes from the first to the last element of a tensor whose strides are not negative. Error
-// (GYR_ERROR_MEMORY) where an address cannot hold them, or a size is negative.
+// Returns the bytes from the first to the last element of a tensor with non-negative strides. Throws
+// Error (GYR_ERROR_MEMORY) on overflow, or for a negative size.
 size_t extent(int ndim, const int64_t* sizes, const int64_t* strides, size_t item);
 int64_t elements(int ndim, const int64_t* sizes);
 void contiguous(int ndim, const int64_t* sizes, int64_t* strides);
-// Whether strides are the same, as far as they matter.
+// Returns whether strides are equal, ignoring axes where they have no effect.
 bool same_strides(int ndim, const int64_t* sizes, const int64_t* a, const int64_t* b);
-// Copies elements of so many bytes from strides to others. Where several places of the target are
-// one, each is written as often.
+// Copies elements of a size in bytes between different strides. Overlapping elements of the target
+// are written repeatedly.
 void copy(int ndim, const int64_t* sizes, size_t item, void* to, const int64_t* to_strides,
           const void* from, const int64_t* from_strides);
 // "float32[2, 3], strides [3, 1]"
 std::string described(gyr_dtype dtype, int ndim, const int64_t* sizes, const int64_t* strides);
 std::string listed(int n, const int64_t* numbers);
 
-// Memory that tensors share; it stands before their elements.
+// A block of memory shared by tensors; this header precedes their elements.
 struct alignas(kAlignment) Storage {
   std::atomic<int64_t> users{1};
   size_t bytes;
   gyr_allocator allocator;
   void (*release_owner)(void* owner) = nullptr;
 
-  // Error (GYR_ERROR_MEMORY) where there is none.
+  // Throws Error (GYR_ERROR_MEMORY) if the allocation fails.
   static Storage* make(const gyr_allocator& allocator, size_t bytes);
-  // One that stands for memory of another's: `release` gets the owner when nobody has it any more.
+  // Represents external memory: `release` is called with the owner after the last use.
   static Storage* of_owner(void* owner, void (*release)(void* owner));
   char* data() { return reinterpret_cast<char*>(this + 1); }
   Storage* share() {
@@ -52,15 +52,15 @@ struct alignas(kAlignment) Storage {
   void leave();
 };
 
-// Counted by those that have it, all in the thread of one call; a `lasting` one is not counted.
+// Reference-counted within the thread of one call; a `lasting` tensor is not counted.
 struct Tensor {
   int32_t users = 1;
   bool lasting = false;
   gyr_dtype dtype = GYR_NONE;
   int32_t ndim = 0;
   int32_t device = GYR_CPU;  // the type of the one that it lies on
-  int32_t place = -1;  // of the caller's output that it is, or -1
-  Storage* storage = nullptr;  // null: the memory is somebody else's
+  int32_t place = -1;  // index of the caller's output that it is, or -1
+  Storage* storage = nullptr;  // null: external memory
   char* data = nullptr;
   size_t item = 0;
 
@@ -72,13 +72,13 @@ struct Tensor {
   int64_t* sizes() { return reinterpret_cast<int64_t*>(this + 1); }
   int64_t* strides() { return sizes() + ndim; }
   Tensor* share() {
-    users += !lasting;
+    if (!lasting) users++;  // a lasting tensor is not modified, because other calls share it
     return this;
   }
   void leave() {
     if (!lasting && --users == 0) free();
   }
-  // The first and the end of the bytes that it may touch.
+  // Returns the range of bytes that it may access.
   std::pair<const char*, const char*> range();
 };
 

@@ -21,10 +21,10 @@ void check(AOTITorchError code, const std::string& what) {
                          ? torch_exception_get_what_without_backtrace()
                          : nullptr;
   if (said && *said) fail(GYR_ERROR_OPERATOR, words(what, ": ", said));
-  fail(GYR_ERROR_OPERATOR, words(what, " failed; before 2.13 torch writes why to stderr"));
+  fail(GYR_ERROR_OPERATOR, words(what, " failed; before 2.13, torch prints the reason to stderr"));
 }
 
-// Element types as libtorch numbers them, in the order of ours.
+// libtorch's codes of dtypes, indexed by ours.
 using Code = int32_t (*)();
 constexpr Code kCodes[] = {
     aoti_torch_dtype_float64,         aoti_torch_dtype_float32,
@@ -59,7 +59,7 @@ constexpr Word kFormats[] = {
     {"preserve_format", aoti_torch_memory_format_preserve_format},
 };
 
-// A tensor of libtorch's; released where nobody took it.
+// A tensor of libtorch, released unless it is taken.
 class Handle {
  public:
   Handle() = default;
@@ -80,7 +80,7 @@ class Handle {
   AtenTensorHandle at_ = nullptr;
 };
 
-// What libtorch has of CUDA, in a library of its own. Null functions: it is built without.
+// Functions of libtorch's CUDA library; null if libtorch is built without CUDA.
 struct Cuda {
   AOTITorchError (*current_stream)(int32_t device, void** stream) = nullptr;
   AOTITorchError (*guard)(void* stream, int32_t device, void** guard) = nullptr;
@@ -104,7 +104,7 @@ const Cuda& cuda() {
   return found;
 }
 
-// A tensor in the memory of one of ours, which lies on the host or on a device of a number.
+// Returns a libtorch tensor in the memory of one of ours, on the host or on the device with an index.
 Handle lent(Tensor* of, int32_t index) {
   const bool host = of->device == GYR_CPU;
   const int32_t type = host ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda();
@@ -120,7 +120,7 @@ void release_tensor(void* owner) {
   aoti_torch_delete_tensor_object(static_cast<AtenTensorHandle>(owner));
 }
 
-// One of libtorch's as one of ours. Where it lies in the memory of an argument it shares that.
+// Converts a libtorch tensor to one of ours. If it is in the memory of an argument, they share it.
 Value taken_over(Handle handle, const std::vector<Tensor*>& arguments, const std::string& op) {
   bool defined = false;
   check(aoti_torch_is_defined(handle.get(), &defined), op);
@@ -135,12 +135,12 @@ Value taken_over(Handle handle, const std::vector<Tensor*>& arguments, const std
   const bool host = device == aoti_torch_device_type_cpu();
   const bool known = host || device == aoti_torch_device_type_cuda();
   if (!dtype || !known || layout != aoti_torch_layout_strided())
-    fail(GYR_ERROR_OPERATOR, words(op, " gives a tensor that is not dense, or not on a known device"));
+    fail(GYR_ERROR_OPERATOR, words(op, " returns a tensor that is not dense, or not on a known device"));
   check(aoti_torch_get_dim(handle.get(), &ndim), op);
   check(aoti_torch_get_sizes(handle.get(), &sizes), op);
   check(aoti_torch_get_strides(handle.get(), &strides), op);
   check(aoti_torch_get_data_ptr(handle.get(), &data), op);
-  if (ndim > GYR_MAX_NDIM) fail(GYR_ERROR_OPERATOR, words(op, " gives many dimensions"));
+  if (ndim > GYR_MAX_NDIM) fail(GYR_ERROR_OPERATOR, words(op, " returns too many dimensions"));
   Own made(Tensor::make(dtype, int(ndim), sizes, strides));
   made->data = static_cast<char*>(data);
   made->device = host ? GYR_CPU : GYR_CUDA;
@@ -161,7 +161,7 @@ enum class Base { kTensor, kInteger, kReal, kText, kType, kLayout, kFormat, kDev
 struct Kind {
   std::string name;
   Base base = Base::kOther;
-  // What is around it, outermost last: -1 for `?`, the number in brackets for a list, 0 for any.
+  // Its suffixes, outermost last: -1 for `?`; for a list, the number in brackets, or 0.
   std::vector<int64_t> around;
 
   static Kind read(const std::string& text) {
@@ -204,7 +204,7 @@ struct Kind {
   }
 };
 
-// An encoded value, which is released unless it is taken.
+// An encoded value, released unless it is taken.
 class Slot {
  public:
   Slot(const Kind& kind, size_t level, StableIValue value)
@@ -227,7 +227,7 @@ class Slot {
   StableIValue value_;
 };
 
-// What an argument is made of: exactly one is set, or none of them for None.
+// The source of an argument: at most one member is set; none for None.
 struct Item {
   const Const* constant = nullptr;
   const Value* value = nullptr;
@@ -294,14 +294,14 @@ struct Item {
 class Encoder {
  public:
   Encoder(const std::string& op, int32_t index) : op_(op), index_(index) {}
-  std::vector<Tensor*> tensors;  // those that are lent
+  std::vector<Tensor*> tensors;  // borrowed tensors
 
   Slot encode(const Kind& kind, const Item& item, size_t level) {
     if (level == 0) return Slot(kind, 0, plain(kind, item));
     if (kind.around[level - 1] < 0) {
       if (item.none()) return Slot(kind, level, 0);
       Slot inner = encode(kind, item, level - 1);
-      auto* box = new StableIValue(inner.peek());  // libtorch frees it likewise
+      auto* box = new StableIValue(inner.peek());  // libtorch frees it with delete
       inner.take();
       return Slot(kind, level, reinterpret_cast<StableIValue>(box));
     }
@@ -310,7 +310,7 @@ class Encoder {
 
  private:
   [[noreturn]] void wrong(const Kind& kind) const {
-    fail(GYR_ERROR_INTERNAL, words("a plan gives ", op_, " no ", kind.name));
+    fail(GYR_ERROR_INTERNAL, words("a plan passes ", op_, " no ", kind.name));
   }
 
   Slot list(const Kind& kind, const Item& item, size_t level) {
@@ -391,10 +391,10 @@ class Encoder {
   }
 
   const std::string& op_;
-  const int32_t index_;  // of the device, where there is one
+  const int32_t index_;  // of the device, if any
 };
 
-// Products of matrices that libtorch's C ABI has without the dispatcher, which passes no `Scalar`.
+// Matrix products that libtorch's C ABI offers without the dispatcher, which cannot pass a `Scalar`.
 using Plain = AOTITorchError (*)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle);
 using Scaled = AOTITorchError (*)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle,
                                   AtenTensorHandle, double, double);
@@ -448,7 +448,7 @@ class TorchOperator final : public Operator {
   TorchOperator(const Json& row, const Device* device)
       : name_(row["name"].text()), index_(device ? device->index() : -1) {
     const size_t first = name_.find('.'), second = name_.find('.', first + 1);
-    if (second == std::string::npos) fail(GYR_ERROR_FILE, words(name_, " names no operator"));
+    if (second == std::string::npos) fail(GYR_ERROR_FILE, words(name_, " is not the name of an operator"));
     op_ = words(name_.substr(0, first), "::", name_.substr(first + 1, second - first - 1));
     overload_ = name_.substr(second + 1);
     if (overload_ == "default") overload_.clear();
@@ -461,7 +461,7 @@ class TorchOperator final : public Operator {
       const bool plain = kind.base == Base::kTensor || kind.base == Base::kInteger;
       const bool known = kind.around.empty() || (kind.around.size() == 1 && kind.around[0] == 0);
       if (!plain || !known)
-        fail(GYR_ERROR_MISFIT, words("it calls ", name_, ", which gives a ", kind.name));
+        fail(GYR_ERROR_MISFIT, words("it calls ", name_, ", which returns a ", kind.name));
     }
     for (const Product& p : kProducts) {
       if (name_ != p.name) continue;
@@ -495,17 +495,17 @@ class TorchOperator final : public Operator {
     if (product.plain && h.size() == 3)
       return check(product.plain(h[0].get(), h[1].get(), h[2].get()), name_);
     if (!product.scaled || h.size() != 4 || numbers.size() != 2)
-      fail(GYR_ERROR_FILE, words("a plan has no product ", name_));
+      fail(GYR_ERROR_FILE, words("a plan has an unknown product ", name_));
     check(product.scaled(h[0].get(), h[1].get(), h[2].get(), h[3].get(), numbers[0], numbers[1]),
           name_);
   }
 
  private:
-  // What each argument is made of.
+  // The source of each argument.
   std::vector<Item> matched(Arguments given, const Const* names) const {
     const size_t n_named = names ? names->items.size() : 0, placed = given.n - n_named;
     if (placed > parameters_.size())
-      fail(GYR_ERROR_FILE, words("a plan gives ", name_, " too many arguments"));
+      fail(GYR_ERROR_FILE, words("a plan passes ", name_, " too many arguments"));
     std::vector<Item> items;
     for (const Parameter& p : parameters_) items.push_back(Item::of(p.otherwise));
     for (size_t k = 0; k < placed; k++) items[k] = Item::of(given[k]);
@@ -527,8 +527,8 @@ class TorchOperator final : public Operator {
       if (Tensor* tensor = item.tensor()) tensors.push_back(tensor);
       else if (item.real(&number)) numbers.push_back(number);
     }
-    if (tensors.empty()) fail(GYR_ERROR_FILE, words("a plan gives ", name_, " no tensors"));
-    std::rotate(tensors.begin(), tensors.end() - 1, tensors.end());  // the result comes last
+    if (tensors.empty()) fail(GYR_ERROR_FILE, words("a plan passes ", name_, " no tensors"));
+    std::rotate(tensors.begin(), tensors.end() - 1, tensors.end());  // the result is last
     operate(tensors, numbers);
     return Value::of(tensors[0]->share());
   }
@@ -564,7 +564,7 @@ class TorchOperator final : public Operator {
     return Value::of(std::move(made));
   }
 
-  // Conjugation and negation that are still to be done come from complex tensors alone.
+  // Only complex tensors can have a pending conjugation or negation.
   Value tensor(StableIValue value, const std::vector<Tensor*>& given) const {
     Handle handle(reinterpret_cast<AtenTensorHandle>(value));
     int32_t code = 0;

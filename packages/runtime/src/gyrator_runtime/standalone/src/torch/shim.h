@@ -1,5 +1,5 @@
-// What is used of libtorch: its C ABI (torch/csrc/inductor/aoti_torch/c/shim.h and
-// torch/csrc/stable/c/shim.h, as of torch 2.11), declared here so that no header of torch is needed.
+// The part of libtorch's C ABI that is used (torch/csrc/inductor/aoti_torch/c/shim.h and
+// torch/csrc/stable/c/shim.h, as of torch 2.11), declared here so that no PyTorch header is needed.
 #pragma once
 
 #include <cstddef>
@@ -78,6 +78,6 @@ AOTITorchError aoti_torch_cpu_baddbmm_out(
     AtenTensorHandle out, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double beta,
     double alpha);
 
-// Of 2.13: null before.
+// Since torch 2.13; null in earlier versions.
 __attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
 }

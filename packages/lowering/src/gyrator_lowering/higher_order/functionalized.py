@@ -1,9 +1,9 @@
-"""Higher-order ops around ops that write or act: `auto_functionalized`, `with_effects`.
+"""Wrappers around ops that write or have side effects: `auto_functionalized`, `with_effects`.
 
-AOTAutograd makes an op that writes its arguments pure by a wrapper that returns what was written;
-here the op is called again, on a copy, or in place where nobody reads the old values. An op that
-acts (prints, raises, talks to something) is wrapped so that it passes on a token; here it counts as
-a write of the token's buffer, so that the scheduler keeps it, and keeps its place.
+AOTAutograd wraps an op that writes its arguments in a pure op that returns the written tensors.
+Lowering calls the original op again, on a copy, or in place if the old values have no other
+readers. An op with side effects (printing, raising, communicating) is wrapped so that it passes on
+a token. Here it writes the token's buffer, so that the scheduler neither removes nor reorders it.
 """
 
 from collections import Counter
@@ -22,15 +22,15 @@ from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder, each
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.extern import emit
-from gyrator_lowering.rules.view import reaches_beyond
+from gyrator_lowering.rules.view import surely_out_of_bounds
 from gyrator_lowering.torch_bridge.schema import OpInfo, info_of
 
-_ORDER = "calls that act are kept in order"
+_ORDER = "calls with side effects stay in order"
 _COPY = torch.ops.aten.copy_.default
 
 
 def is_token(node: Node) -> bool:
-    """Whether a placeholder is a token: AOTAutograd passes None for it."""
+    """Return whether a placeholder is an effect token, for which AOTAutograd passes None."""
     return bool(node.users) and all(
         user.target is torch.ops.higher_order.with_effects and user.args[0] is node
         for user in node.users
@@ -38,8 +38,8 @@ def is_token(node: Node) -> bool:
 
 
 @define
-class Holders:
-    """Which nodes hold views of a buffer: says whether the old values are read again."""
+class BufferViews:
+    """The nodes whose values view each buffer, to find later readers of its old contents."""
 
     env: Mapping[Node, Any]
     _seen: int = 0
@@ -47,39 +47,39 @@ class Holders:
     _order: dict[Node, int] = field(factory=dict)
 
     def read_after(self, buffer: str, node: Node) -> Iterator[tuple[Node, Node]]:
-        """Yield (holder, reader) for each reader of a view of `buffer` that follows `node`."""
+        """Yield (view, reader) for each reader after `node` of a node that views `buffer`."""
         if not self._order:
             self._order = {n: k for k, n in enumerate(node.graph.nodes)}
         for holder, value in islice(self.env.items(), self._seen, None):
             for name in {v.buffer for v in each(value) if isinstance(v, TensorValue)}:
                 self._nodes.setdefault(name, []).append(holder)
         self._seen = len(self.env)
-        here = self._order[node]
+        position = self._order[node]
         for holder in self._nodes.get(buffer, ()):
             for user in holder.users:
-                if self._order[user] > here:
+                if self._order[user] > position:
                     yield holder, user
 
 
 @define
-class Wrapped:
-    """Lowers the wrappers of one graph."""
+class WrappedOps:
+    """Lowers the wrapper ops of one graph."""
 
     b: LoopBuilder
-    holders: Holders
+    views: BufferViews
 
     def with_effects(self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call an op that acts, in the order of its token; return the token and the results."""
+        """Call an op with side effects, ordered by its token; return the token and the results."""
         token, op, *rest = args
         info = self._info(op)
         token = token or self._token()
         fakes = tuple(node.meta["val"])[1:][: info.returns]
         used = frozenset(k - 1 for k in self.b.used_results)
-        reason = f"{info.name} acts beyond its results"
+        reason = f"{info.name} has side effects"
         return (token, *emit(self.b, info, rest, kwargs, fakes, used, reason, token=token))
 
     def _token(self) -> TensorValue:
-        """Return a new empty tensor for calls to be ordered by."""
+        """Return a new empty tensor that orders calls."""
         b = self.b
         token = b.buffer(Spec(DType.F32, Device(HOST), (ZERO,), (ONE,)))
         op, size = "aten.empty.memory_format", ListArg((Literal(0),))
@@ -89,14 +89,15 @@ class Wrapped:
         return token
 
     def auto_functionalized(self, node: Node, op: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Call an op on copies of what it writes; return its results, then what it wrote."""
+        """Call an op on copies of the arguments that it writes; return its results, then the
+        copies."""
         info = self._info(op)
-        given = {k: v for k, v in kwargs.items() if k in info.arguments}
+        arguments = {k: v for k, v in kwargs.items() if k in info.arguments}
         fakes = node.meta["val"]
         first = max(1, info.returns)
         written: list[Any] = []
-        for place in info.writes:
-            name = info.arguments[place]
+        for position in info.writes:
+            name = info.arguments[position]
             value = kwargs[name]
             fake: Any = node.kwargs[name]
             if isinstance(value, list):
@@ -104,19 +105,22 @@ class Wrapped:
                 written.append([self._own(node, v, _fake(f), None) for v, f in pairs])
             else:
                 written.append(self._own(node, value, _fake(fake), first + len(written)))
-            given[name] = written[-1]
-        return (*self._results(info, given, fakes, f"{info.name} writes its arguments"), *written)
+            arguments[name] = written[-1]
+        return (
+            *self._results(info, arguments, fakes, f"{info.name} writes its arguments"),
+            *written,
+        )
 
     def auto_functionalized_v2(self, node: Node, op: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Like `auto_functionalized`, for arguments given as views of some base tensors."""
+        """Like `auto_functionalized`, for arguments that are views of base tensors."""
         info = self._info(op)
-        given = {k: v for k, v in kwargs.items() if k in info.arguments}
+        arguments = {k: v for k, v in kwargs.items() if k in info.arguments}
         reason = f"{info.name} writes its arguments"
-        names = [info.arguments[place] for place in info.writes]
+        names = [info.arguments[position] for position in info.writes]
         if any(f"_{name}_dtype" in kwargs for name in names):
-            for place, name in enumerate(names):
-                given[name] = self._empty(node.meta["val"], place)
-            return self._results(info, given, node.meta["val"], reason)
+            for k, name in enumerate(names):
+                arguments[name] = self._empty(node.meta["val"], k)
+            return self._results(info, arguments, node.meta["val"], reason)
         fakes = node.meta["val"]
         first = max(1, info.returns)
         bases = [_fake(base) for base in node.kwargs["_all_bases"]]  # type: ignore[union-attr]
@@ -130,12 +134,12 @@ class Wrapped:
         view = _Views(self.b, kwargs, owned, bases)
         for name in names:
             count = kwargs.get(f"_{name}_length")
-            given[name] = (
+            arguments[name] = (
                 view.of(f"_{name}")
                 if count is None
                 else [view.of(f"_{name}_{k}") for k in range(count)]
             )
-        return (*self._results(info, given, fakes, reason), *owned)
+        return (*self._results(info, arguments, fakes, reason), *owned)
 
     def _info(self, op: Any) -> OpInfo:
         if isinstance(op, torch._ops.OpOverload):
@@ -147,55 +151,59 @@ class Wrapped:
         )
 
     def _results(
-        self, info: OpInfo, given: Mapping[str, Any], fakes: Any, reason: str
+        self, info: OpInfo, arguments: Mapping[str, Any], fakes: Any, reason: str
     ) -> tuple[Any, ...]:
-        """Emit the call; there is one result, None, where the op returns nothing."""
+        """Emit the call. An op that returns nothing has the single result None."""
         results = emit(
-            self.b, info, (), given, tuple(fakes)[: info.returns], self.b.used_results, reason
+            self.b, info, (), arguments, tuple(fakes)[: info.returns], self.b.used_results, reason
         )
         return results or (None,)
 
-    def _empty(self, fakes: Any, place: int) -> TensorValue:
-        out = self.b.spec(fakes[place] if isinstance(fakes, (tuple, list)) else fakes)
+    def _empty(self, fakes: Any, index: int) -> TensorValue:
+        out = self.b.spec(fakes[index] if isinstance(fakes, (tuple, list)) else fakes)
         return self.b.pointwise(lambda ops, _: ops.const(0, out.dtype), out)
 
-    def _own(self, node: Node, value: Any, fake: Any, place: int | None) -> Any:
-        """Return a tensor that may be written: `value` itself where nobody reads it again.
+    def _own(self, node: Node, value: Any, fake: Any, result_index: int | None) -> Any:
+        """Return a tensor that may be overwritten: `value` itself if its old contents are not read
+        again.
 
-        `fake` is the form that eager's copy has; `place` is where the wrapper returns the tensor,
-        None asks for a copy.
+        Args:
+            node: the wrapper.
+            value: the tensor.
+            fake: the fake tensor of eager's copy.
+            result_index: the index of the tensor among the wrapper's results; None forces a copy.
         """
         if not isinstance(value, TensorValue):
             return value
-        if place is not None and self.is_free(node, value, place):
+        if result_index is not None and self.is_free(node, value, result_index):
             return value.in_memory
         return self.b.copy(value, self.b.spec(fake))
 
-    def is_free(self, node: Node, value: TensorValue, place: int | str) -> bool:
-        """Whether a tensor may be written: nobody reads it after `node`, save what `node` returns.
+    def is_free(self, node: Node, value: TensorValue, result_key: int | str) -> bool:
+        """Return whether a tensor may be overwritten: after `node`, only its own result is read.
 
-        `place` is where, among its results, the node returns the tensor.
+        `result_key` is the index, or the keyword, of the tensor among the results of the node.
         """
         if any(
             stride is ZERO and size is not ONE
             for size, stride in zip(value.shape, value.strides, strict=True)
         ):
             return False
-        given = value.buffer in self.b.given
-        kept = False
-        for holder, user in self.holders.read_after(value.buffer, node):
-            if not given or user.target is not _COPY or user.args[0] is not holder:
+        is_external = value.buffer in self.b.external
+        is_written_back = False
+        for holder, user in self.views.read_after(value.buffer, node):
+            if not is_external or user.target is not _COPY or user.args[0] is not holder:
                 return False
             source = user.args[1]
-            kept = isinstance(source, Node) and source.args == (node, place)
-            if not kept:
+            is_written_back = isinstance(source, Node) and source.args == (node, result_key)
+            if not is_written_back:
                 return False
-        return kept or not given
+        return is_written_back or not is_external
 
 
 @define
 class _Views:
-    """Views of base tensors, from the arguments that describe them."""
+    """The views of base tensors that an op's keyword arguments describe."""
 
     b: LoopBuilder
     kwargs: Mapping[str, Any]
@@ -203,23 +211,23 @@ class _Views:
     fakes: Sequence[Any]
 
     def of(self, prefix: str) -> Any:
-        """Return the argument that the keywords with this prefix describe."""
+        """Return the argument that the keywords with a prefix describe."""
         kwargs, size = self.kwargs, self.b.symbols.size
         index = kwargs.get(f"{prefix}_base_index")
         if index is None:
             return None
         base: TensorValue = self.bases[index]
         if f"{prefix}_storage_offset" in kwargs:
-            moved = size(kwargs[f"{prefix}_storage_offset"]) - size(
+            shift = size(kwargs[f"{prefix}_storage_offset"]) - size(
                 self.fakes[index].storage_offset()
             )
             view = evolve(
                 base,
                 shape=self.b.symbols.sizes(kwargs[f"{prefix}_size"]),
                 strides=self.b.symbols.sizes(kwargs[f"{prefix}_stride"]),
-                offset=base.offset + moved,
+                offset=base.offset + shift,
             )
-            if reaches_beyond(view, base):
+            if surely_out_of_bounds(view, base):
                 raise self.b.unsupported(
                     "GY-LOWER-006",
                     "an op writes outside of the tensor that the graph was given",

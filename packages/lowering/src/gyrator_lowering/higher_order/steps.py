@@ -1,7 +1,7 @@
-"""Loops of a known number of steps, `scan` and `map`: one subprogram that the host repeats.
+"""Loops with a given trip count, `scan` and `map`: one subprogram that the host repeats.
 
-The subprogram takes the number of the step and whole tensors. It reads slices of them and writes
-slices of stacked results in place, so that no step copies either.
+The subprogram takes the step number and whole tensors. It reads slices of them and writes slices of
+the stacked results in place, so that no step copies either.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,78 +27,81 @@ from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_stride
 from gyrator_lowering.rules.extern import argument
 
 STEP = Sym("s_step")
-"""The number of the step, in the subprogram."""
+"""The step number in the subprogram."""
 
 
 @frozen
-class Around:
-    """What the graph of a step does not say: the tensors that its slices are of."""
+class LoopContext:
+    """The tensors around the graph of a loop body, which sees only slices of them."""
 
     count: Expr
     carried: tuple[Spec, ...]
-    """What each step replaces: the graph's first inputs and results."""
+    """The loop-carried values: the graph's first inputs and results."""
     sliced: tuple[Spec, ...]
-    """Whole tensors; the graph takes a slice of each."""
+    """Whole tensors; the graph takes one slice of each."""
     stacks: tuple[Spec | None, ...]
-    """Whole results, of each of which the graph gives a slice; None where it gives no tensor."""
+    """Stacked results; the graph returns one slice of each. None for a result that is not a
+    tensor."""
 
     @property
     def sizes(self) -> tuple[Sym, ...]:
-        """The symbols of all that, in order."""
+        """All symbols in these sizes, sorted."""
         symbols = set(self.count.free_symbols)
         for spec in (*self.carried, *self.sliced, *self.stacks):
             for size in () if spec is None else (*spec.shape, *spec.strides):
                 symbols |= size.free_symbols
         return tuple(sorted(symbols, key=lambda s: s.name))
 
-    def given(self, b: LoopBuilder, node: Node, place: int) -> tuple[Input, TensorValue] | None:
-        """Return the subprogram's input for one of the graph's, and what that is; None for one
-        that is as the graph says."""
+    def input_for(
+        self, b: LoopBuilder, node: Node, position: int
+    ) -> tuple[Input, TensorValue] | None:
+        """Return the subprogram's input, and its view, for the graph's input at `position`; None
+        for an input that is passed unchanged."""
         carried = len(self.carried)
-        if place >= carried + len(self.sliced):
+        if position >= carried + len(self.sliced):
             return None
-        spec = (*self.carried, *self.sliced)[place]
-        buffer, whole = b.existing(b.reserve(node.name), spec)
-        return TensorInput(buffer), whole if place < carried else _slice(whole)
+        spec = (*self.carried, *self.sliced)[position]
+        buffer, tensor = b.existing(b.reserve(node.name), spec)
+        return TensorInput(buffer), tensor if position < carried else _slice(tensor)
 
     def finish(
         self, b: LoopBuilder, inputs: Sequence[Input], results: Sequence[Any]
     ) -> tuple[tuple[Input, ...], tuple[Output, ...]]:
-        """Store slices; return the subprogram's inputs, in order, and what it carries on."""
+        """Store the slices; return all of the subprogram's inputs and the carried results."""
         carried = len(self.carried)
-        kept = [
+        carried_results = [
             fitted(b, _tensor(b, value), spec)
             for value, spec in zip(results, self.carried, strict=False)
         ]
         stacks: list[Input] = []
         for value, spec in zip(results[carried:], self.stacks, strict=True):
             if spec is not None:
-                buffer, whole = b.existing(b.reserve("stack"), spec)
+                buffer, stack = b.existing(b.reserve("stack"), spec)
                 stacks.append(TensorInput(buffer))
-                b.pointwise_into(_slice(whole), _reader(_tensor(b, value)))
+                b.pointwise_into(_slice(stack), _reader(_tensor(b, value)))
         step = SizeInput(STEP, b.reserve("step"))
         sizes = (SizeInput(s, b.reserve("size")) for s in self.sizes)
-        every = (step, *inputs[:carried], *sizes, *inputs[carried:], *stacks)
-        return every, tuple(value.ref for value in kept)
+        all_inputs = (step, *inputs[:carried], *sizes, *inputs[carried:], *stacks)
+        return all_inputs, tuple(value.ref for value in carried_results)
 
 
-Lower = Callable[[GraphModule, str, str, Around | None], LoopProgram]
-"""`lower(gm, name, prefix, around)`: the prefix is the path of `gm` from the root module."""
+Lower = Callable[[GraphModule, str, str, LoopContext | None], LoopProgram]
+"""`lower(gm, name, prefix, loop)`: the prefix is the path of `gm` from the root module."""
 
 
 def lower_steps(
-    b: LoopBuilder, node: Node, args: Sequence[Any], region: Callable[[Around], str]
+    b: LoopBuilder, node: Node, args: Sequence[Any], region: Callable[[LoopContext], str]
 ) -> tuple[Any, ...]:
     """Lower a call of `scan` or `map_impl`.
 
     Args:
-        b: what is built.
+        b: the builder.
         node: the call.
         args: its arguments.
-        region: gives the name of the subprogram that is made of the call's graph.
+        region: lowers the call's graph to a subprogram and returns its name.
 
     Raises:
-        UnsupportedError: GY-LOWER-011, where a step gives something that is no tensor.
+        UnsupportedError: GY-LOWER-011, if a step returns something that is not a tensor.
     """
     is_scan = node.target.__name__ == "scan"  # type: ignore[union-attr]
     init, slices, more = args[1:] if is_scan else ((), *args[1:])
@@ -107,22 +110,22 @@ def lower_steps(
     inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
     if not slices or not all(isinstance(t, TensorValue) for t in (*init, *slices)):
         raise b.unsupported(
-            "GY-LOWER-011", f"{node.target} over something that is no tensor", help=BY_PYTORCH
+            "GY-LOWER-011", f"{node.target} over something that is not a tensor", help=BY_PYTORCH
         )
     count = slices[0].shape[0]
     if count is ZERO or any(s.kind is SymKind.UNBACKED for s in count.free_symbols):
-        said = f"{node.target} needs at least one step"
-        b.operations.append(AssertCond(b.op_name(), le(ONE, count), said, b.origin))
+        message = f"{node.target} needs at least one step"
+        b.operations.append(AssertCond(b.op_name(), le(ONE, count), message, b.origin))
     carried = tuple(b.spec(fake) for fake in inputs[: len(init)])
     first = [fitted(b, value, spec) for value, spec in zip(init, carried, strict=True)]
-    whole = [
+    tensors = [
         _sliceable(b, value, b.spec(fake))
         for value, fake in zip(slices, inputs[len(init) :], strict=False)
     ]
     rows = tuple(_spec(b, fake) for fake in fakes[len(init) :])
-    sliced = tuple(Spec(t.dtype, t.device, t.shape, t.strides) for t in whole)
-    around = Around(count, carried, sliced, rows)
-    body = region(around)
+    sliced = tuple(Spec(t.dtype, t.device, t.shape, t.strides) for t in tensors)
+    loop = LoopContext(count, carried, sliced, rows)
+    body = region(loop)
     results = [b.buffer(spec) for spec in carried]
     stacks = [None if spec is None else b.buffer(spec) for spec in rows]
     b.operations.append(
@@ -131,7 +134,7 @@ def lower_steps(
             count,
             body,
             tuple(value.ref for value in first),
-            tuple(argument(b, value) for value in (*around.sizes, *whole, *more)),
+            tuple(argument(b, value) for value in (*loop.sizes, *tensors, *more)),
             tuple(value.buffer for value in results),
             tuple(value.buffer for value in stacks if value is not None),
             b.origin,
@@ -142,19 +145,19 @@ def lower_steps(
 
 
 def fitted(b: LoopBuilder, value: TensorValue, spec: Spec) -> TensorValue:
-    """Return a tensor laid out as `spec` says: a copy, where the tensor is not."""
-    return value if _lies(value, value.strides, spec.strides) else b.copy(value, spec)
+    """Return a tensor with the layout of `spec`: itself, or a copy."""
+    return value if _has_strides(value, value.strides, spec.strides) else b.copy(value, spec)
 
 
-def _lies(value: TensorValue, strides: tuple[Expr, ...], wanted: tuple[Expr, ...]) -> bool:
-    sizes = value.shape[len(value.shape) - len(wanted) :]
-    rows = zip(sizes, strides, wanted, strict=True)
-    return all(size is ONE or mine is theirs for size, mine, theirs in rows)
+def _has_strides(value: TensorValue, strides: tuple[Expr, ...], expected: tuple[Expr, ...]) -> bool:
+    sizes = value.shape[len(value.shape) - len(expected) :]
+    triples = zip(sizes, strides, expected, strict=True)
+    return all(size is ONE or stride is other for size, stride, other in triples)
 
 
 def _sliceable(b: LoopBuilder, value: TensorValue, spec: Spec) -> TensorValue:
-    """Return a tensor whose slices are laid out as `spec` says."""
-    if _lies(value, value.strides[1:], spec.strides):
+    """Return a tensor whose slices have the layout of `spec`."""
+    if _has_strides(value, value.strides[1:], spec.strides):
         return value
     step: Expr = ONE
     for size in spec.shape:
@@ -162,18 +165,18 @@ def _sliceable(b: LoopBuilder, value: TensorValue, spec: Spec) -> TensorValue:
     return b.copy(value, Spec(value.dtype, value.device, value.shape, (step, *spec.strides)))
 
 
-def _slice(whole: TensorValue) -> TensorValue:
-    offset = whole.offset + STEP * whole.strides[0]
-    return evolve(whole, shape=whole.shape[1:], strides=whole.strides[1:], offset=offset)
+def _slice(tensor: TensorValue) -> TensorValue:
+    offset = tensor.offset + STEP * tensor.strides[0]
+    return evolve(tensor, shape=tensor.shape[1:], strides=tensor.strides[1:], offset=offset)
 
 
 def _spec(b: LoopBuilder, fake: Any) -> Spec | None:
     if not isinstance(fake, torch.Tensor):
         if fake is None:
             return None
-        raise b.unsupported("GY-LOWER-011", "a step gives something that is no tensor")
-    found = b.exact_spec(fake)
-    return evolve(found, strides=contiguous_strides(found.shape))
+        raise b.unsupported("GY-LOWER-011", "a step returns something that is not a tensor")
+    spec = b.exact_spec(fake)
+    return evolve(spec, strides=contiguous_strides(spec.shape))
 
 
 def _reader(value: TensorValue) -> Body:
@@ -183,4 +186,4 @@ def _reader(value: TensorValue) -> Body:
 def _tensor(b: LoopBuilder, value: Any) -> TensorValue:
     if isinstance(value, TensorValue):
         return value
-    raise b.unsupported("GY-LOWER-011", f"a step gives a {type(value).__name__}", help=BY_PYTORCH)
+    raise b.unsupported("GY-LOWER-011", f"a step returns a {type(value).__name__}", help=BY_PYTORCH)

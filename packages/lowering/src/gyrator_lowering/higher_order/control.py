@@ -1,4 +1,4 @@
-"""Higher-order ops: branches, loops and repeated regions become subprograms."""
+"""Lowering of branches, loops and repeated regions to subprograms."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from torch.fx import GraphModule, Node
 
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
 from gyrator_ir.loop.nodes import CallOp, CondOp, LoopProgram, WhileOp
-from gyrator_lowering import flex_attention
 from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.values import TensorValue
+from gyrator_lowering.higher_order import flex_attention
+from gyrator_lowering.higher_order.steps import LoopContext, Lower, lower_steps
 from gyrator_lowering.rules.extern import argument
-from gyrator_lowering.steps import Around, Lower, lower_steps
 
 
 @define
@@ -23,35 +23,35 @@ class Regions:
     b: LoopBuilder
     lower: Lower
     stem: str = "region"
-    """With what names begin; a region inside of a region has a name of its own."""
-    programs: dict[tuple[int, Around | None], LoopProgram] = field(factory=dict)
+    """The prefix of their names; each region has its own for the regions nested in it."""
+    programs: dict[tuple[int, LoopContext | None], LoopProgram] = field(factory=dict)
 
     def call(self, node: Node, args: list[Any]) -> Any:
         """Lower a call of a higher-order op.
 
         Raises:
-            UnsupportedError: GY-LOWER-001, for an op that is none of `cond`, `while_loop`,
-                `while_loop_stack_output`, `scan`, `map_impl` and
-                `invoke_subgraph`; GY-LOWER-011, where a region returns something but tensors.
+            UnsupportedError: GY-LOWER-001 for ops other than `cond`, `while_loop`,
+                `while_loop_stack_output`, `scan`, `map_impl` and `invoke_subgraph`; GY-LOWER-011 if
+                a region returns something that is not a tensor.
         """
         name = getattr(node.target, "__name__", str(node.target))
-        places = node.args
+        graphs = node.args
         if name in flex_attention.NAMES:
             return flex_attention.lower_call(self.b, self.lower, args)
         match name:
             case "cond":
                 predicate, _, _, operands = args
-                then, otherwise = self._region(places[1], args[1]), self._region(places[2], args[2])
+                then, otherwise = self._region(graphs[1], args[1]), self._region(graphs[2], args[2])
                 results = self._results(node)
-                given = (
+                condition_ref = (
                     predicate.ref
                     if isinstance(predicate, TensorValue)
-                    else cond_from_sympy(_fake(places[0]).node.expr)
+                    else cond_from_sympy(_fake(graphs[0]).node.expr)
                 )
                 self.b.operations.append(
                     CondOp(
                         self.b.op_name(),
-                        given,
+                        condition_ref,
                         then,
                         otherwise,
                         self._arguments(operands),
@@ -62,12 +62,12 @@ class Regions:
                 return results
             case "scan" | "map_impl":
                 return lower_steps(
-                    self.b, node, args, lambda around: self._region(places[0], args[0], around)
+                    self.b, node, args, lambda loop: self._region(graphs[0], args[0], loop)
                 )
             case "while_loop" | "while_loop_stack_output":
                 _, _, carried, invariants = args
-                condition = self._region(places[0], args[0])
-                body = self._region(places[1], args[1])
+                condition = self._region(graphs[0], args[0])
+                body = self._region(graphs[1], args[1])
                 results = self._results(node)
                 self.b.operations.append(
                     WhileOp(
@@ -83,7 +83,7 @@ class Regions:
                 )
                 return results
             case "invoke_subgraph":
-                region = self._region(places[0], args[0])
+                region = self._region(graphs[0], args[0])
                 results = self._results(node)
                 self.b.operations.append(
                     CallOp(
@@ -104,16 +104,16 @@ class Regions:
     def _arguments(self, operands: Any) -> tuple[Any, ...]:
         return tuple(argument(self.b, operand) for operand in operands)
 
-    def _region(self, place: Any, module: Any, around: Around | None = None) -> str:
+    def _region(self, graph: Any, module: Any, loop: LoopContext | None = None) -> str:
         if not isinstance(module, GraphModule):
-            raise self.b.unsupported("GY-LOWER-001", f"{place} is no graph")
-        known = id(module), around
-        found = self.programs.get(known)
-        if found is None:
-            key = str(place.target) if isinstance(place, Node) else str(place)
+            raise self.b.unsupported("GY-LOWER-001", f"{graph} is not a graph")
+        cache_key = id(module), loop
+        program = self.programs.get(cache_key)
+        if program is None:
+            key = str(graph.target) if isinstance(graph, Node) else str(graph)
             name = f"{self.stem}{len(self.programs)}"
-            found = self.programs[known] = self.lower(module, name, f"{key}.", around)
-        return found.name
+            program = self.programs[cache_key] = self.lower(module, name, f"{key}.", loop)
+        return program.name
 
     def _results(self, node: Node) -> tuple[TensorValue, ...]:
         fakes = node.meta["val"]
@@ -128,5 +128,5 @@ class Regions:
         return tuple(self.b.buffer(self.b.exact_spec(fake)) for fake in fakes)
 
 
-def _fake(place: Any) -> Any:
-    return place.meta["val"] if isinstance(place, Node) else place
+def _fake(value: Any) -> Any:
+    return value.meta["val"] if isinstance(value, Node) else value

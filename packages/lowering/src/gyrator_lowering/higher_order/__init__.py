@@ -1,0 +1,1 @@
+"""Ops that take graphs: branches, loops, attention with a score function, and wrapped calls."""
