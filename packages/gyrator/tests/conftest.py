@@ -101,8 +101,8 @@ def run_child(script: str, environment: Mapping[str, str], cache: Path) -> dict[
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
     assert done.returncode == 0 and lines, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(lines[-1].removeprefix("REPORT "))
-    return found
+    actual: dict[str, Any] = json.loads(lines[-1].removeprefix("REPORT "))
+    return actual
 
 
 @pytest.fixture

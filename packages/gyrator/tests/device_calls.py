@@ -67,22 +67,38 @@ def on_device(data: bytearray, sizes: Sequence[int], device: int, *, after: int 
     room = bytearray(after + len(data) + 64)
     start = -c.addressof(c.c_char.from_buffer(room)) % 64 + after
     room[start : start + len(data)] = data
-    made = raw_tensor(Array("float32", tuple(sizes), b""))
-    made.data = c.addressof(c.c_char.from_buffer(room)) + start
-    made.room = room
-    made.device_type, made.device_index = CUDA, device
-    return made
+    result = raw_tensor(Array("float32", tuple(sizes), b""))
+    result.data = c.addressof(c.c_char.from_buffer(room)) + start
+    result.room = room
+    result.device_type, result.device_index = CUDA, device
+    return result
+
+
+class Lent:
+    """The device's memory, for arrays."""
+
+    def __init__(self) -> None:
+        self.held: list[RawTensor] = []
+
+    def tensor(self, array: Array) -> RawTensor:
+        """Return a tensor on the device."""
+        self.held.append(on_device(array.data, array.sizes, 0))
+        return self.held[-1]
+
+    def read(self, address: int, length: int) -> bytes:
+        """Return bytes of a result."""
+        return c.string_at(address, length)
 
 
 def called(
     model: Instance, inputs: Sequence[RawTensor], stream: int | None = None
 ) -> tuple[Any, Any]:
     """Call the model; the caller releases what it gives."""
-    given, results = (RawTensor * 2)(*inputs), (RawTensor * 2)()
+    arguments, results = (RawTensor * 2)(*inputs), (RawTensor * 2)()
     if stream is None:
-        status = model.library.gyr_run(model.handle, 0, given, 2, results, 2)
+        status = model.library.gyr_run(model.handle, 0, arguments, 2, results, 2)
     else:
-        status = model.library.gyr_run_on(model.handle, 0, given, 2, results, 2, stream)
+        status = model.library.gyr_run_on(model.handle, 0, arguments, 2, results, 2, stream)
     if status:
         name = model.library.gyr_status_name(status).decode()
         raise StandaloneError(name, model.library.gyr_last_error().decode())
@@ -115,13 +131,13 @@ def check(model: Instance, device: int, n: int, calls: int, stream: int | None =
 
 def refused(status: str, words: str, function: Any) -> None:
     """See that a call is refused."""
-    found = "", ""
+    actual = "", ""
     try:
         function()
     except StandaloneError as error:
-        found = error.status, str(error)
-    assert found[0] == status, found
-    assert words in found[1], found
+        actual = error.status, str(error)
+    assert actual[0] == status, actual
+    assert words in actual[1], actual
 
 
 def runs() -> None:
@@ -140,10 +156,10 @@ def runs() -> None:
                 assert (FAKE.pointer("stream"), FAKE.pointer("freed_on")) == (STREAM, STREAM)
                 assert c.c_int32.in_dll(FAKE.library, "fake_device").value == place
                 assert FAKE.library.fake_context() == -1
-                kept = called(model, [on_device(rows(1), (1, 16), place) for _ in range(2)])
+                retained = called(model, [on_device(rows(1), (1, 16), place) for _ in range(2)])
         assert FAKE.long("libraries") == 0
         assert FAKE.library.fake_retained() == 1  # a result lives on
-        release(model, *kept)
+        release(model, *retained)
         assert (FAKE.long("bytes"), FAKE.library.fake_retained()) == (0, 0)
     FAKE.library.fake_set_context(1)
     with Package.open(PATH, LIBRARY) as package, package.instance() as model:
@@ -182,14 +198,14 @@ def weights() -> None:
         turned = Array("float32", (4, 16), floats(*([2] * 64)))
         one.update({"v": turned})
         lent = on_device(floats(*(float(k) for k in range(64))), (4, 16), 1)
-        given = [on_device(rows(1), (1, 16), 1) for _ in range(2)]
-        total, scaled = called(one, given)
+        inputs = [on_device(rows(1), (1, 16), 1) for _ in range(2)]
+        total, scaled = called(one, inputs)
         assert numbers(total) == [2 * k + 1 for k in range(16)]
         assert numbers(scaled) == [6] * 64
         release(one, total, scaled)
         names = (c.c_char_p * 1)(b"v")
         assert not one.library.gyr_instance_update(one.handle, names, c.byref(lent), 1)
-        total, scaled = called(one, given)
+        total, scaled = called(one, inputs)
         assert numbers(scaled) == [4 * k for k in range(64)]
         release(one, total, scaled)
         check(other, 1, 1, 2)
@@ -200,6 +216,15 @@ def weights() -> None:
     assert FAKE.long("bytes") == 0
 
 
+def lends() -> None:
+    """Arrays are brought to the device, and results back."""
+    with Package.open(PATH, LIBRARY, device=0) as package, package.instance(Lent()) as model:
+        inputs = [Array("float32", (2, 16), rows(2)) for _ in range(2)]
+        total, scaled = model.run(inputs)
+        assert array("f", total.data).tolist() == [2 * k + k % 16 for k in range(32)]
+        assert (scaled.sizes, model.read("calls").data) == ((4, 16), (1).to_bytes(8, sys.byteorder))
+
+
 def refuses() -> None:
     """What lies elsewhere, a device that there is not, and a driver that fails."""
     refused("GYR_ERROR_MISFIT", "there is no cuda:7; there are 2", lambda: opened(7))
@@ -207,20 +232,20 @@ def refuses() -> None:
         there = [on_device(rows(1), (1, 16), 0) for _ in range(2)]
         elsewhere = [on_device(rows(1), (1, 16), 1) for _ in range(2)]
         hosted = [raw_tensor(Array("float32", (1, 16), rows(1))) for _ in range(2)]
-        refused("GYR_ERROR_INPUT", "on another one", lambda: called(model, elsewhere))
+        refused("GYR_ERROR_INPUT", "missing or different device", lambda: called(model, elsewhere))
         refused("GYR_ERROR_INPUT", "is on another device", lambda: called(model, hosted))
-        given, results = (RawTensor * 2)(*there), (RawTensor * 2)()
+        inputs, results = (RawTensor * 2)(*there), (RawTensor * 2)()
         results[0] = raw_tensor(Array("float32", (1, 16), rows(1)))
-        status = model.library.gyr_run(model.handle, 0, given, 2, results, 2)
+        status = model.library.gyr_run(model.handle, 0, inputs, 2, results, 2)
         assert model.library.gyr_status_name(status) == b"GYR_ERROR_OUTPUT"
         FAKE.set("fails_launch", 1)
         refused("GYR_ERROR_DEVICE", "kernel k0", lambda: called(model, there))
         FAKE.set("fails_launch", 0)
-        held = FAKE.long("bytes")
+        retained = FAKE.long("bytes")
         for k in (1, 2, 3):
             FAKE.set("fails_allocation", k)
             refused("GYR_ERROR_MEMORY", "out of memory", lambda: called(model, there))
-            assert FAKE.long("bytes") == held
+            assert FAKE.long("bytes") == retained
         before = FAKE.long("launches")
         release(model, *called(model, there))
         assert FAKE.long("launches") == before + 3
@@ -243,16 +268,16 @@ def buffers() -> None:
             place = on_device(bytearray(4 * 160), sizes, 0)
             place.strides = (c.c_int64 * 2)(*strides)
             inputs = [on_device(rows(3), (3, 16), 0) for _ in range(2)]
-            given, results = (RawTensor * 2)(*inputs), (RawTensor * 2)()
+            arguments, results = (RawTensor * 2)(*inputs), (RawTensor * 2)()
             results[0] = place
-            assert not model.library.gyr_run(model.handle, 0, given, 2, results, 2)
+            assert not model.library.gyr_run(model.handle, 0, arguments, 2, results, 2)
             assert numbers(place) == [2 * k + k % 16 for k in range(48)]
             release(model, results[1])
         over = on_device(rows(3), (3, 16), 0)
         over.strides = (c.c_int64 * 2)(16, 1)
-        given, results = (RawTensor * 2)(over, over), (RawTensor * 2)()
+        arguments, results = (RawTensor * 2)(over, over), (RawTensor * 2)()
         results[0] = over
-        assert not model.library.gyr_run(model.handle, 0, given, 2, results, 2)
+        assert not model.library.gyr_run(model.handle, 0, arguments, 2, results, 2)
         assert numbers(over) == [2 * k + k % 16 for k in range(48)]
         release(model, results[1])
 
@@ -265,8 +290,8 @@ def allocates() -> None:
     def allocate(_: object, size: int, alignment: int) -> int:
         room = bytearray(size + alignment)
         start = c.addressof(c.c_char.from_buffer(room))
-        rooms[found := start + -start % alignment] = room
-        return found
+        rooms[actual := start + -start % alignment] = room
+        return actual
 
     @c.CFUNCTYPE(None, c.c_void_p, c.c_void_p, c.c_size_t)
     def free(_: object, data: int, size: int) -> None:
@@ -275,13 +300,13 @@ def allocates() -> None:
     own = (c.c_void_p * 3)(None, c.cast(allocate, c.c_void_p), c.cast(free, c.c_void_p))
     handle = c.c_void_p()
     with Package.open(PATH, LIBRARY, device=0) as package:
-        held = FAKE.long("bytes")
+        retained = FAKE.long("bytes")
         lib = package.library
         assert not lib.gyr_instance_create(package.handle, own, c.byref(handle))
         with Instance(lib, handle, [2]) as model:
             assert rooms
             check(model, 0, 5, 1)
-            assert FAKE.long("bytes") == held
+            assert FAKE.long("bytes") == retained
     assert not rooms
 
 
@@ -292,8 +317,8 @@ def threads() -> None:
 
             def work(model: Instance = model, device: int = device) -> None:
                 for _ in range(20):
-                    given = [on_device(rows(4), (4, 16), device) for _ in range(2)]
-                    total, scaled = called(model, given, STREAM)
+                    inputs = [on_device(rows(4), (4, 16), device) for _ in range(2)]
+                    total, scaled = called(model, inputs, STREAM)
                     assert numbers(total) == [2 * k + k % 16 for k in range(64)]
                     release(model, total, scaled)
 

@@ -26,18 +26,18 @@ class GraphHost(CpuDevice):
     def capture(self, run, *, warm=True, pool=None):
         self.captures += 1
         run()
-        held = inspect.getclosurevars(run).nonlocals
-        given, made = held["given"], held["made"]
-        kept = list(made)
+        variables = inspect.getclosurevars(run).nonlocals
+        arguments, outputs = variables["arguments"], variables["outputs"]
+        captured = list(outputs)
 
         def replay():
             self.replays += 1
-            given[:] = [_unheld(value) for value in given]
+            arguments[:] = [_unheld(value) for value in arguments]
             run()
-            for old, new in zip(kept, made, strict=True):
+            for old, new in zip(captured, outputs, strict=True):
                 if isinstance(old, torch.Tensor):
                     old.copy_(new)
-            made.clear()
+            outputs.clear()
 
         return replay
 

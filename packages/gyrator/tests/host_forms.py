@@ -158,14 +158,14 @@ class Forms:
     ) -> list[Any]:
         """Compare each host language with the interpreter: results, and inputs that change."""
         program = verify(parse(text) if isinstance(text, str) else text)
-        given = [array(tensor(a)) for a in inputs]
-        expected = run_host(program, given, constants or {}, externs(self.user_kernels))
+        arguments = [array(tensor(a)) for a in inputs]
+        expected = run_host(program, arguments, constants or {}, externs(self.user_kernels))
         tensors = {k: tensor(v) for k, v in (constants or {}).items()}
         for wrapper in wrappers:
             args = [tensor(a) for a in inputs]
-            found = self.load(wrapper, program, tensors)(list(args))
-            same(wrapper, found, expected)
-            same(f"{wrapper}: inputs", args, given)
+            actual = self.load(wrapper, program, tensors)(list(args))
+            same(wrapper, actual, expected)
+            same(f"{wrapper}: inputs", args, arguments)
         return expected
 
 
@@ -174,15 +174,15 @@ def _pointer(kernel: Any) -> Any:
 
     def run(buffers: Any, sizes: Any) -> int:
         env = {symbol: sizes[k] for k, symbol in enumerate(kernel.sizes)}
-        given = {}
+        inputs = {}
         for k, p in enumerate(kernel.parameters):
             count = span(p, env)
             dtype = np.dtype(p.dtype.name.lower().replace("f", "float").replace("i", "int"))
             address = buffers[k] or 0
             raw = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
-            given[p.name] = np.frombuffer(raw, dtype)
+            inputs[p.name] = np.frombuffer(raw, dtype)
         try:
-            run_kernel(kernel, given, {s.name: v for s, v in env.items()})
+            run_kernel(kernel, inputs, {s.name: v for s, v in env.items()})
         except IndexError:
             return 1
         return 0
@@ -203,6 +203,6 @@ def _base(value: Any) -> Any:
     return getattr(value, "base", value)
 
 
-def same(name: str, found: Sequence[Any], expected: Sequence[Any]) -> None:
+def same(name: str, value: Sequence[Any], expected: Sequence[Any]) -> None:
     """Assert equal values, types and nesting."""
-    assert_same(name, mapped(array, list(found)), mapped(array, list(expected)))
+    assert_same(name, mapped(array, list(value)), mapped(array, list(expected)))

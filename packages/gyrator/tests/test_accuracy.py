@@ -48,9 +48,9 @@ def test_statistics_of_a_batch_are_as_exact_as_eagers(session: Session) -> None:
         _, along, plain = backward(g, x, ones, zeros, ones, mean, rstd, True, 1e-5, every)
         return mean, rstd, *running, along, plain
 
-    given = (x, gradient, zeros, ones)
-    exact = step(*(t.double() for t in given))
-    mine = torch.compile(step, backend=session.backend)(*given)
-    for got, eager, true in zip(mine, step(*given), exact, strict=True):
+    inputs = (x, gradient, zeros, ones)
+    exact = step(*(t.double() for t in inputs))
+    actual = torch.compile(step, backend=session.backend)(*inputs)
+    for got, eager, true in zip(actual, step(*inputs), exact, strict=True):
         allowed = 2 * (eager.double() - true).norm() + 6e-8 * true.norm()
         assert (got.double() - true).norm() <= allowed

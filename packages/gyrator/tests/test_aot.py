@@ -23,7 +23,7 @@ from torch.export import Dim, export
 from torch.utils._sympy.functions import Mod
 
 import gyrator.aot as aot
-from gyrator.aot.trace import most_sizes
+from gyrator.aot.trace import size_limits
 from gyrator.options import OptionError
 from gyrator_ir.diagnostics import GyratorError, UnsupportedError
 from gyrator_runtime.package import loader as loading
@@ -56,8 +56,8 @@ def block(tmp_path_factory: pytest.TempPathFactory) -> tuple[Block, Path]:
     model = Block().eval()
     path = tmp_path_factory.mktemp("block") / "block.gya"
     shapes = {"x": {0: BATCH}, "scale": None, "power": None}
-    given = {"scale": torch.ones(12), "power": 3}
-    aot.compile(model, (torch.randn(3, 12),), kwargs=given, dynamic_shapes=shapes, package=path)
+    inputs = {"scale": torch.ones(12), "power": 3}
+    aot.compile(model, (torch.randn(3, 12),), kwargs=inputs, dynamic_shapes=shapes, package=path)
     model.calls.zero_()
     return model, path
 
@@ -87,9 +87,9 @@ def test_a_package_gives_what_the_module_gives(block: tuple[Block, Path]) -> Non
         x, scale = torch.randn(n, 12), torch.randn(12)
         with torch.no_grad():
             expected = model(x, scale=scale, power=3)
-        given = fast(x, power=3, scale=scale)
-        torch.testing.assert_close(given, expected)
-        assert given[0]["same"] is x
+        inputs = fast(x, power=3, scale=scale)
+        torch.testing.assert_close(inputs, expected)
+        assert inputs[0]["same"] is x
 
     assert fast.runner == "native"
     assert int(fast.weights["calls"]) == 4
@@ -213,11 +213,11 @@ def test_gradients_and_autocast_stay_outside(block: tuple[Block, Path]) -> None:
     model, path = block
     x = torch.randn(3, 12, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        given = aot.load(path)(x, scale=torch.ones(12), power=3)
+        inputs = aot.load(path)(x, scale=torch.ones(12), power=3)
     with torch.no_grad():
         expected = model(x, scale=torch.ones(12), power=3)
-    torch.testing.assert_close(given, expected)
-    assert not given[1].requires_grad and torch.is_grad_enabled()
+    torch.testing.assert_close(inputs, expected)
+    assert not inputs[1].requires_grad and torch.is_grad_enabled()
 
 
 def test_weights_are_shared_and_replaced(block: tuple[Block, Path], tmp_path: Path) -> None:
@@ -288,8 +288,8 @@ def test_several_entry_points_store_a_weight_once(tmp_path: Path) -> None:
     tokens = {n: torch.randint(0, 10, (n, 4)) for n in (1, 8)}
     entries = {f"batch{n}": aot.EntryPoint(model, (t,)) for n, t in tokens.items()}
     fast = aot.load(aot.compile(entries, package=tmp_path / "tied.gya"))
-    for n, given in tokens.items():
-        torch.testing.assert_close(fast.entry(f"batch{n}")(given), model(given).detach())
+    for n, inputs in tokens.items():
+        torch.testing.assert_close(fast.entry(f"batch{n}")(inputs), model(inputs).detach())
     with pytest.raises(aot.PackageError, match="GY-PACKAGE-005"):
         fast(tokens[1])
     with zipfile.ZipFile(tmp_path / "tied.gya") as archive:
@@ -298,6 +298,78 @@ def test_several_entry_points_store_a_weight_once(tmp_path: Path) -> None:
     with pytest.raises(aot.PackageError, match="GY-PACKAGE-008"):
         aot.compile({"a": entries["batch1"], "b": other}, package=tmp_path / "two.gya")
     assert not (tmp_path / "two.gya").exists()
+
+
+class Normed(nn.Module):
+    """What freezing folds: a norm, a cast, a sum of weights; and a counter that is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        self.turned = nn.Parameter(torch.randn(5, 8, dtype=torch.float64).t())
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.calls.add_(1)
+        sums = self.turned.float() + 1
+        return self.layers(x).mean((2, 3)) @ sums, sums
+
+
+def _normed() -> Normed:
+    model = Normed().eval()
+    for tensor in (*model.layers[1].parameters(), *model.layers[1].buffers()):
+        if tensor.is_floating_point():
+            nn.init.uniform_(tensor, 0.5, 2)
+    return model
+
+
+@pytest.mark.parametrize("target", [None, ("avx2", "avx512")])
+def test_constants_are_computed_when_it_is_compiled(tmp_path: Path, target: Any) -> None:
+    model, x = _normed(), torch.randn(4, 3, 8, 8)
+    entries = {
+        f"batch{n}": aot.EntryPoint(model, (x[:n],), dynamic_shapes=shapes)
+        for n, shapes in ((4, ({0: BATCH},)), (1, None))
+    }
+    path, options = tmp_path / "model.gya", {"freezing": True}
+    fast = aot.load(aot.compile(entries, package=path, options=options, target=target))
+    with torch.no_grad():
+        for n in (4, 1):
+            expected = model(x[:n])
+            for _ in range(2):  # results are the caller's: to write to them changes nothing else
+                actual = fast.entry(f"batch{n}")(x[:n])
+                torch.testing.assert_close(actual, expected)
+                actual[1].zero_()
+    assert fast.weights["calls"] == 4
+    assert "turned" not in fast.weights and "layers.1.running_mean" not in fast.weights
+    with zipfile.ZipFile(path) as archive:  # the constants of both are the same
+        assert len(load_safetensors(archive.read(WEIGHTS))) == len(fast.weights) // 2 + 1
+    with pytest.raises(aot.PackageError, match="GY-PACKAGE-008"):
+        fast.load_weights(model.state_dict())
+
+
+def test_constants_are_computed_when_it_is_loaded(tmp_path: Path) -> None:
+    model, other, x = _normed(), _normed(), torch.randn(4, 3, 8, 8)
+    more: dict[str, Any] = {"options": {"freezing": True}, "constants": "load"}
+    fast = _package(tmp_path, model, x, dynamic_shapes=({0: BATCH},), **more)
+    assert fast.manifest.entries[0].constants is not None
+    assert fast.weights.keys() == model.state_dict().keys()
+    second = fast.instance()
+    second.load_weights(other.state_dict())
+    with torch.no_grad():
+        for _ in range(2):
+            for result, eager in ((fast, model), (second, other)):
+                actual, expected = result(x[1:]), eager(x[1:])
+                torch.testing.assert_close(actual, expected)
+                actual[1].zero_()
+        other.layers[1].bias.add_(3)
+        second.replace({"layers.1.bias": other.layers[1].bias})
+        torch.testing.assert_close(second(x), other(x))
+        torch.testing.assert_close(fast(x), model(x))
+
+
+def test_when_constants_are_computed_is_one_of_two_times(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="GY-AOT-002"):
+        _package(tmp_path, nn.ReLU(), torch.ones(2), constants="never")
 
 
 def test_the_bytes_depend_on_the_model_alone(tmp_path: Path) -> None:
@@ -390,9 +462,9 @@ def test_a_damaged_file_is_an_error_or_does_no_harm(
     with torch.no_grad():
         expected = model(x, scale=scale, power=3)[1]
     generator = torch.Generator().manual_seed(3)
-    places = torch.randint(0, len(whole), (150,), generator=generator).tolist()
+    indices = torch.randint(0, len(whole), (150,), generator=generator).tolist()
     damaged = [whole[:n] for n in (0, 3, 30, 200, len(whole) // 2, len(whole) - 1)]
-    for place in places:
+    for place in indices:
         changed = bytearray(whole)
         changed[place] ^= 1 << (place % 8)
         damaged.append(bytes(changed))
@@ -473,13 +545,13 @@ def test_it_loads_where_nothing_can_be_written(
 
     original = loading.tempfile.TemporaryDirectory
     monkeypatch.setattr(loading.tempfile, "TemporaryDirectory", refused)
-    spare = loading._SPARE
-    monkeypatch.setattr(loading, "_SPARE", Path("/nonexistent"))
+    spare = loading._SHARED_MEMORY
+    monkeypatch.setattr(loading, "_SHARED_MEMORY", Path("/nonexistent"))
     aot.load(block[1])(torch.ones(2, 12), scale=torch.ones(12), power=3)
     monkeypatch.setattr(loading, "in_memory", _no_memory)
-    monkeypatch.setattr(loading, "_SPARE", spare)
+    monkeypatch.setattr(loading, "_SHARED_MEMORY", spare)
     aot.load(block[1])(torch.ones(2, 12), scale=torch.ones(12), power=3)
-    monkeypatch.setattr(loading, "_SPARE", Path("/nonexistent"))
+    monkeypatch.setattr(loading, "_SHARED_MEMORY", Path("/nonexistent"))
     with pytest.raises(aot.PackageError, match="GY-PACKAGE-004"):
         aot.load(block[1])
 
@@ -500,8 +572,8 @@ def test_libraries_lie_in_memory_where_code_may_run_there(
     monkeypatch.setattr(loading, "in_memory", _no_memory)
     here = os.statvfs("/")
     for flags, blocks in ((0, 1 << 40), (os.ST_NOEXEC, 1 << 40), (0, 0)):
-        found = SimpleNamespace(f_flag=flags, f_bavail=blocks, f_frsize=here.f_frsize)
-        monkeypatch.setattr(loading.os, "statvfs", lambda folder, found=found: found)
+        actual = SimpleNamespace(f_flag=flags, f_bavail=blocks, f_frsize=here.f_frsize)
+        monkeypatch.setattr(loading.os, "statvfs", lambda folder, actual=actual: actual)
         aot.load(block[1])
     assert used == [Path("/dev/shm"), None, None]
 
@@ -555,18 +627,18 @@ def test_guards_on_the_number_of_elements_are_bounds_of_sizes() -> None:
     size = sympy.Symbol("s77", integer=True, positive=True)
     last = 288 * Mod(size - 1, size) + 36 * Mod(8 * size - 1, 8) + Mod(288 * size - 1, 6)
     for expr in (288 * size < 2**20, 288 * size <= 2**20, last < 2**20, last <= 2**20):
-        (most,) = most_sizes([SimpleNamespace(expr=expr)]).values()
+        (most,) = size_limits([SimpleNamespace(expr=expr)]).values()
         assert all(expr.subs(size, n) for n in range(1, most + 1))
         assert not expr.subs(size, most + 2)
     both = [SimpleNamespace(expr=e) for e in (size < 9, sympy.true, 2 * size < 9)]
-    assert most_sizes(both) == {"s77": 4}
+    assert size_limits(both) == {"s77": 4}
 
 
 @pytest.mark.parametrize("text", ["n > 3", "Eq(n, 4)", "5 - n < 3", "n**2 < 9", "n + m < 9"])
 def test_other_guards_are_refused(text: str) -> None:
     names = {name: sympy.Symbol(name, integer=True, positive=True) for name in "nm"}
     with pytest.raises(UnsupportedError, match="GY-AOT-001"):
-        most_sizes([SimpleNamespace(expr=sympy.sympify(text, names))])
+        size_limits([SimpleNamespace(expr=sympy.sympify(text, names))])
 
 
 def test_a_custom_op_is_called_by_name(tmp_path: Path) -> None:

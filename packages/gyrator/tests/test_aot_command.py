@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import Dim, export, save
 
 from gyrator import aot
-from gyrator.cli.aot import draw
+from gyrator.cli.aot import random_inputs
 from gyrator.cli.main import main
 from gyrator_runtime.standalone.ffi import Array, Package
 
@@ -31,9 +31,9 @@ class Scores(nn.Module):
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An exported program with a dynamic batch."""
     path = tmp_path_factory.mktemp("aot") / "scores.pt2"
-    given = torch.zeros(4, 5, dtype=torch.int64), torch.zeros(3)
+    inputs = torch.zeros(4, 5, dtype=torch.int64), torch.zeros(3)
     with torch.no_grad():
-        save(export(Scores(), given, dynamic_shapes=({0: Dim("n", max=40)}, None)), path)
+        save(export(Scores(), inputs, dynamic_shapes=({0: Dim("n", max=40)}, None)), path)
     return path
 
 
@@ -61,19 +61,19 @@ def test_a_package_is_made_listed_and_checked(
     measured = _json(capsys, "bench", package, program, "--runs", 3)
     assert measured["ratio"] > 0
     assert main(["aot", "list", str(package)]) == 0
-    said = capsys.readouterr().out
-    assert "tokens: int64[" in said
-    assert "BSD-3-Clause" in said
+    output = capsys.readouterr().out
+    assert "tokens: int64[" in output
+    assert "BSD-3-Clause" in output
 
 
 def test_a_package_of_another_program_does_not_agree(
     program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with torch.no_grad():
-        given = torch.zeros(4, 5, dtype=torch.int64), torch.zeros(3)
-        save(export(Scores(), given), tmp_path / "other.pt2")
-    made = _json(capsys, "compile", tmp_path / "other.pt2", "-o", tmp_path / "other.gya")
-    assert made["bytes"] == (tmp_path / "other.gya").stat().st_size
+        inputs = torch.zeros(4, 5, dtype=torch.int64), torch.zeros(3)
+        save(export(Scores(), inputs), tmp_path / "other.pt2")
+    output = _json(capsys, "compile", tmp_path / "other.pt2", "-o", tmp_path / "other.gya")
+    assert output["bytes"] == (tmp_path / "other.gya").stat().st_size
     checked = _json(capsys, "check", tmp_path / "other.gya", program, status=1)
     assert checked["failed"] == 5
 
@@ -111,11 +111,25 @@ def test_several_programs_have_names(
     assert "GY-AOT-004" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("when", ["compile", "load"])
+def test_constants_are_computed_when_it_is_said(
+    tmp_path: Path, when: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    program, path = tmp_path / "model.pt2", tmp_path / "model.gya"
+    save(export(model, (torch.randn(1, 3, 8, 8),)), program)
+    chosen = ("--option", "freezing=true", "--constants", when)
+    _json(capsys, "compile", program, *chosen)
+    assert ("1.running_mean" in aot.load(path).weights) == (when == "load")
+    assert _json(capsys, "check", path, program, "--runs", 2)["failed"] == 0
+
+
 def test_inputs_are_drawn_within_their_ranges(package: Path) -> None:
     entry = aot.inspect(package).entries[0]
     sizes = set()
     for seed in range(60):
-        tokens, bias = draw(entry, torch.Generator().manual_seed(seed), torch.device("cpu"))
+        generator = torch.Generator().manual_seed(seed)
+        tokens, bias = random_inputs(entry, generator, torch.device("cpu"))
         assert tokens.dtype == torch.int64
         assert bias.shape == (3,)
         sizes.add(tokens.shape[0])

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 import gyrator.aot as aot
 from gyrator.aot.move import move
 from gyrator.aot.targets import package_targets
-from gyrator.cli.aot import draw
+from gyrator.cli.aot import random_inputs
 from gyrator.options import OptionError
 from gyrator.targets.gpu import NVIDIA_GPU
 from gyrator_ir.diagnostics import UnsupportedError
@@ -43,8 +43,8 @@ class Attends(nn.Module):
         y = torch.nn.functional.gelu(self.inner(x))
         heads = y.unflatten(-1, (2, 16)).transpose(1, 2)
         attended = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
-        places = torch.arange(16, device=x.device)
-        return attended + places + torch.tensor([0.5]) + torch.zeros(16, device="cpu")
+        indices = torch.arange(16, device=x.device)
+        return attended + indices + torch.tensor([0.5]) + torch.zeros(16, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,8 @@ def binaries(path: Path, arch: str) -> dict[str, Binary]:
     programs = aot.inspect(path).entries[0].programs
     (program,) = (p for p in programs if p.isa == arch)
     with zipfile.ZipFile(path) as archive:
-        found = [unpack(archive.read(library.member)) for library in program.libraries]
-    return {symbol: binary for part in found for symbol, binary in part.items()}
+        actual = [unpack(archive.read(library.member)) for library in program.libraries]
+    return {symbol: binary for part in actual for symbol, binary in part.items()}
 
 
 def test_a_program_of_the_host_is_made_one_of_the_device(package: Path) -> None:
@@ -146,8 +146,8 @@ def test_which_code_a_device_runs(code: str, device: str) -> None:
 )  # fmt: skip
 def test_the_closest_code_is_chosen(device: str, chosen: str) -> None:
     codes = {code: fit(code, device) for code in ("sm_86+", "sm_80", "sm_90", "sm_86")}
-    found = {code: how for code, how in codes.items() if how is not None}
-    assert max(found, key=lambda code: found[code]) == chosen
+    actual = {code: how for code, how in codes.items() if how is not None}
+    assert max(actual, key=lambda code: actual[code]) == chosen
 
 
 def test_targets_by_name() -> None:
@@ -164,12 +164,12 @@ def test_there_are_no_such_targets(word: str) -> None:
 
 
 def test_what_does_not_go_together(tmp_path: Path) -> None:
-    given = {"inputs": (torch.randn(2, 8),), "package": tmp_path / "model.gya"}
-    with pytest.raises(OptionError, match=r"GY-AOT-002.*several types of devices"):
-        aot.compile(nn.GELU(), target=("avx2", "sm_90"), **given)
+    inputs = {"inputs": (torch.randn(2, 8),), "package": tmp_path / "model.gya"}
+    with pytest.raises(OptionError, match=r"GY-AOT-002.*several device types"):
+        aot.compile(nn.GELU(), target=("avx2", "sm_90"), **inputs)
     lstm = nn.LSTM(8, 8).eval()
     with pytest.raises(UnsupportedError, match=r"GY-AOT-001.*of the CPU calls aten.mkldnn_rnn"):
-        aot.compile(lstm, target="sm_90", **given | {"inputs": (torch.randn(3, 2, 8),)})
+        aot.compile(lstm, target="sm_90", **inputs | {"inputs": (torch.randn(3, 2, 8),)})
     with pytest.raises(OptionError, match=r"GY-AOT-002.*has no cuda"):
         package_targets(None, "cuda")
     assert not list(tmp_path.iterdir())
@@ -185,12 +185,12 @@ class NoDriver:
         monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
         monkeypatch.setattr(accelerated, "names_here", lambda: NVIDIA)
         monkeypatch.setattr(accelerated, "open_driver", self.opened)
-        found = SimpleNamespace(
+        actual = SimpleNamespace(
             name="a device", major=arch[0], minor=arch[1], multi_processor_count=1, total_memory=1
         )
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: found)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: actual)
         self.error: Exception | None = None
 
     def opened(self, names: object) -> object:
@@ -200,9 +200,9 @@ class NoDriver:
         return SimpleNamespace()
 
 
-def refused(path: Path, **given: object) -> str:
+def refused(path: Path, **inputs: object) -> str:
     with pytest.raises(PackageError) as caught:
-        aot.load(path, **given)
+        aot.load(path, **inputs)
     assert caught.value.diagnostic.code == "GY-PACKAGE-004"
     assert caught.value.diagnostic.help
     return caught.value.diagnostic.message
@@ -246,10 +246,10 @@ def test_a_package_of_the_cpu_is_for_no_device(tmp_path: Path) -> None:
 
 def test_the_command_draws_inputs_on_the_devices_of_a_model(package: Path) -> None:
     (entry,) = aot.inspect(package).entries
-    (made,) = draw(entry, torch.Generator(), torch.device("meta"))
-    assert (made.device.type, made.shape[1:]) == ("meta", (8, 32))
+    (result,) = random_inputs(entry, torch.Generator(), torch.device("meta"))
+    assert (result.device.type, result.shape[1:]) == ("meta", (8, 32))
     own = evolve(entry, inputs=(evolve(entry.inputs[0], device="cpu"),))
-    assert draw(own, torch.Generator(), torch.device("meta"))[0].device.type == "cpu"
+    assert random_inputs(own, torch.Generator(), torch.device("meta"))[0].device.type == "cpu"
 
 
 class Widened(nn.Module):
@@ -289,24 +289,40 @@ def test_parts_of_a_tensor_stay_at_their_places(tmp_path: Path, shapes: object) 
     path = aot.compile(
         Chunks(), (x,), dynamic_shapes=shapes, target="sm_90", package=tmp_path / "model.gya"
     )
-    (made,) = aot.inspect(path).entries[0].programs
+    (result,) = aot.inspect(path).entries[0].programs
     with zipfile.ZipFile(path) as archive:
-        (plan,) = parse(archive.read(made.plan).decode()).plans
+        (plan,) = parse(archive.read(result.plan).decode()).plans
     assert {16, 32} <= set(plan.ints)  # bytes
 
 
 def test_packages_for_c(tmp_path: Path) -> None:
-    given = {"target": "sm_90", "package": tmp_path / "model.gya"}
+    inputs = {"target": "sm_90", "package": tmp_path / "model.gya"}
     x = torch.randn(2, 8)
-    aot.compile(nn.Sequential(nn.Linear(8, 8), nn.GELU()), (x,), runtime="standalone", **given)
+    aot.compile(nn.Sequential(nn.Linear(8, 8), nn.GELU()), (x,), runtime="standalone", **inputs)
     manifest = aot.inspect(tmp_path / "model.gya")
     assert (manifest.runtime, manifest.device, manifest.entries[0].programs[0].calls) == (
         "standalone", "cuda", ()
     )  # fmt: skip
     with pytest.raises(UnsupportedError, match=r"GY-AOT-005.*aten\.topk"):
-        aot.compile(Widened(), (x,), runtime="standalone", **given)
-    aot.compile(Widened(), (x,), runtime="libtorch", **given)
+        aot.compile(Widened(), (x,), runtime="standalone", **inputs)
+    aot.compile(Widened(), (x,), runtime="libtorch", **inputs)
     assert [o.name for o in aot.inspect(tmp_path / "model.gya").operators] == ["aten.topk.default"]
+
+
+@pytest.mark.parametrize("when", ["compile", "load"])
+def test_constants_of_weights_are_the_devices(tmp_path: Path, when: Any) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)).eval()
+    path, options = tmp_path / "model.gya", {"freezing": True}
+    inputs = torch.randn(2, 3, 8, 8)
+    aot.compile(model, (inputs,), package=path, target="sm_90", options=options, constants=when)
+    (entry,) = aot.inspect(path).entries
+    assert not any(w.hosted for w in aot.inspect(path).weights)
+    names = tuple(f"forward/folded.{n}" for n in (0, 1))
+    assert entry.weights == (names if when == "compile" else ())
+    if when == "load":
+        assert entry.constants is not None
+        assert set(entry.constants.weights) < model.state_dict().keys()
+        assert all(lib.driven for p in entry.constants.programs for lib in p.libraries)
 
 
 def test_the_manifest_can_be_read_back(package: Path) -> None:

@@ -53,10 +53,10 @@ def test_gradients_of_gradients(compiled: Compile) -> None:
 
     def third(f: Callable[..., Any]) -> Any:
         x, w = leaves(*start)
-        found = f(x, w)
+        actual = f(x, w)
         for _ in range(3):
-            (found,) = torch.autograd.grad(found.sum(), x, create_graph=True)
-        return found.detach()
+            (actual,) = torch.autograd.grad(actual.sum(), x, create_graph=True)
+        return actual.detach()
 
     def hessian(f: Callable[..., Any]) -> Any:
         return torch.autograd.functional.hessian(lambda x: f(x, start[1]), start[0])
@@ -219,15 +219,61 @@ def test_gradients_that_are_not_plain_memory(compiled: Compile) -> None:
         torch.testing.assert_close(y.grad, gradient.resolve_neg().clone() * 3)
 
 
-def test_gradients_in_batches_and_sparse_ones(session: Session) -> None:
+def test_sparse_gradients(session: Session) -> None:
     f = torch.compile(lambda x: x.sin() * 2, backend=session.backend, dynamic=False)
-    x = torch.randn(3, requires_grad=True)
-    (rows,) = torch.autograd.grad(f(x), x, torch.eye(3), is_grads_batched=True)
-    torch.testing.assert_close(rows, torch.diag(2 * x.cos().detach()))
     w, i = torch.randn(5, 2, requires_grad=True), torch.tensor([1, 3, 1])
     F.embedding(i, f(w), sparse=True).sum().backward()
     counts = torch.tensor([0.0, 2, 0, 1, 0])[:, None]
     torch.testing.assert_close(w.grad, counts * 2 * w.cos().detach())
+
+
+def test_gradients_in_batches(compiled: Compile) -> None:
+    f = compiled(lambda x: x.sin() * 2)
+    x = torch.randn(3, requires_grad=True)
+    (rows,) = torch.autograd.grad(f(x), x, torch.eye(3), is_grads_batched=True, create_graph=True)
+    torch.testing.assert_close(rows, torch.diag(2 * x.cos().detach()))
+    (second,) = torch.autograd.grad(rows.sum(), x)
+    torch.testing.assert_close(second, -2 * x.detach().sin())
+
+
+def test_gradients_in_batches_of_some_results(compiled: Compile) -> None:
+    f = compiled(lambda x: ((x**3).t()[0].unsqueeze(0), x * 2))
+    x = torch.randn(4, 3, requires_grad=True)
+    tangents = torch.eye(4)[:, None], torch.zeros(4, 4, 3)
+    (rows,) = torch.autograd.grad(f(x), x, tangents, is_grads_batched=True)
+    expected = torch.zeros(4, 4, 3)
+    expected[range(4), range(4), 0] = 3 * x.detach()[:, 0] ** 2
+    torch.testing.assert_close(rows, expected)
+
+
+def test_results_that_are_views_of_another_graph(compiled: Compile) -> None:
+    first = compiled(lambda x: x.sin() * x)
+    second = compiled(lambda y, w: (y.view(-1), w * 2))
+
+    def run(f: Callable[..., Any], g: Callable[..., Any]) -> Any:
+        torch.manual_seed(0)
+        x, w = leaves(torch.randn(4, 3), torch.randn(3))
+        out, _ = g(f(x), w)
+        (grad,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+        grad.square().sum().backward()
+        return grad, x.grad
+
+    eager = run(lambda x: x.sin() * x, lambda y, w: (y.view(-1), w * 2))
+    torch.testing.assert_close(run(first, second), eager)
+
+
+def test_writes_inside_transforms(compiled: Compile) -> None:
+    x = torch.randn(5, 3)
+
+    def written(a: torch.Tensor) -> torch.Tensor:
+        return a.clone().add_(1).mul_(a).masked_fill_(a > 0, 0)
+
+    for function in (
+        lambda x: torch.func.vmap(written)(x),
+        lambda x: torch.func.grad(lambda a: written(a).sum())(x),
+        lambda x: torch.func.jvp(written, (x,), (x,)),
+    ):
+        assert_like_eager(lambda f: f(x), function, compiled)
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -236,10 +282,10 @@ def test_forward_mode(compiled: Compile, grad: bool) -> None:
     x, t = torch.randn(4, requires_grad=grad), torch.randn(4)
     f(x)
     with forward_ad.dual_level():
-        found = forward_ad.unpack_dual(f(forward_ad.make_dual(x, t)))
+        actual = forward_ad.unpack_dual(f(forward_ad.make_dual(x, t)))
         assert forward_ad.unpack_dual(f(x)).tangent is None
-    torch.testing.assert_close(found.primal, x.sin())
-    torch.testing.assert_close(found.tangent, x.cos() * t)
+    torch.testing.assert_close(actual.primal, x.sin())
+    torch.testing.assert_close(actual.tangent, x.cos() * t)
 
 
 def test_transforms_of_functions(compiled: Compile) -> None:

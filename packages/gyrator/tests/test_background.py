@@ -52,19 +52,19 @@ def held(folder: Path, monkeypatch: pytest.MonkeyPatch, last: str, **options: An
     monkeypatch.setenv("CXX", str(compiler))
     torch._dynamo.reset()
     records: list[GraphRecord] = []
-    given = {"strict": True, "progress": False, "build_in_background": True, **options}
+    inputs = {"strict": True, "progress": False, "build_in_background": True, **options}
     config = Config(folder / "cache", 1 << 30, "")
-    return Held(Session(options=given, config=config, observer=records.append), gate, records)
+    return Held(Session(options=inputs, config=config, observer=records.append), gate, records)
 
 
 @pytest.fixture(params=["python", "cpp", "fx"])
 def here(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Held]:
-    made = held(tmp_path, monkeypatch, 'exec g++ "$@"', wrapper=request.param)
-    with made.session:
-        yield made
-        made.gate.touch()
+    result = held(tmp_path, monkeypatch, 'exec g++ "$@"', wrapper=request.param)
+    with result.session:
+        yield result
+        result.gate.touch()
 
 
 def test_inference(here: Held) -> None:
@@ -73,9 +73,9 @@ def test_inference(here: Held) -> None:
 
     def check() -> None:
         x, w = torch.randn(5, 7), torch.randn(7, 3)
-        found, wanted = compiled(x, w), function(x, w)
-        torch.testing.assert_close(found, wanted)
-        assert [r.stride() for r in found] == [r.stride() for r in wanted]
+        actual, expected = compiled(x, w), function(x, w)
+        torch.testing.assert_close(actual, expected)
+        assert [r.stride() for r in actual] == [r.stride() for r in expected]
 
     compiled = here.compile(function)
     with torch.no_grad():
@@ -88,8 +88,8 @@ def test_inference(here: Held) -> None:
 
 
 def test_results_lie_as_a_program_lays_them() -> None:
-    class Waits:
-        def waits(self) -> bool:
+    class Building:
+        def is_building(self) -> bool:
             return True
 
         def finish(self) -> Any:
@@ -100,11 +100,11 @@ def test_results_lie_as_a_program_lays_them() -> None:
     exp = next(n for n in gm.graph.nodes if n.op == "call_function")
     exp.meta["val"] = exp.meta["val"].t().contiguous().t()
 
-    def begin(altered: torch.fx.GraphModule) -> Waits:
+    def begin(altered: torch.fx.GraphModule) -> Building:
         for node in altered.graph.find_nodes(op="output"):
             node.args = ((),)
         altered.recompile()
-        return Waits()
+        return Building()
 
     exponential, total = in_background(gm, begin).call([x])
     assert exponential.stride() == (1, 3)
@@ -118,9 +118,9 @@ def test_sizes_that_vary(here: Held) -> None:
     def check() -> None:
         for rows in (4, 1, 9):
             x = torch.randn(rows, 6)
-            found, wanted = compiled(x), function(x)
-            torch.testing.assert_close(found, wanted)
-            assert found[0].stride() == wanted[0].stride()
+            actual, expected = compiled(x), function(x)
+            torch.testing.assert_close(actual, expected)
+            assert actual[0].stride() == expected[0].stride()
 
     compiled = here.compile(function, dynamic=True)
     check()
@@ -169,8 +169,8 @@ def test_writes_to_inputs(here: Held) -> None:
 
     def check() -> None:
         x, y = torch.randn(4, 4), torch.randn(4)
-        mine = x.clone()
-        torch.testing.assert_close((compiled(mine, y), mine), (function(x, y), x))
+        actual = x.clone()
+        torch.testing.assert_close((compiled(actual, y), actual), (function(x, y), x))
 
     compiled = here.compile(function)
     check()
@@ -182,14 +182,14 @@ def test_threads_call_while_it_is_taken(tmp_path: Path, monkeypatch: pytest.Monk
     here = held(tmp_path, monkeypatch, 'exec g++ "$@"')
     x = torch.randn(64)
     compiled = here.compile(lambda x: (x.exp() + 1).log())
-    wanted = compiled(x)
+    expected = compiled(x)
     wrong: list[torch.Tensor] = []
 
     def call() -> None:
         while not done.is_set():
-            found = compiled(x)
-            if not torch.allclose(found, wanted):
-                wrong.append(found)
+            actual = compiled(x)
+            if not torch.allclose(actual, expected):
+                wrong.append(actual)
 
     done = threading.Event()
     threads = [threading.Thread(target=call) for _ in range(4)]

@@ -46,9 +46,9 @@ report(right=all(close(a, f(x, w)) for a in got) and close(again, f(x, w) * 2))
 
 
 def test_without_a_compiler_everything_runs_eagerly_with_one_warning(child: Child) -> None:
-    found = child(COMPARE, {"CXX": "/nonexistent/c++", "PATH": ""})
-    assert found["right"]
-    (warning,) = set(found["warnings"])
+    actual = child(COMPARE, {"CXX": "/nonexistent/c++", "PATH": ""})
+    assert actual["right"]
+    (warning,) = set(actual["warnings"])
     assert "GY-BUILD-001" in warning
 
 
@@ -56,18 +56,18 @@ def test_a_failing_compiler(child: Child, tmp_path: Path) -> None:
     broken = tmp_path / "broken-c++"
     broken.write_text('#!/bin/sh\n[ "$1" = --version ] && { echo "g++ 99"; exit 0; }\nexit 1\n')
     broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
-    found = child(COMPARE, {"CXX": str(broken)})
-    assert found["right"]
-    (warning,) = set(found["warnings"])
+    actual = child(COMPARE, {"CXX": str(broken)})
+    assert actual["right"]
+    (warning,) = set(actual["warnings"])
     assert "GY-BUILD" in warning
 
 
 def test_a_cache_folder_that_cannot_be_used(child: Child, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("no folder")
-    found = child(COMPARE, cache=file)
-    assert found["right"]
-    (warning,) = set(found["warnings"])
+    actual = child(COMPARE, cache=file)
+    assert actual["right"]
+    (warning,) = set(actual["warnings"])
     assert "GY-CACHE" in warning
     assert file.read_text() == "no folder"
 
@@ -129,8 +129,8 @@ def test_damaged_cache_entries_are_built_again(
             path.write_bytes(path.read_bytes()[:-1])
         elif path.name != "manifest.json":
             path.unlink()
-    found = child(COMPARE, cache=cache)
-    assert found["right"] and not any(fallback for *_, fallback in found["records"])
+    actual = child(COMPARE, cache=cache)
+    assert actual["right"] and not any(fallback for *_, fallback in actual["records"])
 
 
 def _replace(cache: Path, kind: str, pattern: str, data: bytes) -> None:
@@ -146,14 +146,14 @@ def _replace(cache: Path, kind: str, pattern: str, data: bytes) -> None:
 
 def _compiled(
     root: Path,
-    given: Callable[..., Any],
+    inputs: Callable[..., Any],
     isa: str = "",
     passes: PassEdits = NO_EDITS,
     rules: LoweringTable | None = None,
     **options: Any,
 ) -> tuple[list[GraphRecord], list[str], Callable[..., Any]]:
     """Compile and check a function in a session of its own; return records and warnings."""
-    found: list[GraphRecord] = []
+    actual: list[GraphRecord] = []
     torch._dynamo.reset()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -161,16 +161,16 @@ def _compiled(
         with Session(
             options=settings,
             config=Config(root, 1 << 30, isa),
-            observer=found.append,
+            observer=actual.append,
             passes=passes,
             rules=rules,
         ) as session:
-            call = torch.compile(given, backend=session.backend)
+            call = torch.compile(inputs, backend=session.backend)
             for shape in ((4, 5), (3, 7)):
                 x = torch.randn(shape)
-                torch.testing.assert_close(call(x), given(x))
+                torch.testing.assert_close(call(x), inputs(x))
     texts = [str(w.message) for w in caught if issubclass(w.category, GyratorWarning)]
-    return found, texts, call
+    return actual, texts, call
 
 
 def _small(x: torch.Tensor) -> torch.Tensor:
@@ -194,11 +194,11 @@ def test_what_is_stored_and_does_not_load_is_built_again(
     assert _compiled(tmp_path, _small, **options)[1] == []
     for kind in kinds:
         _replace(tmp_path, kind, pattern, data)
-    found, texts, _ = _compiled(tmp_path, _small, **options)
+    actual, texts, _ = _compiled(tmp_path, _small, **options)
     assert texts and all("GY-CACHE-001" in t for t in texts)
-    assert not any(r.cached or r.fallback for r in found)
-    found, texts, _ = _compiled(tmp_path, _small, **options)
-    assert texts == [] and found and all(r.cached for r in found)
+    assert not any(r.cached or r.fallback for r in actual)
+    actual, texts, _ = _compiled(tmp_path, _small, **options)
+    assert texts == [] and actual and all(r.cached for r in actual)
 
 
 def test_what_another_processor_stored_is_built_again(
@@ -208,15 +208,15 @@ def test_what_another_processor_stored_is_built_again(
         pytest.skip("there is no lesser processor")
     _compiled(tmp_path, _small)
     monkeypatch.setattr("gyrator_runtime.artifact.cpu_isa", lambda: "plain")
-    found, texts, _ = _compiled(tmp_path, _small, strict=True)
-    assert found and not any(r.cached for r in found)
+    actual, texts, _ = _compiled(tmp_path, _small, strict=True)
+    assert actual and not any(r.cached for r in actual)
     assert "this CPU has plain" in "".join(texts)
 
 
 def test_a_stored_program_says_which_instructions_it_needs(tmp_path: Path) -> None:
     _compiled(tmp_path, _small, isa="plain")
-    found = (tmp_path / "entries" / "programs").rglob("artifact.json")
-    assert {json.loads(p.read_bytes())["isa"] for p in found} == {"plain"}
+    actual = (tmp_path / "entries" / "programs").rglob("artifact.json")
+    assert {json.loads(p.read_bytes())["isa"] for p in actual} == {"plain"}
 
 
 @pytest.mark.parametrize("wrapper", ["python", "cpp"])
@@ -229,8 +229,8 @@ def test_programs_that_are_dropped_leave_nothing(tmp_path: Path, wrapper: str) -
         return maps.count(str(tmp_path)), len(os.listdir("/proc/self/fd")), len(locks)
 
     def cycle(number: int) -> None:
-        given = lambda x: (x * number).sin().sum(-1)  # noqa: E731
-        _, texts, _ = _compiled(tmp_path, given, strict=True, wrapper=wrapper)
+        inputs = lambda x: (x * number).sin().sum(-1)  # noqa: E731
+        _, texts, _ = _compiled(tmp_path, inputs, strict=True, wrapper=wrapper)
         assert texts == []
 
     cycle(1)
@@ -243,13 +243,13 @@ def test_programs_that_are_dropped_leave_nothing(tmp_path: Path, wrapper: str) -
 @pytest.mark.parametrize("cxx", ['g++ "-O2', "/bin/false", "/nonexistent/g++"])
 def test_a_compiler_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cxx: str) -> None:
     monkeypatch.setenv("CXX", cxx)
-    found, texts, _ = _compiled(tmp_path, _small)
-    assert all(r.fallback for r in found) and "GY-BUILD-001" in "".join(texts)
+    actual, texts, _ = _compiled(tmp_path, _small)
+    assert all(r.fallback for r in actual) and "GY-BUILD-001" in "".join(texts)
 
 
 def test_an_instruction_set_that_is_not_there(tmp_path: Path) -> None:
-    found, texts, _ = _compiled(tmp_path, _small, isa="avx9")
-    assert not any(r.fallback for r in found) and "GY-DEVICE-004" in "".join(texts)
+    actual, texts, _ = _compiled(tmp_path, _small, isa="avx9")
+    assert not any(r.fallback for r in actual) and "GY-DEVICE-004" in "".join(texts)
 
 
 def test_a_compiler_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,8 +259,8 @@ def test_a_compiler_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("CXX", str(slow))
     monkeypatch.setattr("gyrator.engine.context.host_runner", lambda cache: PureRunner())
     began = time.monotonic()
-    found, texts, _ = _compiled(tmp_path / "c", _small, compile_seconds=1)
-    assert all(r.fallback for r in found) and "GY-BUILD-003" in "".join(texts)
+    actual, texts, _ = _compiled(tmp_path / "c", _small, compile_seconds=1)
+    assert all(r.fallback for r in actual) and "GY-BUILD-003" in "".join(texts)
     assert time.monotonic() - began < 50
 
 
@@ -291,7 +291,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("level", "seconds", "said"),
+    ("level", "seconds", "message"),
     [
         ("fx", 600, "the stage 'lower'"),
         ("loop", 600, "the stage 'schedule'"),
@@ -303,13 +303,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     ],
 )
 def test_a_stage_that_takes_too_long(
-    tmp_path: Path, clock: list[float], level: str, seconds: int, said: str
+    tmp_path: Path, clock: list[float], level: str, seconds: int, message: str
 ) -> None:
     passes = PassEdits().first(level, Slow(clock))
-    found, texts, _ = _compiled(tmp_path, _small, passes=passes, stage_seconds=seconds)
-    assert found and all(bool(r.fallback) is bool(said) for r in found)
-    assert bool(texts) is bool(said)
-    assert all("GY-COMPILE-003" in t and said in t for t in texts)
+    actual, texts, _ = _compiled(tmp_path, _small, passes=passes, stage_seconds=seconds)
+    assert actual and all(bool(r.fallback) is bool(message) for r in actual)
+    assert bool(texts) is bool(message)
+    assert all("GY-COMPILE-003" in t and message in t for t in texts)
 
 
 def test_an_op_that_takes_too_long_to_lower(tmp_path: Path, clock: list[float]) -> None:
@@ -320,16 +320,16 @@ def test_an_op_that_takes_too_long_to_lower(tmp_path: Path, clock: list[float]) 
         return table.rules["aten.sin.default"](b, x)
 
     rules = LoweringTable({**table.rules, "aten.sin.default": slow})
-    given = lambda x: (x.exp().sin() + x).sum(0)  # noqa: E731
+    inputs = lambda x: (x.exp().sin() + x).sum(0)  # noqa: E731
     for _ in range(2):  # what time has decided is not stored
-        found, texts, _ = _compiled(tmp_path, given, rules=rules)
-        assert not any(r.fallback for r in found) and any(r.kernels for r in found)
+        actual, texts, _ = _compiled(tmp_path, inputs, rules=rules)
+        assert not any(r.fallback for r in actual) and any(r.kernels for r in actual)
         assert texts and all("GY-COMPILE-003" in t for t in texts)
-        left = {e.target: e.reason for r in found for e in r.externs}
+        left = {e.target: e.reason for r in actual for e in r.externs}
         assert left.keys() == {"aten.sin.default"}
         assert left["aten.sin.default"].startswith("GY-COMPILE-003")
     clock[0] = -1e9
-    assert not any(r.externs for r in _compiled(tmp_path, given)[0])
+    assert not any(r.externs for r in _compiled(tmp_path, inputs)[0])
 
 
 @pytest.mark.parametrize("fails", ["exit 1", "kill -9 $$"])
@@ -350,10 +350,10 @@ def test_a_compiler_that_fails_on_one_unit(
     def given(x: torch.Tensor) -> Any:
         return x.sort(0), (x.exp() + 1).sum(-1), (x @ x.t()).cumsum(1), x.t().sort(-1)
 
-    found, texts, _ = _compiled(tmp_path / "c", given, fusion=False)
-    assert not any(r.fallback for r in found)
-    assert "aten.exp.default" in {op for r in found for k in r.kernels for op in k.ops}
-    left = {e.target for r in found for e in r.externs if "GY-BUILD" in e.reason}
+    actual, texts, _ = _compiled(tmp_path / "c", given, fusion=False)
+    assert not any(r.fallback for r in actual)
+    assert "aten.exp.default" in {op for r in actual for k in r.kernels for op in k.ops}
+    left = {e.target for r in actual for e in r.externs if "GY-BUILD" in e.reason}
     assert left == {"aten.sort.default"}
     assert "GY-BUILD" in "".join(texts)
 
@@ -422,9 +422,9 @@ def test_a_process_that_dies_in_mid_compile_harms_nobody(
     assert dying.returncode != 0
     if end == signal.SIGINT:
         assert b"KeyboardInterrupt" in errors
-    found = child(COMPARE, cache=cache)
-    assert found["right"] and found["warnings"] == []
-    assert not any(fallback for *_, fallback in found["records"])
+    actual = child(COMPARE, cache=cache)
+    assert actual["right"] and actual["warnings"] == []
+    assert not any(fallback for *_, fallback in actual["records"])
 
 
 def test_two_processes_compile_the_same_at_once(tmp_path: Path) -> None:

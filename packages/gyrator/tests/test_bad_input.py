@@ -20,9 +20,9 @@ Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 
 def outcome(function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> Any:
     """Return the results and the inputs after the call, or the exception."""
-    given = [as_strided_copy(x) for x in inputs]
+    arguments = [as_strided_copy(x) for x in inputs]
     try:
-        return [function(*given), *given]
+        return [function(*arguments), *arguments]
     except Exception as error:
         return error
 
@@ -99,8 +99,8 @@ def test_kernels_refuse_what_eager_refuses(
     sessions: dict[str, Session], wrapper: str, dynamic: bool
 ) -> None:
     for function, inputs in KERNELS.values():
-        found = same_outcome(sessions[wrapper], function, inputs, dynamic)
-        assert isinstance(found, Exception)
+        actual = same_outcome(sessions[wrapper], function, inputs, dynamic)
+        assert isinstance(actual, Exception)
 
 
 EMPTY: dict[str, Case] = {
@@ -115,8 +115,8 @@ EMPTY: dict[str, Case] = {
 @pytest.mark.parametrize("wrapper", ["python", "fx"])  # the C ABI tells no types of exceptions
 def test_places_in_nothing_are_refused(sessions: dict[str, Session], wrapper: str) -> None:
     for function, inputs in EMPTY.values():
-        found = same_outcome(sessions[wrapper], function, inputs, dynamic=False)
-        assert isinstance(found, Exception)
+        actual = same_outcome(sessions[wrapper], function, inputs, dynamic=False)
+        assert isinstance(actual, Exception)
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -163,8 +163,8 @@ NUMBERS: dict[str, Case] = {
 def test_numbers_that_were_read(sessions: dict[str, Session], wrapper: str) -> None:
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         for function, inputs in NUMBERS.values():
-            found = same_outcome(sessions[wrapper], function, inputs, dynamic=False)
-            assert isinstance(found, Exception)
+            actual = same_outcome(sessions[wrapper], function, inputs, dynamic=False)
+            assert isinstance(actual, Exception)
 
 
 BY_PYTORCH: dict[str, Case] = {
@@ -270,8 +270,8 @@ def test_tensors_at_odd_addresses(wrapper: str, dtype: torch.dtype) -> None:
 
     def odd() -> torch.Tensor:
         memory = bytearray(1040 * dtype.itemsize)
-        made = torch.frombuffer(memory, dtype=dtype, count=1024, offset=1)
-        return made.copy_(torch.randint(-9, 9, (1024,)))
+        result = torch.frombuffer(memory, dtype=dtype, count=1024, offset=1)
+        return result.copy_(torch.randint(-9, 9, (1024,)))
 
     torch._dynamo.reset()
     compiled = torch.compile(steps, backend="gyrator", options={"wrapper": wrapper})

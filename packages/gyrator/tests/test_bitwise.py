@@ -38,9 +38,9 @@ def bitwise(config: Config, records: list[GraphRecord]) -> Iterator[Session]:
 
 def check(want: Any, got: Any) -> None:
     """Assert equal trees: a NaN equals a NaN."""
-    wanted, found = pytree.tree_leaves(want), pytree.tree_leaves(got)
-    assert len(wanted) == len(found)
-    for a, b in zip(wanted, found, strict=True):
+    expected, actual = pytree.tree_leaves(want), pytree.tree_leaves(got)
+    assert len(expected) == len(actual)
+    for a, b in zip(expected, actual, strict=True):
         if isinstance(a, Tensor):
             assert (a.dtype, a.shape) == (b.dtype, b.shape)
             strides = zip(a.shape, a.stride(), b.stride(), strict=True)
@@ -67,8 +67,8 @@ def test_kernels_have_eagers_bits_for_all_narrow_floats(
     every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
     turned = every.view(256, 256).t()
 
-    def run(*given: Tensor) -> list[Tensor]:
-        return [fn(x) for x in given for fn in UNARY]
+    def run(*inputs: Tensor) -> list[Tensor]:
+        return [fn(x) for x in inputs for fn in UNARY]
 
     check(run(every, turned), torch.compile(run, backend=bitwise.backend)(every, turned))
     assert not records[0].externs
@@ -92,15 +92,15 @@ def test_formulas_of_kernels(
             x.amax(0), x.argmin(1), torch.stack((x, z)), torch.cummax(x, 0)[0],
         ]  # fmt: skip
 
-    given = [torch.randn(37, 70).exp().mul(torch.randn(37, 70)).to(dtype) for _ in range(3)]
+    inputs = [torch.randn(37, 70).exp().mul(torch.randn(37, 70)).to(dtype) for _ in range(3)]
     match layout:
         case "turned":
-            given = [t.t().contiguous().t() for t in given]
+            inputs = [t.t().contiguous().t() for t in inputs]
         case "spread":
-            given = [t.repeat_interleave(2, 1)[:, ::2] for t in given]
+            inputs = [t.repeat_interleave(2, 1)[:, ::2] for t in inputs]
         case "broadcast":
-            given[1] = given[1][:, :1].expand(37, 70)
-    check(run(*given), torch.compile(run, backend=bitwise.backend)(*given))
+            inputs[1] = inputs[1][:, :1].expand(37, 70)
+    check(run(*inputs), torch.compile(run, backend=bitwise.backend)(*inputs))
     assert not records[0].externs
 
 
@@ -110,13 +110,13 @@ def test_what_rounds_otherwise_is_a_call(bitwise: Session, records: list[GraphRe
 
     x = torch.rand(5, 6)
     check(run(x), torch.compile(run, backend=bitwise.backend)(x))
-    found = {e.target: e.reason for e in records[0].externs}
-    assert found.keys() == {
+    actual = {e.target: e.reason for e in records[0].externs}
+    assert actual.keys() == {
         "aten.exp.out", "aten.sqrt.out", "aten.sum.IntList_out", "aten.add.out",
         "aten.lerp.Scalar_out",
     }  # fmt: skip
-    assert found["aten.exp.out"] == "kernels compute the function 'exp' with other bits than ATen"
-    assert found["aten.sum.IntList_out"].startswith("kernels compute a sum of floats")
+    assert actual["aten.exp.out"] == "kernels compute the function 'exp' with other bits than ATen"
+    assert actual["aten.sum.IntList_out"].startswith("kernels compute a sum of floats")
 
 
 def test_formulas_that_dynamo_rewrites(bitwise: Session) -> None:
@@ -126,8 +126,8 @@ def test_formulas_that_dynamo_rewrites(bitwise: Session) -> None:
         c = torch.addcdiv(x, y, z, value=0.7)
         return [a, b, c, x + y / z * 0.7]
 
-    given = [torch.rand(1000) + 0.5 for _ in range(3)]
-    check(run(*given), torch.compile(run, backend=bitwise.backend)(*given))
+    inputs = [torch.rand(1000) + 0.5 for _ in range(3)]
+    check(run(*inputs), torch.compile(run, backend=bitwise.backend)(*inputs))
 
 
 class Net(nn.Module):
@@ -156,13 +156,13 @@ def test_a_step_of_training(bitwise: Session, dynamic: bool) -> None:
     calls = runs[0], torch.compile(runs[1], backend=bitwise.backend, dynamic=dynamic)
     for batch in (6, 3):
         x, target = torch.randn(batch, 3, 6, 6), torch.randint(5, (batch,))
-        given = [x.clone().requires_grad_() for _ in runs]
+        inputs = [x.clone().requires_grad_() for _ in runs]
         losses = []
-        for call, one in zip(calls, given, strict=True):
+        for call, one in zip(calls, inputs, strict=True):
             torch.manual_seed(batch)
             losses.append(call(one, target))
             losses[-1].backward()
-        check([losses[0].detach(), given[0].grad], [losses[1].detach(), given[1].grad])
+        check([losses[0].detach(), inputs[0].grad], [losses[1].detach(), inputs[1].grad])
         check([p.grad for p in net.parameters()], [p.grad for p in runs[1].parameters()])
         check(list(net.buffers()), list(runs[1].buffers()))
 

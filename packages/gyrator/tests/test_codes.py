@@ -20,11 +20,11 @@ from gyrator_runtime.warn import GyratorWarning
 
 def diagnostic(error: BaseException):
     """Return the diagnostic of the error that Dynamo may have wrapped."""
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, GyratorError):
-        found = getattr(found, "inner_exception", None) or found.__cause__
-    assert found is not None, f"no GyratorError behind {error!r}"
-    return found.diagnostic
+    actual: BaseException | None = error
+    while actual is not None and not isinstance(actual, GyratorError):
+        actual = getattr(actual, "inner_exception", None) or actual.__cause__
+    assert actual is not None, f"no GyratorError behind {error!r}"
+    return actual.diagnostic
 
 
 def double(x):
@@ -48,14 +48,14 @@ def compiled(tmp_path, monkeypatch):
     ("options", "code", "message", "help"),
     [
         ({"numeric": "fast"}, "GY-OPTION-001", "unknown option 'numeric'", "'numerics'?"),
-        ({"zzz": 1}, "GY-OPTION-001", "unknown option 'zzz'", "there are: numerics, wrapper"),
+        ({"zzz": 1}, "GY-OPTION-001", "unknown option 'zzz'", "known are: numerics, wrapper"),
         (
             {"numerics": "quick"},
             "GY-OPTION-003",
-            "takes one of 'eager', 'fast', 'bitwise', 'batch_invariant', got 'quick'",
-            "rounded",
+            "must be one of 'eager', 'fast', 'bitwise', 'batch_invariant', not 'quick'",
+            "round",
         ),
-        ({"fusion": 1}, "GY-OPTION-003", "'fusion' takes a bool, got 1", "Fuse"),
+        ({"fusion": 1}, "GY-OPTION-003", "'fusion' must be a bool, not 1", "Fuse"),
     ],
 )
 def test_wrong_options_are_refused(options, code, message, help) -> None:
@@ -77,10 +77,10 @@ def test_an_unknown_mode_is_refused() -> None:
     torch._dynamo.reset()
     with pytest.raises(Exception, match="GY-OPTION-002") as error:
         torch.compile(double, backend="gyrator", mode="max-autotun")(torch.ones(2))
-    found = diagnostic(error.value)
-    assert found.code == "GY-OPTION-002"
-    assert found.message == "unknown mode 'max-autotun'"
-    assert "'max-autotune'?" in found.help
+    actual = diagnostic(error.value)
+    assert actual.code == "GY-OPTION-002"
+    assert actual.message == "unknown mode 'max-autotun'"
+    assert "'max-autotune'?" in actual.help
 
 
 @pytest.fixture
@@ -101,33 +101,35 @@ def test_a_target_of_another_api_is_refused(advertised) -> None:
     """A vendor's package that was built for another version of gyrator."""
     with pytest.raises(TargetError) as error:
         discover(read_config(), [advertised("gyrator_vendor", api=99)])
-    found = error.value.diagnostic
-    assert found.code == "GY-TARGET-001"
-    assert found.message.startswith("target 'gyrator_vendor' speaks API 99; this gyrator speaks")
-    assert found.where == "gyrator_vendor:TARGET"
-    assert found.help == "upgrade the older"
+    problem = error.value.diagnostic
+    assert problem.code == "GY-TARGET-001"
+    assert problem.message.startswith(
+        "target 'gyrator_vendor' has API 99, but this Gyrator has API"
+    )
+    assert problem.where == "gyrator_vendor:TARGET"
+    assert problem.help == "upgrade the older one"
 
 
 def test_two_targets_for_one_device_type_are_refused(advertised) -> None:
     """The message names both packages."""
     with pytest.raises(TargetError) as error:
         discover(read_config(), [advertised("gyrator_one"), advertised("gyrator_two")])
-    found = error.value.diagnostic
-    assert found.code == "GY-TARGET-002"
-    assert found.message == "two targets claim device type 'cpu'"
-    assert found.provenance == ("gyrator_one:TARGET", "gyrator_two:TARGET")
-    assert found.help == "uninstall one, or name the one to use in GYRATOR_TARGETS"
+    problem = error.value.diagnostic
+    assert problem.code == "GY-TARGET-002"
+    assert problem.message == "two targets claim device type 'cpu'"
+    assert problem.provenance == ("gyrator_one:TARGET", "gyrator_two:TARGET")
+    assert problem.help == "uninstall one, or set GYRATOR_TARGETS to the name of the one to use"
 
 
 def test_a_target_that_is_named_goes_before_others(advertised) -> None:
     """An optional one serves nothing until it is named."""
     config = read_config()
     points = [advertised("gyrator_one"), advertised("gyrator_two", name="two", optional=True)]
-    for given in (points, points[::-1]):
-        ((found, _),) = discover(config, given).values()
-        assert found.name != "two"
-        ((found, _),) = discover(evolve(config, targets=frozenset({"two"})), given).values()
-        assert found.name == "two"
+    for inputs in (points, points[::-1]):
+        ((actual, _),) = discover(config, inputs).values()
+        assert actual.name != "two"
+        ((actual, _),) = discover(evolve(config, targets=frozenset({"two"})), inputs).values()
+        assert actual.name == "two"
 
 
 def test_a_device_that_is_not_used_yet_is_left_uninitialised(advertised) -> None:
@@ -171,10 +173,10 @@ def test_a_device_without_target_is_refused_or_runs_eagerly(compiled) -> None:
     x = torch.ones(3, device="meta")
     with pytest.raises(Exception, match="GY-TARGET-003") as error:
         compiled(strict=True)(x)
-    found = diagnostic(error.value)
-    assert found.code == "GY-TARGET-003"
-    assert found.message == "no target for device type 'meta'"
-    assert "targets found: " in found.help and "gyrator doctor" in found.help
+    actual = diagnostic(error.value)
+    assert actual.code == "GY-TARGET-003"
+    assert actual.message == "no target for device type 'meta'"
+    assert "installed targets: " in actual.help and "gyrator doctor" in actual.help
 
     torch._dynamo.reset()
     with pytest.warns(GyratorWarning, match="GY-TARGET-003: a graph .* runs eagerly"):

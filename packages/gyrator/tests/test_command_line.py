@@ -103,7 +103,7 @@ def _refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
+    ("line", "suggestion"),
     [
         ("explian model.py:make", "explain"),
         ("aot lst model.gya", "list"),
@@ -114,14 +114,14 @@ def _refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     ],
 )
 def test_a_misspelt_word_gets_a_suggestion(
-    given: str, meant: str, capsys: pytest.CaptureFixture[str]
+    line: str, suggestion: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert f"(did you mean {meant}?)" in _refused(capsys, *given.split())
+    assert f"(did you mean {suggestion}?)" in _refused(capsys, *line.split())
 
 
 def test_what_resembles_nothing_gets_none(capsys: pytest.CaptureFixture[str]) -> None:
-    said = _refused(capsys, "doctor", "--quux")
-    assert "unrecognized arguments: --quux" in said and "did you mean" not in said
+    output = _refused(capsys, "doctor", "--quux")
+    assert "unrecognized arguments: --quux" in output and "did you mean" not in output
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -139,11 +139,11 @@ def test_shells_complete_commands_and_options(
 )  # fmt: skip
 def test_a_line_is_completed(line: str, word: str, tmp_path: Path) -> None:
     # As the function that bash calls does it: argcomplete answers on a file descriptor.
-    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "words"),
+    requested = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "words"),
              "COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9",
              "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}  # fmt: skip
     program = "import sys; sys.argv[0] = 'gyrator'; from gyrator.cli.main import main; main()"
-    subprocess.run([sys.executable, "-c", program], env={**os.environ, **asked}, check=True)
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, **requested}, check=True)
     assert word in (tmp_path / "words").read_text().split("\n")
 
 

@@ -121,20 +121,22 @@ def together(programs: dict[str, Program]) -> Program:
     def program(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         results: list[torch.Tensor] = []
         for one in programs.values():
-            given = one(x, y)
-            results.extend(given if isinstance(given, tuple) else (given,))
+            inputs = one(x, y)
+            results.extend(inputs if isinstance(inputs, tuple) else (inputs,))
         return results
 
     return program
 
 
-def agree(mine: torch.Tensor, theirs: torch.Tensor) -> None:
-    assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
-    assert (mine.is_conj(), mine.is_neg()) == (theirs.is_conj(), theirs.is_neg())
-    assert mine.numel() == 0 or mine.stride() == theirs.stride()
-    narrow = mine.dtype in (torch.complex64, torch.float32)
+def agree(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    assert (actual.is_conj(), actual.is_neg()) == (expected.is_conj(), expected.is_neg())
+    assert actual.numel() == 0 or actual.stride() == expected.stride()
+    narrow = actual.dtype in (torch.complex64, torch.float32)
     close = {"rtol": 3e-6, "atol": 3e-6} if narrow else {"rtol": 1e-13, "atol": 1e-13}
-    torch.testing.assert_close(mine.resolve_conj(), theirs.resolve_conj(), equal_nan=True, **close)
+    torch.testing.assert_close(
+        actual.resolve_conj(), expected.resolve_conj(), equal_nan=True, **close
+    )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -144,12 +146,12 @@ def test_results_are_those_of_eager(session: Session, group: str, dtype, layout:
     program = together(GROUPS[group])
     x, y = LAYOUTS[layout](dtype), LAYOUTS["dense"](dtype)
     compiled = torch.compile(program, backend=session.backend, dynamic=layout == "strided")
-    for mine, theirs in zip(compiled(x, y), program(x, y), strict=True):
-        agree(mine, theirs)
+    for actual, expected in zip(compiled(x, y), program(x, y), strict=True):
+        agree(actual, expected)
     if layout == "strided":
         x, y = torch.randn(4, 24, dtype=dtype)[:, ::4], LAYOUTS["dense"](dtype)
-        for mine, theirs in zip(compiled(x, y), program(x, y), strict=True):
-            agree(mine, theirs)
+        for actual, expected in zip(compiled(x, y), program(x, y), strict=True):
+            agree(actual, expected)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (2, 1, 3)], ids=str)
@@ -159,8 +161,8 @@ def test_shapes(session: Session, shape: tuple[int, ...]) -> None:
 
     x, y = torch.randn(shape, dtype=torch.complex64), torch.randn(shape, dtype=torch.complex64)
     compiled = torch.compile(program, backend=session.backend)
-    for mine, theirs in zip(compiled(x, y), program(x, y), strict=True):
-        agree(mine, theirs)
+    for actual, expected in zip(compiled(x, y), program(x, y), strict=True):
+        agree(actual, expected)
 
 
 INFINITY, NAN = float("inf"), float("nan")
@@ -180,9 +182,9 @@ def test_special_values(session: Session, dtype: torch.dtype) -> None:
     x = SPECIAL.repeat(len(SPECIAL)).to(dtype)
     y = SPECIAL.repeat_interleave(len(SPECIAL)).to(dtype)
     compiled = torch.compile(program, backend=session.backend)
-    for mine, theirs in zip(compiled(x, y), program(x, y), strict=True):
+    for actual, expected in zip(compiled(x, y), program(x, y), strict=True):
         one, other = (
-            torch.view_as_real(t) if t.is_complex() else t for t in (mine.clone(), theirs)
+            torch.view_as_real(t) if t.is_complex() else t for t in (actual.clone(), expected)
         )
         torch.testing.assert_close(one, other, equal_nan=True, rtol=3e-6, atol=0.0)
         finite = other.abs() > 0  # of zeros eager's scalars and vectors have different signs
@@ -197,8 +199,8 @@ def test_magnitudes_do_not_overflow_between(session: Session, exponent: int) -> 
     x = torch.randn(64, dtype=torch.complex64) * 10.0**exponent
     y = torch.randn(64, dtype=torch.complex64) * 10.0**exponent
     compiled = torch.compile(program, backend=session.backend)
-    for mine, theirs in zip(compiled(x, y), program(x, y), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=2e-6, atol=0.0)
+    for actual, expected in zip(compiled(x, y), program(x, y), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=2e-6, atol=0.0)
 
 
 def test_branch_cuts(session: Session) -> None:
@@ -209,8 +211,8 @@ def test_branch_cuts(session: Session) -> None:
 
     root, logarithm, angle = torch.compile(program, backend=session.backend)(x)
     assert root[0] == 2j and root[1] == -2j
-    for mine, given in zip(logarithm.tolist(), x.tolist(), strict=False):
-        assert cmath.isclose(mine, cmath.log(given), rel_tol=1e-6)
+    for actual, inputs in zip(logarithm.tolist(), x.tolist(), strict=False):
+        assert cmath.isclose(actual, cmath.log(inputs), rel_tol=1e-6)
     assert torch.equal(angle, x.angle())
 
 
@@ -226,15 +228,15 @@ def test_gradients_are_those_of_eager(session: Session, dynamic: bool) -> None:
     program = together(DIFFERENTIABLE)
 
     def gradients(f: Program) -> list[torch.Tensor]:
-        x, y = (t.clone().requires_grad_() for t in given)
+        x, y = (t.clone().requires_grad_() for t in inputs)
         results = [r for r in f(x, y) if r.requires_grad]
         seeds = [torch.ones_like(r) * (1 - 0.5j if r.is_complex() else 1) for r in results]
         return [*results, *torch.autograd.grad(results, (x, y), seeds)]
 
-    given = tuple(torch.randn(5, 5, dtype=torch.complex128) for _ in range(2))
-    theirs = gradients(program)
-    mine = gradients(torch.compile(program, backend=session.backend, dynamic=dynamic))
-    for one, other in zip(mine, theirs, strict=True):
+    inputs = tuple(torch.randn(5, 5, dtype=torch.complex128) for _ in range(2))
+    expected = gradients(program)
+    actual = gradients(torch.compile(program, backend=session.backend, dynamic=dynamic))
+    for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
 
@@ -254,8 +256,8 @@ def test_a_rotary_embedding_is_one_kernel(
     options = {"strict": True, "progress": False, "wrapper": wrapper}
     with Session(options=options, config=config, observer=records.append) as session:
         x = torch.randn(2, 8, 3, 8).to(dtype)
-        mine = torch.compile(rotary, backend=session.backend)(x, turns)
-    torch.testing.assert_close(mine, rotary(x, turns))
+        actual = torch.compile(rotary, backend=session.backend)(x, turns)
+    torch.testing.assert_close(actual, rotary(x, turns))
     (record,) = records
     assert (record.launches, len(record.externs)) == (1, 0)
 
@@ -268,20 +270,20 @@ def test_a_rotary_embedding_is_trained_in_kernels(
     seed = torch.randn_like(x)
 
     def gradient(f: Program) -> torch.Tensor:
-        given = x.clone().requires_grad_()
-        (found,) = torch.autograd.grad(f(given, turns), given, seed)
-        return found
+        inputs = x.clone().requires_grad_()
+        (actual,) = torch.autograd.grad(f(inputs, turns), inputs, seed)
+        return actual
 
-    mine = gradient(torch.compile(rotary, backend=session.backend))
-    torch.testing.assert_close(mine, gradient(rotary))
+    actual = gradient(torch.compile(rotary, backend=session.backend))
+    torch.testing.assert_close(actual, gradient(rotary))
     assert [(r.launches, len(r.externs)) for r in records] == [(1, 0), (1, 0)]
 
 
 def test_gradients_of_calls_that_may_raise(session: Session) -> None:
     """Solving for the gradient checks for errors: an effect, for which a token is passed on."""
 
-    def gradient(f: Callable[..., Any], given: torch.Tensor) -> torch.Tensor:
-        x = given.clone().requires_grad_()
+    def gradient(f: Callable[..., Any], inputs: torch.Tensor) -> torch.Tensor:
+        x = inputs.clone().requires_grad_()
         torch.view_as_real(f(x * 2)).sum().backward()
         assert x.grad is not None
         return x.grad
@@ -298,10 +300,10 @@ def test_mutation_of_an_input(session: Session) -> None:
         return x.abs()
 
     x, y = torch.randn(4, 6, dtype=torch.complex64)[:, ::2], torch.randn(4, 3)
-    mine, theirs = x.clone(), x.clone()
+    actual, expected = x.clone(), x.clone()
     compiled = torch.compile(program, backend=session.backend)
-    torch.testing.assert_close(compiled(mine, y), program(theirs, y))
-    torch.testing.assert_close(mine, theirs)
+    torch.testing.assert_close(compiled(actual, y), program(expected, y))
+    torch.testing.assert_close(actual, expected)
 
 
 def test_bitwise_numerics_keep_arithmetic_in_aten(config, records: list[GraphRecord]) -> None:
@@ -312,8 +314,8 @@ def test_bitwise_numerics_keep_arithmetic_in_aten(config, records: list[GraphRec
     x, y = torch.randn(7, 5, dtype=torch.complex64), torch.randn(7, 5, dtype=torch.complex64)
     options = {"strict": True, "progress": False, "numerics": "bitwise"}
     with Session(options=options, config=config, observer=records.append) as session:
-        mine = torch.compile(program, backend=session.backend)(x, y)
-    for one, other in zip(mine, program(x, y), strict=True):
+        actual = torch.compile(program, backend=session.backend)(x, y)
+    for one, other in zip(actual, program(x, y), strict=True):
         assert torch.equal(one, other)
     assert records[0].launches
 
@@ -334,7 +336,7 @@ def test_pending_views_share_memory(session: Session, program: Program, dynamic:
 
     x = torch.randn(4, 3, dtype=torch.complex64)
     got = torch.compile(shared, backend=session.backend, dynamic=dynamic)(x)
-    for mine, theirs in zip(got, shared(x), strict=True):
-        torch.testing.assert_close(mine, theirs)
-        assert (mine.is_conj(), mine.is_neg()) == (theirs.is_conj(), theirs.is_neg())
+    for actual, expected in zip(got, shared(x), strict=True):
+        torch.testing.assert_close(actual, expected)
+        assert (actual.is_conj(), actual.is_neg()) == (expected.is_conj(), expected.is_neg())
     assert got[0].untyped_storage().data_ptr() == got[1].untyped_storage().data_ptr()

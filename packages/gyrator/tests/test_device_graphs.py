@@ -25,16 +25,16 @@ from gyrator_lowering.fx_passes import fx_pipeline
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import Cache
-from gyrator_runtime.graphs import MOST_ATTEMPTS, GraphMemory, GraphReplay
+from gyrator_runtime.graphs import MAX_ATTEMPTS, GraphMemory, GraphReplay
 from gyrator_runtime.host import with_current_device
 from gyrator_scheduler.stage import plan_host, schedule
 
 
-def planned(function, *given, host=()):
+def planned(function, *inputs, host=()):
     """Return the stages, schedule and host program of a function of GPU tensors, given as such or
     by their sizes; those called by a name in `host` are the host's."""
     with FakeTensorMode(allow_non_fake_inputs=True):
-        tensors = (torch.empty(g) if isinstance(g, tuple) else g for g in given)
+        tensors = (torch.empty(g) if isinstance(g, tuple) else g for g in inputs)
         graph = make_fx(function)(*(t.to("meta") for t in tensors))
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     for node in graph.graph.nodes:
@@ -50,16 +50,16 @@ def planned(function, *given, host=()):
     fx_pipeline().run(graph)
     program = lower(graph, LoweringOptions(), targets, default_table())
     options = evolve(stages.scheduler_options(), device_graphs=True)
-    made = verify_kernel(schedule(program, options, targets))
-    return stages, made, verify_host(plan_host(made, options, targets))
+    result = verify_kernel(schedule(program, options, targets))
+    return stages, result, verify_host(plan_host(result, options, targets))
 
 
 LANGUAGE, TARGET = TritonBackend(), NVIDIA_GPU.target("sm_90", 132)
 
 
-def tiled_for_gpu(function, *given):
+def tiled_for_gpu(function, *inputs):
     """Return the tiled kernels of a function, and what writes a choice of them."""
-    _, _, host = planned(function, *given)
+    _, _, host = planned(function, *inputs)
 
     def text(program):
         return [k for u in LANGUAGE.emit_tiled(program, TARGET) for k in u.kernels]
@@ -98,16 +98,16 @@ def test_an_index_of_the_host_is_copied_outside_of_one_graph():
 
     def features(ids, table, weight, pairs):
         bags, *_ = torch.ops.aten._embedding_bag(table, ids, torch.arange(0, 24, 3), False, 0)
-        found = torch.stack((bags, bags.sin()), 1)
-        products = (found @ found.transpose(1, 2)).flatten(1)
+        actual = torch.stack((bags, bags.sin()), 1)
+        products = (actual @ actual.transpose(1, 2)).flatten(1)
         return torch.sigmoid(products[:, pairs] @ weight), pairs
 
-    _, made, host = planned(
+    _, result, host = planned(
         features, torch.zeros(24).long(), (20, 6), (3, 2), torch.zeros(3).long(), host=("pairs_1",)
     )
-    outside, inside = made.partitions
+    outside, inside = result.partitions
     assert (outside.end, outside.reason) == (1, "it copies from one device to another")
-    assert str(inside.device) == "cuda:0" and inside.end == len(made.nodes) > 4
+    assert str(inside.device) == "cuda:0" and inside.end == len(result.nodes) > 4
     parts = [c for c in map(captured, host.subprograms) if c is not None]
     assert captured(host) is None and parts == [Captured("cuda", 0, ())]
 
@@ -117,10 +117,10 @@ def test_a_number_of_the_host_is_copied_once_outside_of_one_graph():
         y = torch.relu(x * number).sum(0)
         return (x @ x.t()).sin() * number, torch.full_like(x, 2.0).clamp(max=number), y - number
 
-    _, made, host = planned(scaled, (64, 100), (), host=("number_1",))
-    outside, inside = made.partitions
+    _, result, host = planned(scaled, (64, 100), (), host=("number_1",))
+    outside, inside = result.partitions
     assert (outside.end, outside.reason) == (1, "it copies from one device to another")
-    assert str(inside.device) == "cuda:0" and inside.end == len(made.nodes) > 2
+    assert str(inside.device) == "cuda:0" and inside.end == len(result.nodes) > 2
     assert [captured(part) for part in host.subprograms] == [Captured("cuda", 0, ())]
 
 
@@ -132,10 +132,10 @@ def test_other_programs_run_as_they_are(facts):
     device = NVIDIA_GPU.definition().device
     devices = {"cuda": lambda: device(NVIDIA_GPU.target("sm_90", 132))}
     assert replayed(plan, facts, devices, GraphMemory()) is plan
-    wanted = Captured("cuda", 0, (2,))
-    assert replayed(plan, wanted, {}, GraphMemory()) is plan
-    found = replayed(plan, wanted, devices, GraphMemory())
-    assert isinstance(found, GraphReplay) and found.mutated == {2}
+    expected = Captured("cuda", 0, (2,))
+    assert replayed(plan, expected, {}, GraphMemory()) is plan
+    actual = replayed(plan, expected, devices, GraphMemory())
+    assert isinstance(actual, GraphReplay) and actual.mutated == {2}
 
 
 def test_every_candidate_of_a_kernel_is_measured_once():
@@ -143,13 +143,13 @@ def test_every_candidate_of_a_kernel_is_measured_once():
     every = {k.kernel.name: k.candidates for k in tiled.kernels}
     count = most_candidates(tiled, ())
     assert count == max(map(len, every.values())) > 1
-    found = {name: [] for name in every}
+    actual = {name: [] for name in every}
     for choose in (first({}, "sm_90"), *(alternative((), n) for n in range(1, count))):
         for source in text(choose(tiled)):
-            found[source.kernel] += source.candidates
+            actual[source.kernel] += source.candidates
     plain = {s.kernel: s.candidates for s in text(tiled)}
-    assert {k: tuple(v) for k, v in found.items()} == plain
-    assert {k: len(v) for k, v in every.items()} == {k: len(v) for k, v in found.items()}
+    assert {k: tuple(v) for k, v in actual.items()} == plain
+    assert {k: len(v) for k, v in every.items()} == {k: len(v) for k, v in actual.items()}
 
 
 def test_a_kernel_that_was_measured_is_built_as_its_winner(tmp_path):
@@ -162,9 +162,9 @@ def test_a_kernel_that_was_measured_is_built_as_its_winner(tmp_path):
 
     memory, tiled = program(lambda x: x.softmax(-1), (640, 1000))
     (kernel,) = tiled.kernels
-    assert memory.known(tiled) == {}
+    assert memory.winners(tiled) == {}
     memory.add(tiled, {})
-    assert memory.known(tiled) == {}
+    assert memory.winners(tiled) == {}
     winner = Winner("sm_90", kernel.candidates[2])
     memory.add(tiled, {kernel.kernel.name: winner})
 
@@ -173,8 +173,8 @@ def test_a_kernel_that_was_measured_is_built_as_its_winner(tmp_path):
         again = next(k for k in tiled.kernels if "softmax" in k.kernel.name)
         assert again.kernel.name != kernel.kernel.name
         expected = {again.kernel.name: winner} if known else {}
-        assert memory.known(tiled) == expected
-        best = first(memory.known(tiled), "sm_90")(tiled).kernels[tiled.kernels.index(again)]
+        assert memory.winners(tiled) == expected
+        best = first(memory.winners(tiled), "sm_90")(tiled).kernels[tiled.kernels.index(again)]
         assert best.candidates == ((winner.configuration,) if known else again.candidates[:1])
 
 
@@ -192,22 +192,22 @@ def test_what_waits_for_values_stays_outside_of_few_partitions(searching):
 
     def step(x):
         y = torch.relu(x @ w).sin()
-        places = torch.nonzero(y.sum(1) > 1)
+        indices = torch.nonzero(y.sum(1) > 1)
         z = (y @ w).cos()
-        return (z @ w).sum(), places.sum(), z
+        return (z @ w).sum(), indices.sum(), z
 
     with graph_session(device) as session:
         call = torch.compile(step, backend=session.backend, mode="reduce-overhead")
-        held = []
+        retained = []
         for _ in range(8):
             x = torch.randn(4, 8)
-            held = [*held[-1:], (call(x), step(x))]
-            for got, want in held:
+            retained = [*retained[-1:], (call(x), step(x))]
+            for got, want in retained:
                 torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
-            (got, want) = held[-1]
+            (got, want) = retained[-1]
             pair = [torch.autograd.grad(r[0], w)[0] for r in (got, want)]
             torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-4)
-        assert session.recorded_graphs == device.captures <= 3 * MOST_ATTEMPTS
+        assert session.recorded_graphs == device.captures <= 3 * MAX_ATTEMPTS
     assert device.replays > device.captures / 2
 
 
@@ -232,8 +232,8 @@ def test_partitions_of_a_program(searching):
     assert {p.device for p in captured} == {"cpu"} and all(len(p.nodes) > 1 for p in captured)
     reasons = {n: p.reason for p in record.partitions for n in p.nodes if not p.device}
     assert reasons["aten._unique2.default"] == "values decide the sizes of its results"
-    said = str(Explanation((record,), None))
-    assert "captured on cpu" in said and "values decide the sizes" in said
+    message = str(Explanation((record,), None))
+    assert "captured on cpu" in message and "values decide the sizes" in message
 
 
 def test_what_is_looked_at_for_nan_is_not_captured():

@@ -50,8 +50,8 @@ def test_a_language_without_templates_says_so() -> None:
         def refuses(self, kernel: Kernel, target: Target) -> None:
             return None
 
-        def emit(self, *given: Any) -> tuple[TranslationUnit, ...]:
+        def emit(self, *inputs: Any) -> tuple[TranslationUnit, ...]:
             return ()
 
-    with pytest.raises(TypeError, match="plain has no templates and no groups, and sm_90 asks"):
+    with pytest.raises(TypeError, match="plain has no templates and no groups, and sm_90 enables"):
         units_of(parse(TEXT), Plain(), NVIDIA_GPU.target("sm_90", 132))

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from gyrator.config import Config
-from gyrator.frontend.eager_only import eager_only
+from gyrator.frontend.dynamo.eager_only import eager_only
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
@@ -159,7 +159,7 @@ def test_counts_are_no_values(config: Config, older: Callable[..., None], name: 
     records: list[GraphRecord] = []
     options = {"progress": False}
     with Session(options=options, config=config, observer=records.append) as session:
-        for why in ("", "another element type"):
+        for why in ("", "the wrong dtype"):
             if why:
                 older(op, fake)
             torch._dynamo.reset()
@@ -173,8 +173,8 @@ def test_counts_are_no_values(config: Config, older: Callable[..., None], name: 
 def test_batch_norms_have_eager_strides(config: Config, known: bool, dynamic: bool) -> None:
     def norm(x: torch.Tensor) -> torch.Tensor:
         count = x.shape[1]
-        given = (x.new_zeros(count), x.new_ones(count)) if known else (None, None)
-        return F.batch_norm(x, *given, training=True)
+        inputs = (x.new_zeros(count), x.new_ones(count)) if known else (None, None)
+        return F.batch_norm(x, *inputs, training=True)
 
     with Session(options={"progress": False}, config=config) as session:
         for x in (turned(2, 17), turned(2, 3, 5), turned(2, 3, 4, 5)):
@@ -189,14 +189,14 @@ def test_losses_of_logits_have_the_type_of_their_targets() -> None:
         graph = torch.fx.Graph()
         logits, target = graph.placeholder("logits"), graph.placeholder("target")
         loss = F.binary_cross_entropy_with_logits
-        made = graph.call_function(loss, (logits, target))
-        for node, dtype in zip((logits, target, made), types, strict=True):
+        result = graph.call_function(loss, (logits, target))
+        for node, dtype in zip((logits, target, result), types, strict=True):
             node.meta["example_value"] = torch.empty(3, dtype=dtype)
         return eager_only(torch.fx.GraphModule({}, graph))
 
     wide, narrow = torch.float64, torch.bfloat16
     assert traced(wide, narrow, narrow) is None
-    assert "another element type" in traced(wide, narrow, wide).message  # as torch 2.11 has it
+    assert "the wrong dtype" in traced(wide, narrow, wide).message  # as torch 2.11 has it
 
 
 @pytest.mark.parametrize("wrapper", ["python", "cpp"])
@@ -252,8 +252,8 @@ def test_norms_along_axes_counted_from_the_end_have_gradients(
         x = torch.randn(sizes, requires_grad=True)
         got = torch.compile(f, backend=session.backend)(x)
         torch.testing.assert_close(got, f(x))
-        (mine,) = torch.autograd.grad(got.sum(), x)
-        torch.testing.assert_close(mine, torch.autograd.grad(f(x).sum(), x)[0])
+        (actual,) = torch.autograd.grad(got.sum(), x)
+        torch.testing.assert_close(actual, torch.autograd.grad(f(x).sum(), x)[0])
 
 
 @pytest.mark.parametrize("op", [torch.masked.var, torch.masked.std])

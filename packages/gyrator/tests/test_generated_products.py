@@ -37,11 +37,11 @@ def test_no_library_is_called(
     session: Session, records: list[GraphRecord], name: str, dtype: torch.dtype
 ) -> None:
     fn, shapes = FUNCTIONS[name]
-    given = [torch.randn(s).to(dtype) for s in shapes]
+    inputs = [torch.randn(s).to(dtype) for s in shapes]
     training = dtype is torch.float32 and name in ("layers", "convolution")
 
     def run(call: Callable[..., torch.Tensor], kind: torch.dtype) -> list[torch.Tensor]:
-        args = [g.to(kind).requires_grad_(training) for g in given]
+        args = [g.to(kind).requires_grad_(training) for g in inputs]
         y = call(*args)
         if not training:
             return [y]
@@ -55,6 +55,45 @@ def test_no_library_is_called(
             off, bound = ((r.double() - exact).abs().max() for r in (got, want))
             assert off <= 2 * bound + 1e-6 * exact.abs().max()
     assert records and not [c for r in records for c in r.externs]
+
+
+TILES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "scaled": (lambda b, x, y: torch.addmm(b, x, y, beta=0.5, alpha=2.0),
+               ((45,), (37, 70), (70, 45))),
+    "batches": (lambda b, x, y: torch.baddbmm(b, x, y).relu(),
+                ((3, 20, 1), (3, 20, 33), (3, 33, 24))),
+    "broadcast": (torch.matmul, ((5, 1, 13, 21), (1, 3, 21, 19))),
+    "turned": (lambda x, y: x.t() @ y.t(), ((40, 30), (50, 40))),
+    "strided": (lambda x, y: x[:, ::2] @ y[1::2, 3:], ((30, 80), (80, 40))),
+    "residual": (lambda x, w, b, r: F.gelu(F.linear(x, w, b)) + r,
+                 ((2, 17, 48), (64, 48), (64,), (2, 17, 64))),
+    "deep": (lambda x, w: F.linear(x, w), ((5, 1700), (20, 1700))),
+    "threads": (lambda x, w: F.linear(x, w).tanh(), ((150, 130), (70, 130))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", TILES)
+def test_tiles_of_registers_are_as_exact_as_eager(
+    session: Session, records: list[GraphRecord], name: str, dtype: torch.dtype
+) -> None:
+    fn, shapes = TILES[name]
+    given = [torch.randn(s).to(dtype) for s in shapes]
+    compiled = torch.compile(fn, backend=session.backend, options={"extern_kernels": "none"})
+    got, want, exact = compiled(*given), fn(*given), fn(*(g.double() for g in given))
+
+    assert got.dtype is want.dtype and got.stride() == want.stride()
+    off, bound = ((r.double() - exact).abs().max() for r in (got, want))
+    assert off <= 2 * bound + 1e-6 * exact.abs().max()
+    assert records and not [c for r in records for c in r.externs]
+
+
+def test_bytes_are_summed_exactly(session: Session) -> None:
+    x, y = torch.randint(-128, 128, (33, 72)).char(), torch.randint(-128, 128, (72, 40)).char()
+    compiled = torch.compile(
+        torch._int_mm, backend=session.backend, options={"extern_kernels": "none"}
+    )
+    assert torch.equal(compiled(x, y), x.int() @ y.int())
 
 
 SCALES = {
@@ -90,9 +129,12 @@ def test_dynamic_sizes(session: Session, records: list[GraphRecord]) -> None:
         lambda x, y, b: torch.addmm(b, x, y),
         backend=session.backend, options={"extern_kernels": "none"}, dynamic=True,
     )  # fmt: skip
-    for m, n, k in ((5, 6, 7), (13, 4, 9)):
+    for m, n, k in ((5, 6, 7), (13, 4, 9), (300, 410, 770), (2, 33, 500)):
         x, y, b = torch.randn(m, k), torch.randn(k, n), torch.randn(n)
-        torch.testing.assert_close(compiled(x, y, b), torch.addmm(b, x, y))
+        exact = torch.addmm(b.double(), x.double(), y.double())
+        results = compiled(x, y, b), torch.addmm(b, x, y)
+        off, bound = ((r.double() - exact).abs().max() for r in results)
+        assert off <= 2 * bound + 1e-6 * exact.abs().max()
     assert len(records) == 1 and not records[0].externs
 
 
@@ -131,13 +173,13 @@ def test_the_quicker_is_taken_and_remembered(
 
 
 def test_products_are_run_to_be_measured(config: Config) -> None:
-    found: list[GraphRecord] = []
+    actual: list[GraphRecord] = []
     x, y = torch.randn(3, 11), torch.randn(11, 11)
     torch._dynamo.reset()
-    with _tuned(config, found.append) as session:
+    with _tuned(config, actual.append) as session:
         fn = torch.compile(lambda a, b: torch.addmm(b[0], a, b), backend=session.backend)
         torch.testing.assert_close(fn(x, y), torch.addmm(y[0], x, y))
-    assert len(found) == 1
+    assert len(actual) == 1
 
 
 def _is_mm(node: torch.fx.Node) -> bool:
@@ -148,8 +190,8 @@ def test_products_are_measured_with_all_that_may_be_fused_to_them() -> None:
     def block(x: Any, gate: Any, up: Any, down: Any) -> tuple[Any, Any]:
         y = F.silu(x @ gate) * (x @ up)
         z = x + y @ down
-        values, places = z.max(-1)
-        return z, values + places
+        values, indices = z.max(-1)
+        return z, values + indices
 
     with FakeTensorMode():
         sizes = ((4, 6), (6, 8), (6, 8), (8, 6))
@@ -173,8 +215,8 @@ def test_sizes_that_change_and_draws_are_not_measured() -> None:
 
     for mode, function in (("symbolic", lambda x, y: (x @ y).relu()), ("real", drawn)):
         graph = make_fx(function, tracing_mode=mode)(torch.empty(3, 4), torch.empty(4, 5)).graph
-        (found,) = regions(graph, _is_mm, _is_mm)
-        assert [str(n.target) for n in found.nodes] == ["aten.mm.default"]
+        (actual,) = regions(graph, _is_mm, _is_mm)
+        assert [str(n.target) for n in actual.nodes] == ["aten.mm.default"]
 
 
 def test_a_budget_ends_before_what_would_not_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

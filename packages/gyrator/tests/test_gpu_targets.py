@@ -103,11 +103,11 @@ def test_a_compiler_that_is_missing_is_told_of_when_it_is_needed():
 
 
 def test_devices_that_are_absent_serve_nothing(monkeypatch):
-    found = {p.name: p.load() for p in importlib.metadata.entry_points(group=GROUP)}
+    actual = {p.name: p.load() for p in importlib.metadata.entry_points(group=GROUP)}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for name in ("cuda", "hip", "mtia", "xpu"):
-        assert found[name].name == name
-        assert found[name].probe(read_config()) is None
+        assert actual[name].name == name
+        assert actual[name].probe(read_config()) is None
 
 
 def test_a_driver_that_nobody_knows_is_an_error(tmp_path):

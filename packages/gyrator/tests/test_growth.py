@@ -22,7 +22,7 @@ from gyrator.autotune.kernels import Budget
 from gyrator.config import Config
 from gyrator.engine.pipeline import Stages
 from gyrator.engine.wrapping import plan_of
-from gyrator.frontend.graph_key import graph_bytes
+from gyrator.graphs.graph_key import graph_bytes
 from gyrator.options import Options
 from gyrator.reports.tracing import Trace
 from gyrator.session import Session
@@ -117,15 +117,15 @@ def traced(name: str, n: int) -> GraphModule:
     """Return the ATen graph of a case; sizes that are symbols are inputs, as in AOTAutograd's."""
     fn, inputs, _ = CASES[name]
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    given = inputs(n, mode)
-    sizes = [x.shape[0] for x in given if not isinstance(x.shape[0], int)]
+    arguments = inputs(n, mode)
+    sizes = [x.shape[0] for x in arguments if not isinstance(x.shape[0], int)]
 
     def run(sizes: list[Any], *xs: torch.Tensor) -> Any:
         return fn(*xs, n=n)
 
     with mode:
         pure = torch.func.functionalize(run, remove="mutations")
-        return make_fx(pure, tracing_mode="symbolic" if sizes else "real")(sizes, *given)
+        return make_fx(pure, tracing_mode="symbolic" if sizes else "real")(sizes, *arguments)
 
 
 def calls(run: Callable[[], Any]) -> int:
@@ -149,12 +149,12 @@ def calls(run: Callable[[], Any]) -> int:
 def test_calls_grow_nearly_linearly(stages: Stages, name: str) -> None:
     def counted(n: int) -> int:
         graph = traced(name, n)
-        watch = stages.setting.stopwatch()
+        watch = stages.context.stopwatch()
 
         def run() -> None:
             graph_bytes(graph)
             _, host, units = stages._programs(graph, Budget(0), watch, Trace())
-            plan_of(stages.setting.wrapper.emit(host), host)
+            plan_of(stages.context.wrapper.emit(host), host)
             assert units
 
         return calls(run)

@@ -19,9 +19,9 @@ def compiled(tmp_path):
     opened = []
 
     def make(function, target="halide", dynamic=False, **options):
-        given = os.environ | {"GYRATOR_TARGETS": target, "GYRATOR_CACHE_DIR": str(tmp_path)}
+        inputs = os.environ | {"GYRATOR_TARGETS": target, "GYRATOR_CACHE_DIR": str(tmp_path)}
         records = []
-        session = Session(config=read_config(given), options=options, observer=records.append)
+        session = Session(config=read_config(inputs), options=options, observer=records.append)
         opened.append(session)
         return torch.compile(function, backend=session.backend, dynamic=dynamic), records
 
@@ -42,8 +42,8 @@ def test_a_model(compiled, wrapper):
     run, records = compiled(model, dynamic=True, strict=True, wrapper=wrapper)
     for rows in (7, 12):
         x, w, at = torch.randn(rows, 100), torch.randn(100), torch.tensor([2, -1, 0])
-        found, want = run(x, w, at), model(x, w, at)
-        for a, b in zip(found, want, strict=True):
+        actual, want = run(x, w, at), model(x, w, at)
+        for a, b in zip(actual, want, strict=True):
             torch.testing.assert_close(a, b)
     assert {k.language for r in records for k in r.kernels} == {"halide"}
     assert "aten.lgamma.default" in {e.target for r in records for e in r.externs}

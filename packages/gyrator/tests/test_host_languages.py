@@ -270,8 +270,10 @@ WEIGHT = {"layer.weight": np.arange(1, 9, dtype=F32)}
 def test_the_programs_here_have_every_instruction() -> None:
     shared = (ONE + lines for lines, _ in REFUSED_ELSEWHERE.values())
     texts = [*PROGRAMS.values(), *shared, COLLECTIVES]
-    found = {type(i) for text in texts for p in programs(parse(text)) for i in walk(p.instructions)}
-    assert found == set(h.INSTRUCTIONS)
+    actual = {
+        type(i) for text in texts for p in programs(parse(text)) for i in walk(p.instructions)
+    }
+    assert actual == set(h.INSTRUCTIONS)
     assert len(h.INSTRUCTIONS) == 31
 
 
@@ -299,8 +301,8 @@ def test_strings_are_whole(plain: Forms, text: str) -> None:
     instructions = (call, h.Return((h.Ref("y"),)))
     program = h.HostProgram("main", (h.Parameter("x", "tensor"),), (), (), instructions)
     for wrapper in WRAPPERS:
-        (found,) = plain.load(wrapper, verify(program), {})([torch.ones(1)])
-        assert "".join(map(chr, found.int().tolist())) == text, wrapper
+        (actual,) = plain.load(wrapper, verify(program), {})([torch.ones(1)])
+        assert "".join(map(chr, actual.int().tolist())) == text, wrapper
 
 
 # What FX wrappers elsewhere refuse, drop or get wrong ---------------------------------------------
@@ -335,15 +337,15 @@ def test_checks_fail_alike(plain: Forms, name: str) -> None:
     """No check is dropped; each language raises the same exception, and stays usable."""
     case = CHECKS[name]
     program = verify(parse(ONE + case.lines + "    return none\n"))
-    given = -np.abs(X)
+    inputs = -np.abs(X)
     if case.interpreted:
         with pytest.raises(case.error):
-            run_host(program, [given.copy()], externs=externs({}))
+            run_host(program, [inputs.copy()], externs=externs({}))
     for wrapper in WRAPPERS:
         run = plain.load(wrapper, program, {})
         for _ in range(2):
             with pytest.raises(case.error) as error:
-                run([tensor(given)])
+                run([tensor(inputs)])
             assert case.message in str(error.value), wrapper
 
 
@@ -463,14 +465,14 @@ def test_results_leave_nothing_where_torch_tells_no_way_to_wrap_them(
     monkeypatch.setattr(cpp, "_wrap_address", lambda: 0)
     program = verify(parse(MEMORY))
     run = plain.load("cpp", program, {"weight": torch.randn(8, 4)})
-    kept = [run([torch.randn(5, 8), 2]) for _ in range(500)]
+    retained = [run([torch.randn(5, 8), 2]) for _ in range(500)]
     calls = 2000
     before = resident()
     for _ in range(calls):
         run([torch.randn(5, 8), 2])
     assert resident() - before <= 8 * calls + (1 << 17)
-    found = torch.utils._pytree.tree_leaves(kept)
-    assert all(torch.isfinite(t).all() for t in found if isinstance(t, torch.Tensor))
+    actual = torch.utils._pytree.tree_leaves(retained)
+    assert all(torch.isfinite(t).all() for t in actual if isinstance(t, torch.Tensor))
 
 
 # Machines without a compiler ----------------------------------------------------------------------
@@ -513,8 +515,8 @@ def test_a_device_that_a_host_language_cannot_drive_gets_python(
         got = torch.compile(lambda x: x.cos() - 1, backend=session.backend)(x)
         torch.testing.assert_close(got, x.cos() - 1)
     assert records and all(r.host_text.startswith('"""Host program') for r in records)
-    (said,) = [w for w in recwarn if "GY-WRAPPER-002" in str(w.message)]
-    assert "kernels of cpu" in str(said.message)
+    (message,) = [w for w in recwarn if "GY-WRAPPER-002" in str(w.message)]
+    assert "cpu kernels" in str(message.message)
 
 
 def test_a_program_of_the_cache_starts_no_compiler(child: Any, tmp_path: Any) -> None:
@@ -574,9 +576,9 @@ def test_the_printed_python_computes_the_same(cache_root: Any) -> None:
     config = Config(cache_root / "debugged", 1 << 30, "")
 
     def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        found = torch.nonzero(x.sum(0))
+        actual = torch.nonzero(x.sum(0))
         y = torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a.cos(), (x,))
-        return (y @ w).relu().softmax(-1), found + x.shape[0]
+        return (y @ w).relu().softmax(-1), actual + x.shape[0]
 
     for options in ({}, {"debug_python": True}, {"debug_python": True, "timed": True}):
         torch._dynamo.reset()
@@ -630,10 +632,10 @@ def test_memory_given_away_while_in_use_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_memory_that_an_op_keeps_is_found() -> None:
-    kept: list[torch.Tensor] = []
+    retained: list[torch.Tensor] = []
     with torch.library._scoped_library("gyrator_keeps", "DEF") as library:
         library.define("look(Tensor x) -> Tensor")
-        library.impl("look", lambda x: kept.append(x) or x.sum(), "CPU")
+        library.impl("look", lambda x: retained.append(x) or x.sum(), "CPU")
         library.impl("look", lambda x: x.sum(), "Meta")
 
         def f(x: torch.Tensor) -> torch.Tensor:
@@ -641,4 +643,4 @@ def test_memory_that_an_op_keeps_is_found() -> None:
 
         with pytest.raises(MemoryUseError, match=r"GY-RUNTIME-006: .*`.* = rt.allocate"):
             _watched(f, torch.randn(5))
-    assert len(kept) == 1
+    assert len(retained) == 1

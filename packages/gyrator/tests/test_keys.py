@@ -31,11 +31,11 @@ def keys() -> list[Any]:
     groups = ("gyrator.targets", "gyrator.optional_targets")
     targets = [e for group in groups for e in entry_points(group=group)]
     ours = [e.load() for e in targets if e.value.startswith("gyrator.targets.")]
-    found: list[Any] = [definition.kernels.content_hash for definition in ours]
+    actual: list[Any] = [definition.kernels.content_hash for definition in ours]
     for wrapper in ("python", "cpp", "fx"):
         with Session(options={"wrapper": wrapper}) as session:
-            found.append(session.engine(session.options).identity)
-    return found
+            actual.append(session.engine(session.options).identity)
+    return actual
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -1,4 +1,4 @@
-"""Images that lie by points where a graph's convolutions were measured to be quicker so."""
+"""Graphs whose images become channels-last where their convolutions were measured faster so."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,16 +24,16 @@ THREE = ImageConvolution("cpu", torch.float32, (2, 8, 32, 32), (16, 8, 3, 3), Fa
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[ImageConvolution]:
+def convolutions(monkeypatch: pytest.MonkeyPatch) -> list[ImageConvolution]:
     """Let points be quicker whatever is measured, and list the convolutions of each graph."""
-    found: list[ImageConvolution] = []
+    actual: list[ImageConvolution] = []
 
-    def by_points(_: LibraryChoice, convolutions: Sequence[ImageConvolution]) -> bool:
-        found.extend(convolutions)
+    def channels_last(_: LibraryChoice, convolutions: Sequence[ImageConvolution]) -> bool:
+        actual.extend(convolutions)
         return True
 
-    monkeypatch.setattr(LibraryChoice, "by_points", by_points)
-    return found
+    monkeypatch.setattr(LibraryChoice, "channels_last", channels_last)
+    return actual
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def opened(tmp_path: Path) -> Callable[..., Session]:
 
     def make(records: Any = lambda record: None, **options: Any) -> Session:
         torch._dynamo.reset()
-        given = {"strict": True, "progress": False, **options}
+        inputs = {"strict": True, "progress": False, **options}
         config = Config(tmp_path / "cache", 1 << 30, "")
-        return Session(options=given, config=config, observer=records)
+        return Session(options=inputs, config=config, observer=records)
 
     return make
 
@@ -79,7 +79,7 @@ def gradients(model: nn.Module, run: Callable[..., Any], x: torch.Tensor) -> lis
     ],
 )
 def test_results(
-    asked: list[ImageConvolution],
+    convolutions: list[ImageConvolution],
     opened: Callable[..., Session],
     wrapper: str,
     dtype: torch.dtype,
@@ -94,26 +94,28 @@ def test_results(
             if dynamic:
                 torch._dynamo.mark_dynamic(x, 0)
             with torch.no_grad():
-                found, wanted = compiled(x), model(x)
-            torch.testing.assert_close(found, wanted, **close)
-            assert found.stride() == wanted.stride()
-    assert len(asked) == 4 and all(c.dtype == dtype and not c.gradients for c in asked)
+                actual, expected = compiled(x), model(x)
+            torch.testing.assert_close(actual, expected, **close)
+            assert actual.stride() == expected.stride()
+    assert len(convolutions) == 4
+    assert all(c.dtype == dtype and not c.gradients for c in convolutions)
 
 
 @pytest.mark.parametrize("wrapper", ["python", "cpp"])
 def test_gradients(
-    asked: list[ImageConvolution], opened: Callable[..., Session], wrapper: str
+    convolutions: list[ImageConvolution], opened: Callable[..., Session], wrapper: str
 ) -> None:
     model = joined().train()
     x = torch.randn(2, 3, 20, 24)
     with opened(wrapper=wrapper) as session:
-        found = gradients(model, torch.compile(model, backend=session.backend), x)
-    wanted = gradients(model, model, x)
-    for ours, theirs in zip(found, wanted, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
-        assert ours.stride() == theirs.stride()
-    assert sum(bool(c.gradients) for c in asked) == 4 and len(asked) == 8
-    assert {c.input for c in asked if c.gradients} == {c.input for c in asked if not c.gradients}
+        actual = gradients(model, torch.compile(model, backend=session.backend), x)
+    expected = gradients(model, model, x)
+    for ours, reference in zip(actual, expected, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-3, atol=1e-3)
+        assert ours.stride() == reference.stride()
+    assert sum(bool(c.gradients) for c in convolutions) == 4 and len(convolutions) == 8
+    backward = {c.input for c in convolutions if c.gradients}
+    assert backward == {c.input for c in convolutions if not c.gradients}
 
 
 @pytest.mark.parametrize(
@@ -121,30 +123,30 @@ def test_gradients(
     [{"numerics": "bitwise"}, {"numerics": "batch_invariant"}, {"extern_kernels": "none"}],
 )
 def test_modes_without_a_choice(
-    asked: list[ImageConvolution], opened: Callable[..., Session], options: dict[str, str]
+    convolutions: list[ImageConvolution], opened: Callable[..., Session], options: dict[str, str]
 ) -> None:
     model = nn.Conv2d(3, 4, 3).eval()
     with opened(**options) as session, torch.no_grad():
         x = torch.randn(2, 3, 8, 8)
-        found = torch.compile(model, backend=session.backend)(x)
-        torch.testing.assert_close(found, model(x))
-    assert not asked
+        actual = torch.compile(model, backend=session.backend)(x)
+        torch.testing.assert_close(actual, model(x))
+    assert not convolutions
 
 
-def test_images_that_lie_by_points_already(
-    asked: list[ImageConvolution], opened: Callable[..., Session]
+def test_images_that_are_channels_last_already(
+    convolutions: list[ImageConvolution], opened: Callable[..., Session]
 ) -> None:
     model = joined().eval().to(memory_format=torch.channels_last)
     records: list[GraphRecord] = []
     with opened(records.append) as session, torch.no_grad():
         x = torch.randn(2, 3, 20, 24).to(memory_format=torch.channels_last)
-        found, wanted = torch.compile(model, backend=session.backend)(x), model(x)
-    torch.testing.assert_close(found, wanted)
-    assert found.stride() == wanted.stride()
+        actual, expected = torch.compile(model, backend=session.backend)(x), model(x)
+    torch.testing.assert_close(actual, expected)
+    assert actual.stride() == expected.stride()
     assert not any("clone" in k.name for r in records for k in r.kernels)
 
 
-@pytest.mark.parametrize("quicker", ["planes", "points"])
+@pytest.mark.parametrize("quicker", ["channels_first", "channels_last"])
 def test_the_quicker_layout_is_taken_and_remembered(
     opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, quicker: str
 ) -> None:
@@ -152,7 +154,7 @@ def test_the_quicker_layout_is_taken_and_remembered(
 
     def timed(convolution: ImageConvolution, *_: Any) -> dict[str, float]:
         measured.append(convolution)
-        return {"planes": 2.0, "points": 2.0, quicker: 1.0}
+        return {"channels_first": 2.0, "channels_last": 2.0, quicker: 1.0}
 
     monkeypatch.setattr(library, "timed", timed)
     model = nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3)).eval()
@@ -160,10 +162,10 @@ def test_the_quicker_layout_is_taken_and_remembered(
     for turn in range(2):
         records: list[GraphRecord] = []
         with opened(records.append) as session, torch.no_grad():
-            found = torch.compile(model, backend=session.backend)(x if turn else x[:, :, 1:])
-            torch.testing.assert_close(found, model(x if turn else x[:, :, 1:]))
+            actual = torch.compile(model, backend=session.backend)(x if turn else x[:, :, 1:])
+            torch.testing.assert_close(actual, model(x if turn else x[:, :, 1:]))
         kernels = [k.name for r in records for k in r.kernels]
-        assert any("clone" in name for name in kernels) == (quicker == "points")
+        assert any("clone" in name for name in kernels) == (quicker == "channels_last")
     assert len(measured) == len(set(measured))
 
 
@@ -190,5 +192,5 @@ def test_every_convolution_can_be_timed(
     with opened() as session:
         libraries = session.engine(session.options).libraries()
         assert libraries is not None
-        seen = libraries.by_points([one, one])
-        assert libraries.by_points([one]) == seen  # as it was measured
+        seen = libraries.channels_last([one, one])
+        assert libraries.channels_last([one]) == seen  # as it was measured

@@ -38,24 +38,24 @@ def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Sess
             device: (evolve(one, machine=lambda: machine) if machine else one, target)
             for device, (one, target) in discover(config).items()
         }
-        given = {"strict": True, "progress": False, "wrapper": "python"} | options
-        return Session(options=given, config=config, targets=targets, observer=records)
+        inputs = {"strict": True, "progress": False, "wrapper": "python"} | options
+        return Session(options=inputs, config=config, targets=targets, observer=records)
 
     return make
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[Product]:
+def products(monkeypatch: pytest.MonkeyPatch) -> list[Product]:
     """Let oneDNN be the better library whatever is measured, and list what is."""
-    found: list[Product] = []
+    actual: list[Product] = []
 
     def quicker(_: Measure, product: Product) -> bool:
-        found.append(product)
+        actual.append(product)
         return True
 
     monkeypatch.setattr(Measure, "quicker", quicker)
     monkeypatch.setattr(Measure, "as_exact", lambda *_: True)
-    return found
+    return actual
 
 
 def product(*sizes: int, copied: bool = False, turned: bool = False) -> Product:
@@ -112,23 +112,23 @@ def _check(call: Any, module: nn.Module, x: torch.Tensor) -> None:
     module.double()
     exact = _step(module, module, x.double())
     module.float()
-    for ours, theirs, true in zip(got, want, exact, strict=True):
-        assert ours.stride() == theirs.stride()
-        off, bound = ((r - true).norm() for r in (ours, theirs))
+    for ours, expected, true in zip(got, want, exact, strict=True):
+        assert ours.stride() == expected.stride()
+        off, bound = ((r - true).norm() for r in (ours, expected))
         assert off <= 2 * bound + 1e-6 * true.norm()
 
 
 @pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
-def test_training(opened: Any, asked: list[Product], wrapper: str) -> None:
+def test_training(opened: Any, products: list[Product], wrapper: str) -> None:
     records: list[GraphRecord] = []
     module = Layers()
     with opened(records.append, wrapper=wrapper) as session:
         compiled = torch.compile(module, backend=session.backend)
         _check(compiled, module, torch.randn(512, 256))
-    assert _calls(records)[LINEAR] == 6 and len(asked) == len(EVERY)
+    assert _calls(records)[LINEAR] == 6 and len(products) == len(EVERY)
 
 
-def test_sizes_that_change(opened: Any, asked: list[Product]) -> None:
+def test_sizes_that_change(opened: Any, products: list[Product]) -> None:
     records: list[GraphRecord] = []
     module = Layers()
     with opened(records.append) as session, torch.no_grad():
@@ -139,7 +139,7 @@ def test_sizes_that_change(opened: Any, asked: list[Product]) -> None:
     assert len(records) == 1 and _calls(records)[LINEAR] == 2
 
 
-def test_measured_once_a_machine(opened: Any, asked: list[Product]) -> None:
+def test_measured_once_a_machine(opened: Any, products: list[Product]) -> None:
     x, y = torch.randn(512, 512), torch.randn(512, 512)
 
     def cached(machine: str, fn: Any) -> list[bool]:
@@ -149,13 +149,13 @@ def test_measured_once_a_machine(opened: Any, asked: list[Product]) -> None:
         assert _calls(records)[LINEAR] == 1
         return [r.cached for r in records]
 
-    assert cached("one", torch.mm) == [False] and len(asked) == len(EVERY)
+    assert cached("one", torch.mm) == [False] and len(products) == len(EVERY)
     assert cached("one", torch.mm) == [True]
-    assert cached("one", lambda x, y: x @ y + 1) == [False] and len(asked) == len(EVERY)
-    assert cached("two", torch.mm) == [False] and len(asked) == 2 * len(EVERY)
+    assert cached("one", lambda x, y: x @ y + 1) == [False] and len(products) == len(EVERY)
+    assert cached("two", torch.mm) == [False] and len(products) == 2 * len(EVERY)
 
 
-def test_nothing_is_measured_for_small_products(opened: Any, asked: list[Product]) -> None:
+def test_nothing_is_measured_for_small_products(opened: Any, products: list[Product]) -> None:
     x = torch.randn(64, 64)
     with opened() as session:
         torch.compile(torch.mm, backend=session.backend)(x, x)
@@ -164,17 +164,17 @@ def test_nothing_is_measured_for_small_products(opened: Any, asked: list[Product
             torch.compile(lambda x: x @ x, backend=session.backend)(torch.randn(512, 512))
         finally:
             torch._C._set_mkldnn_enabled(True)
-    assert not asked
+    assert not products
 
 
-def test_max_autotune_measures_the_product_itself(opened: Any, asked: list[Product]) -> None:
+def test_max_autotune_measures_the_product_itself(opened: Any, products: list[Product]) -> None:
     x = torch.randn(40, 33)
     for _ in range(2):
         records: list[GraphRecord] = []
         with opened(records.append, max_autotune=True, cache=False) as session:
             torch.compile(torch.mm, backend=session.backend)(x, x.t())
         assert _calls(records)[LINEAR] == 1
-    assert asked == [product(40, 33, 40, turned=True)]
+    assert products == [product(40, 33, 40, turned=True)]
 
 
 def test_measuring(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,5 +198,5 @@ def test_the_error_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_choosing_what_torch_does_anyway_leaves_the_machine_as_it_was() -> None:
     asks = "import torch\nfrom gyrator.targets.cpu import machine\nunasked = machine()\n"
-    said = "torch.set_float32_matmul_precision('highest')\nassert machine() == unasked\n"
-    subprocess.run([sys.executable, "-c", asks + said], check=True, timeout=120)
+    message = "torch.set_float32_matmul_precision('highest')\nassert machine() == unasked\n"
+    subprocess.run([sys.executable, "-c", asks + message], check=True, timeout=120)

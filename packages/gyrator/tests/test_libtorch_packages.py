@@ -37,10 +37,10 @@ class Calls(nn.Module):
         y = self.inner(self.conv(x).relu().flatten(2).transpose(1, 2))
         q = y.unsqueeze(1)
         a = nn.functional.scaled_dot_product_attention(q, q, q).squeeze(1)
-        values, places = torch.topk(self.outer(a), 4)
+        values, indices = torch.topk(self.outer(a), 4)
         waves = torch.fft.rfft(a, dim=-1).abs()
-        summed = torch.zeros(16).scatter_reduce(0, places[0, :, 0], values[0, :, 0], "sum")
-        return values, places, waves, summed, torch.fft.ifft(waves).conj()
+        summed = torch.zeros(16).scatter_reduce(0, indices[0, :, 0], values[0, :, 0], "sum")
+        return values, indices, waves, summed, torch.fft.ifft(waves).conj()
 
 
 class Raises(nn.Module):
@@ -106,9 +106,9 @@ def _called(command: list[str], **more: Any) -> str:
 
 
 def _array(tensor: torch.Tensor) -> Array:
-    laid = tensor.contiguous()
+    arranged = tensor.contiguous()
     name = str(tensor.dtype).removeprefix("torch.")
-    return Array(name, tuple(tensor.shape), laid.numpy().tobytes())
+    return Array(name, tuple(tensor.shape), arranged.numpy().tobytes())
 
 
 def _value(array: Array) -> torch.Tensor:
@@ -158,9 +158,9 @@ def test_products_of_all_kinds(
         return tuple((torch.randn(s) * 4).to(dtype) for s in ((rows, 5), (5, 3), (rows, 3)))
 
     with _model(tmp_path, runtime, Products(), *made()) as fast:
-        given = made()
+        inputs = made()
         torch.testing.assert_close(
-            [_value_of(fast, given)], [Products()(*given)], check_stride=False
+            [_value_of(fast, inputs)], [Products()(*inputs)], check_stride=False
         )
 
 
@@ -177,15 +177,15 @@ def test_sorts_of_booleans(tmp_path: Path, runtime: Path, shape: tuple[int, int]
     with _model(tmp_path, runtime, Sorts(), example, dynamic_shapes=shapes) as fast:
         for rows in {shape[0], 9 if shapes else shape[0]}:
             x = torch.rand(rows, shape[1]) < 0.5
-            found = [_value(a) for a in fast.run([_raw(x)])]
-            torch.testing.assert_close(found, list(Sorts()(x)), rtol=0, atol=0)
+            actual = [_value(a) for a in fast.run([_raw(x)])]
+            torch.testing.assert_close(actual, list(Sorts()(x)), rtol=0, atol=0)
     called = {o.name for o in aot.inspect(tmp_path / "model.gya").operators}
     assert called == {"aten.sort.default", "aten.sort.stable"}
 
 
-def _value_of(fast: Instance, given: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    (found,) = fast.run([_raw(t) for t in given])
-    return _value(found)
+def _value_of(fast: Instance, inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    (actual,) = fast.run([_raw(t) for t in inputs])
+    return _value(actual)
 
 
 def _raw(tensor: torch.Tensor) -> Array:
@@ -201,8 +201,8 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 def _linked(source: Path, program: Path, prefix: Path, libtorch: Path, *more: str) -> str:
     place = [f"-I{prefix}/include", f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib:{libtorch}"]
     libraries = ["-lgyrator_torch", "-Wl,--no-as-needed", f"-L{LIBTORCH}", "-ltorch_cpu", "-lc10"]
-    given = ["gcc", "-g", "-O1", str(source), "-o", str(program), *place, *libraries, *more]
-    _called([*given, "-lpthread"])
+    inputs = ["gcc", "-g", "-O1", str(source), "-o", str(program), *place, *libraries, *more]
+    _called([*inputs, "-lpthread"])
     return str(program)
 
 
@@ -210,9 +210,9 @@ def test_a_custom_operator_in_c(prefix: Path, twice: Path, libtorch: Path, tmp_p
     torch.manual_seed(0)
     model = Twice().eval()
     shapes = ({0: Dim("batch", min=1, max=64)},)
-    given = (torch.randn(2, 16),)
+    inputs = (torch.randn(2, 16),)
     path = aot.compile(
-        model, given, dynamic_shapes=shapes, package=tmp_path / "twice.gya", runtime="libtorch"
+        model, inputs, dynamic_shapes=shapes, package=tmp_path / "twice.gya", runtime="libtorch"
     )
     program = _linked(EXAMPLES / "call.c", tmp_path / "call", prefix, libtorch, str(twice))
     lines = _called([program, str(path)], env={"PATH": ""}).split()
@@ -243,8 +243,8 @@ def test_cmake_finds_the_library(prefix: Path, tmp_path: Path) -> None:
     x = torch.ones(3, 16)
     path = aot.compile(model, (x,), package=tmp_path / "linear.gya", runtime="libtorch")
     lines = _called([f"{build}/call", str(path), "3", "16"]).split()
-    found = torch.tensor([float(n) for n in lines])
-    torch.testing.assert_close(found, model(x).detach().flatten(), rtol=1e-5, atol=1e-5)
+    actual = torch.tensor([float(n) for n in lines])
+    torch.testing.assert_close(actual, model(x).detach().flatten(), rtol=1e-5, atol=1e-5)
 
 
 def test_a_failed_operator_is_an_error(tmp_path: Path, runtime: Path) -> None:
@@ -334,7 +334,19 @@ def test_sanitizers_find_nothing(tmp_path: Path, libtorch: Path) -> None:
     _called([driver, "fuzz", str(raises), "100", "7"], env=alone)
 
 
+def test_threads_share_what_no_call_writes(tmp_path: Path, libtorch: Path) -> None:
+    flags = ("-g", "-O0", "-fsanitize=thread")
+    cache = default_session().cache
+    toolchain = find_toolchain(os.environ, cache)
+    install(tmp_path, SharedRuntime(toolchain, flags, torch=True).build(cache))
+    source, program = HERE / "standalone_driver.c", tmp_path / "driver"
+    driver = _linked(source, program, tmp_path, libtorch, *flags)
+    # libtorch is not instrumented: what its own threads' locks order cannot be seen.
+    alone = {"OMP_NUM_THREADS": "1", "TSAN_OPTIONS": "ignore_noninstrumented_modules=1"}
+    _called([driver, "threads", str(_calls(tmp_path)), "20"], env={**os.environ, **alone})
+
+
 def _calls(folder: Path) -> Path:
     torch.manual_seed(0)
-    given = (torch.randn(2, 3, 6, 6),)
-    return aot.compile(Calls().eval(), given, package=folder / "calls.gya", runtime="libtorch")
+    inputs = (torch.randn(2, 3, 6, 6),)
+    return aot.compile(Calls().eval(), inputs, package=folder / "calls.gya", runtime="libtorch")

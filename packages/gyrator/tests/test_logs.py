@@ -32,21 +32,21 @@ for rows in (4, 6):
 def _run(tmp_path: Path, program: str = _PROGRAM, **environment: str) -> str:
     variables = os.environ | {"GYRATOR_CACHE_DIR": str(tmp_path / "cache")} | environment
     command = [sys.executable, "-c", program]
-    found = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
-    return found.stderr
+    actual = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    return actual.stderr
 
 
 def test_torch_logs_and_traces_show_graphs_code_and_decisions(tmp_path: Path) -> None:
     folder = tmp_path / "trace"
     names = "+gyrator,output_code,kernel_code,schedule,fusion,perf_hints"
-    said = _run(tmp_path, TORCH_LOGS=names, TORCH_TRACE=str(folder))
-    assert "compiled inference graph of " in said
-    assert "[__output_code] def program_main(" in said
-    assert "[__kernel_code] " in said and "softmax" in said
-    assert "[__schedule] " in said and "[__fusion] " in said
-    assert "[__perf_hints] aten._linalg_det.default is a call of ATen" in said
+    message = _run(tmp_path, TORCH_LOGS=names, TORCH_TRACE=str(folder))
+    assert "compiled inference graph of " in message
+    assert "[__output_code] def program_main(" in message
+    assert "[__kernel_code] " in message and "softmax" in message
+    assert "[__schedule] " in message and "[__fusion] " in message
+    assert "[__perf_hints] aten._linalg_det.default is an ATen call" in message
     heads = _heads(folder)
-    kept = {h["artifact"]["name"] for h in heads if "artifact" in h}
+    retained = {h["artifact"]["name"] for h in heads if "artifact" in h}
     parts = (
         "fx.gy",
         "fx_passes.gy",
@@ -59,7 +59,7 @@ def test_torch_logs_and_traces_show_graphs_code_and_decisions(tmp_path: Path) ->
         "host.py",
         "graph.json",
     )
-    assert {f"gyrator_{part}" for part in (*parts, "output_code")} <= kept
+    assert {f"gyrator_{part}" for part in (*parts, "output_code")} <= retained
 
     # Stored programs are compiled again for a trace folder.
     debug = {"TORCH_COMPILE_DEBUG": "1", "TORCH_COMPILE_DEBUG_DIR": str(tmp_path)}
@@ -88,8 +88,8 @@ def test_both_passes_of_a_training_step_belong_to_their_frame(tmp_path: Path) ->
 
 
 def test_the_environment_sets_any_option_that_the_program_does_not() -> None:
-    found = environment_options({"GYRATOR_NUMERICS": "fast", "GYRATOR_FUSION": "0", "PATH": "x"})
-    assert found == Options(numerics="fast", fusion=False)
-    assert make_options(options={"numerics": "eager"}, base=found).numerics == "eager"
+    actual = environment_options({"GYRATOR_NUMERICS": "fast", "GYRATOR_FUSION": "0", "PATH": "x"})
+    assert actual == Options(numerics="fast", fusion=False)
+    assert make_options(options={"numerics": "eager"}, base=actual).numerics == "eager"
     with pytest.raises(OptionError, match=r"GY-OPTION-003.*'numerics'"):
         environment_options({"GYRATOR_NUMERICS": "fastest"})

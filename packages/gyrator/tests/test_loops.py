@@ -29,9 +29,9 @@ class Compared:
         torch._dynamo.reset()
         compiled = torch.compile(fn, backend=self.session.backend, dynamic=dynamic, fullgraph=True)
         for call in calls:
-            found, wanted = _run(compiled, call), _run(fn, call)
-            torch.testing.assert_close(found, wanted)
-            for a, b in zip(found[0], wanted[0], strict=True):
+            actual, expected = _run(compiled, call), _run(fn, call)
+            torch.testing.assert_close(actual, expected)
+            for a, b in zip(actual[0], expected[0], strict=True):
                 assert a.stride() == b.stride() or 1 in a.shape
         assert not any(r.fallback for r in self.records)
         left = [e for r in self.records for e in r.externs if e.reason.startswith("GY-")]
@@ -40,12 +40,12 @@ class Compared:
 
 
 def _run(fn: Callable[..., Any], call: tuple[torch.Tensor, ...]) -> tuple[list[Any], list[Any]]:
-    given = [t.clone().requires_grad_(t.dtype is torch.float64) for t in call]
-    results = pytree.tree_leaves(fn(*given))
-    wanted = [r for r in results if r.requires_grad]
-    if wanted:
-        sum(r.double().square().sum() for r in wanted).backward()  # type: ignore[union-attr]
-    return results, [t.grad for t in given]
+    inputs = [t.clone().requires_grad_(t.dtype is torch.float64) for t in call]
+    results = pytree.tree_leaves(fn(*inputs))
+    expected = [r for r in results if r.requires_grad]
+    if expected:
+        sum(r.double().square().sum() for r in expected).backward()  # type: ignore[union-attr]
+    return results, [t.grad for t in inputs]
 
 
 @pytest.fixture
@@ -122,8 +122,8 @@ def test_a_cell_of_an_lstm_backwards(compared: Compared) -> None:
 
 def test_a_selective_state_space(compared: Compared) -> None:
     def fn(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
-        def step(state: torch.Tensor, given: Any) -> Any:
-            x, b, c = given
+        def step(state: torch.Tensor, inputs: Any) -> Any:
+            x, b, c = inputs
             x = x.unsqueeze(-1)
             state = state * (-a.exp() * x.sigmoid()).exp() + x * b
             return state, (state * c).sum(-1)

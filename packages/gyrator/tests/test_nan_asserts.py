@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gyrator.engine.nan import naming_op
+from gyrator.graphs.nan import naming_op
 from gyrator_runtime.host import check_nan
 
 WRAPPERS = ("python", "cpp", "fx")
@@ -39,9 +39,9 @@ def test_the_op_within_a_kernel(wrapper: str) -> None:
         return y.sum(0)
 
     run = compiled(step, wrapper=wrapper)
-    said = told(lambda: run(torch.ones(4, 2)))
-    assert "from: %log = aten.log.default, the first op to give NaN" in said
-    assert "in forward: return torch.log(x - 2.0)" in said and "the module 1" in said
+    message = told(lambda: run(torch.ones(4, 2)))
+    assert "from: %log = aten.log.default, the first op that produces NaN" in message
+    assert "in forward: return torch.log(x - 2.0)" in message and "the module 1" in message
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
@@ -56,16 +56,16 @@ def test_what_is_finite_passes(wrapper: str) -> None:
 
 
 def test_infinity_is_no_nan() -> None:
-    said = told(lambda: compiled(lambda x: 1.0 / x.relu() + 1.0)(torch.zeros(3)))
-    assert "0 NaN and 3 infinite" in said
-    assert "%reciprocal = aten.reciprocal.default, the first op to give infinity" in said
+    message = told(lambda: compiled(lambda x: 1.0 / x.relu() + 1.0)(torch.zeros(3)))
+    assert "0 NaN and 3 infinite" in message
+    assert "%reciprocal = aten.reciprocal.default, the first op that produces infinity" in message
 
 
 def test_the_backward_pass() -> None:
     run = compiled(lambda x: torch.sqrt(x).sum())
     x = torch.zeros(3, requires_grad=True)
     loss = run(x)
-    assert "the first op to give infinity" in told(lambda: loss.backward())
+    assert "the first op that produces infinity" in told(lambda: loss.backward())
 
 
 def test_what_the_graph_writes_to_is_as_it_was() -> None:
@@ -77,7 +77,7 @@ def test_what_the_graph_writes_to_is_as_it_was() -> None:
     count = torch.tensor(2.0)
     assert run(torch.ones(3), count).tolist() == [1.0] * 3
     count.fill_(0.5)
-    assert "%sqrt = aten.sqrt.default, the first op to give NaN" in told(
+    assert "%sqrt = aten.sqrt.default, the first op that produces NaN" in told(
         lambda: run(torch.ones(3), count)
     )
 
@@ -88,9 +88,9 @@ def test_a_wrong_kernel_is_told_from_a_wrong_model() -> None:
     def wrong(args: list[Any]) -> None:
         check_nan(args[0] + float("nan"), "k0")
 
-    said = told(lambda: naming_op(wrong, gm)([torch.full((3,), 2.0)]))
-    assert "buffer k0 holds 3 NaN" in said
-    assert "help: op by op the graph gives no NaN: `gyrator bisect`" in said
+    message = told(lambda: naming_op(wrong, gm)([torch.full((3,), 2.0)]))
+    assert "buffer k0 holds 3 NaN" in message
+    assert "help: op by op the graph produces no NaN: `gyrator bisect`" in message
 
 
 def test_a_stored_program_names_it_too(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,8 +104,8 @@ def test_a_size_that_is_guarded_to_be_one_is_broadcast(session: Session) -> None
         return half + y, torch.where(y > 0, half, y), (y - half).mean(1), half.sum(1)
 
     g = compiled(session, f, dynamic=True)
-    for given in ((torch.randn(2), torch.randn(2, 3)), (torch.randn(6), torch.randn(2, 3))):
-        torch.testing.assert_close(g(*given), f(*given))
+    for inputs in ((torch.randn(2), torch.randn(2, 3)), (torch.randn(6), torch.randn(2, 3))):
+        torch.testing.assert_close(g(*inputs), f(*inputs))
 
 
 def test_slices_are_written_at_places_counted_from_the_end(session: Session) -> None:

@@ -61,35 +61,35 @@ CASES = [
 
 def calls_of(names: Sequence[str], dtype: torch.dtype) -> list[tuple[Any, Any]]:
     """Return (op, sample) pairs: a first and a middle sample of each op that takes `dtype`."""
-    found = []
+    actual = []
     for info in methods.op_db:
         if info.name not in names or info.variant_test_name or dtype not in info.dtypes:
             continue
         samples = list(info.sample_inputs("cpu", dtype, requires_grad=False))
         picked = [samples[0], samples[len(samples) // 2].noncontiguous()]
-        found += [(info.op, s) for s in picked]
-    return found
+        actual += [(info.op, s) for s in picked]
+    return actual
 
 
 def function_of(calls: Sequence[tuple[Any, Any]]) -> tuple[Callable[..., Any], list[Any]]:
     """Return one function that makes all calls, and the tensors that it takes."""
     flat, spec = pytree.tree_flatten([(s.input, s.args, s.kwargs) for _, s in calls])
-    places = [k for k, v in enumerate(flat) if isinstance(v, torch.Tensor)]
+    indices = [k for k, v in enumerate(flat) if isinstance(v, torch.Tensor)]
 
     def run(*tensors: torch.Tensor) -> list[Any]:
         values = list(flat)
-        for place, tensor in zip(places, tensors, strict=True):
+        for place, tensor in zip(indices, tensors, strict=True):
             values[place] = tensor
-        given = pytree.tree_unflatten(values, spec)
-        return [op(x, *a, **k) for (op, _), (x, a, k) in zip(calls, given, strict=True)]
+        inputs = pytree.tree_unflatten(values, spec)
+        return [op(x, *a, **k) for (op, _), (x, a, k) in zip(calls, inputs, strict=True)]
 
-    return run, [flat[k] for k in places]
+    return run, [flat[k] for k in indices]
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy with the same strides: views of it must have eager's."""
-    made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
-    return tensor.clone() if 0 in tensor.stride() else made.copy_(tensor)
+    result = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return tensor.clone() if 0 in tensor.stride() else result.copy_(tensor)
 
 
 def check(want: torch.Tensor, got: torch.Tensor, exact: torch.Tensor | None) -> None:

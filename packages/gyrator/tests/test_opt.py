@@ -45,17 +45,17 @@ def test_it_runs_what_the_product_runs(traced: Path, start: str, to: str) -> Non
         with pytest.raises(OptError, match="GY-OPT-002: no stage leads from"):
             run_opt(text, OptRequest(to=to))
         return
-    made = run_opt(text, OptRequest(to=to))
+    result = run_opt(text, OptRequest(to=to))
     if to == "python":
-        assert made == (traced / "host.py").read_text()
+        assert result == (traced / "host.py").read_text()
     elif to == "kernels":
         (file,) = traced.glob("*.cpp")
-        assert made == file.read_text()
+        assert result == file.read_text()
     elif to == "loop":
         changed = sorted(traced.glob("passes/*-loop-*.gy"))
-        assert made == changed[-1].read_text()
+        assert result == changed[-1].read_text()
     else:
-        assert made == (traced / f"{to}.gy").read_text()
+        assert result == (traced / f"{to}.gy").read_text()
 
 
 def test_tiled_kernels_are_printed_and_passed_over(traced: Path) -> None:
@@ -69,7 +69,7 @@ def test_tiled_kernels_are_printed_and_passed_over(traced: Path) -> None:
     assert run_opt(bound, OptRequest(to="kernels")) == file.read_text()
     with pytest.raises(OptError, match="no stage leads from tile to 'host'"):
         run_opt(text, OptRequest(to="host"))
-    with pytest.raises(OptError, match="say which passes run"):
+    with pytest.raises(OptError, match="use --passes to select the passes"):
         run_opt(text, OptRequest(without=("vectorize",)))
     elsewhere = text.replace(" on cpu", " on vector9")
     with pytest.raises(UnsupportedError, match="GY-OPT-003"):
@@ -80,8 +80,8 @@ def test_options_are_those_of_torch_compile(loop: str) -> None:
     kernels = {}
     for fusion in (True, False):
         options = make_options(options={"fusion": fusion})
-        made = run_opt(loop, OptRequest(to="kernel", options=options))
-        kernels[fusion] = len(parse_program(made).kernels)
+        result = run_opt(loop, OptRequest(to="kernel", options=options))
+        kernels[fusion] = len(parse_program(result).kernels)
     assert kernels[True] < kernels[False]
 
 
@@ -123,10 +123,10 @@ def test_text_that_is_no_program_is_refused(text: str) -> None:
     """The level is read from the first line."""
     with pytest.raises(OptError) as error:
         run_opt(text, OptRequest())
-    found = error.value.diagnostic
-    assert found.code == "GY-OPT-001"
-    assert found.message == "the text is no program"
-    assert "fx.graph, loop.program, kernel.schedule, host.program" in found.help
+    diagnostic = error.value.diagnostic
+    assert diagnostic.code == "GY-OPT-001"
+    assert diagnostic.message == "the text is not a program"
+    assert "fx.graph, loop.program, kernel.schedule, host.program" in diagnostic.help
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,12 @@ def test_text_that_is_no_program_is_refused(text: str) -> None:
             OptRequest(after="merge-axes"),
             "pass 'merge-axes' of the level loop comes befo",
         ),
-        ("host", OptRequest(passes="cse"), "there are no passes on the level host"),
-        ("loop", OptRequest(start="asm"), "there is no level 'asm'; there are: fx, loop, kernel"),
+        ("host", OptRequest(passes="cse"), "there are no passes for the level host"),
+        (
+            "loop",
+            OptRequest(start="asm"),
+            "there is no level 'asm'; known levels are: fx, loop, kernel",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(
@@ -161,11 +165,11 @@ def test_the_command_line(traced: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "loop    inline-pointwise" in listed
     arguments = ["--to", "kernel", "--without", "split-scans", "--time", "--print-changed"]
     assert main(["opt", file, *arguments, "--option", "fusion=false"]) == 0
-    shown = capsys.readouterr()
-    assert parse_program(shown.out).nodes
-    assert "+++ loop after merge-axes" in shown.err
-    assert "split-reductions" in shown.err and "split-scans" not in shown.err
-    assert "inline-pointwise" not in shown.err
+    output = capsys.readouterr()
+    assert parse_program(output.out).nodes
+    assert "+++ loop after merge-axes" in output.err
+    assert "split-reductions" in output.err and "split-scans" not in output.err
+    assert "inline-pointwise" not in output.err
     assert main(["opt", file, "--option", "fusio=false"]) == 2
     assert "GY-OPTION-001" in capsys.readouterr().err
     assert main(["opt", file, "--to", "kernel", "--option", "threads=x"]) == 2
@@ -176,11 +180,11 @@ def test_the_command_line(traced: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_saved_level_runs(traced: Path, level: str, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(traced / f"{level}.gy")
     assert main(["opt", file, "--run", "--seed", "3", "--json", "--option", "progress=false"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["level"], found["difference"]) == (level, "") and found["results"]
+    output = json.loads(capsys.readouterr().out)
+    assert (output["level"], output["difference"]) == (level, "") and output["results"]
     if level in ("loop", "kernel"):
-        assert found["results"] == [found["results"][0]]
-        assert found["results"][0].startswith("result 0: f32[33] strides [1] from 0.")
+        assert output["results"] == [output["results"][0]]
+        assert output["results"][0].startswith("result 0: f32[33] strides [1] from 0.")
 
 
 @pytest.mark.parametrize("level", [*LEVELS])
@@ -194,18 +198,18 @@ def test_what_runs_otherwise_than_its_text_is_found(
 
     monkeypatch.setattr(CppBackend, "emit_tiled", wrong)
     status = main(["opt", str(traced / f"{level}.gy"), "--run", "--option", "progress=false"])
-    said = "".join(capsys.readouterr())
-    assert "agrees" not in said
-    assert (status, "GY-VERIFY-011" in said) == ((2, True) if level == "host" else (1, False))
+    output = "".join(capsys.readouterr())
+    assert "agrees" not in output
+    assert (status, "GY-VERIFY-011" in output) == ((2, True) if level == "host" else (1, False))
 
 
 def test_what_is_no_program_of_ours_does_not_run(
     traced: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["opt", str(traced / "fx.gy"), "--run"]) == 2
-    assert "`gyrator repro` runs graphs" in capsys.readouterr().err
+    assert "`gyrator repro` for graphs" in capsys.readouterr().err
     assert main(["opt", str(traced / "loop.gy"), "--run", "--to", "kernels"]) == 2
-    assert "GY-OPT-002: --run takes" in capsys.readouterr().err
+    assert "GY-OPT-002: --run requires" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("level", [*LEVELS])

@@ -20,28 +20,28 @@ OPTIMISERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
 
 
 def parameters() -> list[torch.nn.Parameter]:
-    made = [torch.nn.Parameter(torch.randn(s)) for s in SHAPES]
-    made.append(torch.nn.Parameter(torch.randn(6, 9).t()))
-    for p in made:
+    result = [torch.nn.Parameter(torch.randn(s)) for s in SHAPES]
+    result.append(torch.nn.Parameter(torch.randn(6, 9).t()))
+    for p in result:
         p.grad = torch.randn_like(p)
-    return made
+    return result
 
 
 @pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_steps(session: Session, records: list[GraphRecord], name: str, foreach: bool) -> None:
     cls, more = OPTIMISERS[name]
-    mine = parameters()
-    theirs = copy.deepcopy(mine)
-    for p, q in zip(mine, theirs, strict=True):
+    actual = parameters()
+    expected = copy.deepcopy(actual)
+    for p, q in zip(actual, expected, strict=True):
         assert p.grad is not None
         q.grad = p.grad.clone()
-    compiled, plain = (cls(given, foreach=foreach, **more) for given in (mine, theirs))
+    compiled, plain = (cls(inputs, foreach=foreach, **more) for inputs in (actual, expected))
     step = torch.compile(compiled.step, backend=session.backend)
     for _ in range(3):
         step()
         plain.step()
-    for p, q in zip(mine, theirs, strict=True):
+    for p, q in zip(actual, expected, strict=True):
         torch.testing.assert_close(p, q)
         assert p.stride() == q.stride()
     assert records

@@ -68,9 +68,9 @@ def test_ops_of_torch_whose_metas_are_wrong(name: str, wrapper: str) -> None:
     dynamic = wrapper != "python"
     run = torch.compile(function, backend=compiled(wrapper, size_asserts=dynamic), dynamic=dynamic)
     for n in (3, 5) if dynamic else (3,):
-        given = inputs(n)
-        expected = function(*[x.clone() for x in given])
-        same(run(*[x.clone() for x in given]), expected)
+        arguments = inputs(n)
+        expected = function(*[x.clone() for x in arguments])
+        same(run(*[x.clone() for x in arguments]), expected)
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +129,8 @@ def test_results_have_storage_of_their_own(wrapper: str) -> None:
         return a.add_(1) + 0, b.mul_(3) + 0, c.add_(2) + 0, d.mul_(5) + 0
 
     x = torch.randn(4, 4)
-    found = torch.compile(function, backend=compiled(wrapper))(x)
-    for got, want in zip(found, (2 * x + 1, 6 * x, 2 * x + 2, 10 * x), strict=True):
+    actual = torch.compile(function, backend=compiled(wrapper))(x)
+    for got, want in zip(actual, (2 * x + 1, 6 * x, 2 * x + 2, 10 * x), strict=True):
         torch.testing.assert_close(got, want)
 
 
@@ -203,8 +203,8 @@ def test_results_keep_what_is_to_be_done(wrapper: str) -> None:
         return y.conj(), (y + 1).conj().imag, y.conj().t().conj(), (y - 1)._neg_view(), y.mH
 
     x = complex_of(3, 4)
-    found = torch.compile(function, backend=compiled(wrapper))(x)
-    for got, want in zip(found, function(x), strict=True):
+    actual = torch.compile(function, backend=compiled(wrapper))(x)
+    for got, want in zip(actual, function(x), strict=True):
         same(got, want)
 
 
@@ -244,11 +244,11 @@ def test_callers_without_guards_get_an_error(wrapper: str) -> None:
         .compile(graph, "inference")
         .call
     )
-    for given, message in BAD.values():
-        for args in ([given, x], [x, given]):
+    for inputs, message in BAD.values():
+        for args in ([inputs, x], [x, inputs]):
             with pytest.raises((AssertionError, TypeError), match=message) as error:
                 call(list(args))
-            if isinstance(given, torch.Tensor):
+            if isinstance(inputs, torch.Tensor):
                 assert "GY-RUNTIME-090" in str(error.value)
     with pytest.raises(TypeError):
         call([x])

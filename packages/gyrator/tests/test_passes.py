@@ -38,10 +38,10 @@ class SwapOps:
 
     def run(self, gm: torch.fx.GraphModule) -> bool:
         old, new = (getattr(torch.ops.aten, name).default for name in (self.old, self.new))
-        found = [n for n in gm.graph.nodes if n.target is old]
-        for node in found:
+        actual = [n for n in gm.graph.nodes if n.target is old]
+        for node in actual:
             node.target = new
-        return bool(found)
+        return bool(actual)
 
 
 @frozen
@@ -157,13 +157,13 @@ def test_dropping_a_pass_leaves_it_out(compiled: Compile, records: list[GraphRec
 
 
 def test_unknown_names_are_refused_at_once() -> None:
-    for edits, code, said in (
+    for edits, code, message in (
         (NONE.without("inline-pointwis"), "GY-PASS-001", "did you mean 'inline-pointwise'"),
         (NONE.before("xyz", Cse()), "GY-PASS-001", "joint: restride-outputs, .*; fx: .*; loop: "),
         (NONE.last("loops", Cse()), "GY-PASS-009", "did you mean 'loop'"),
         (NONE.configured("merge-axes", x=1), "GY-PASS-002", "there are none"),
     ):
-        with pytest.raises(PassError, match=f"{code}(.|\\n)*{said}"):
+        with pytest.raises(PassError, match=f"{code}(.|\\n)*{message}"):
             Session(passes=edits)
 
 
@@ -187,8 +187,8 @@ def module_with(text: str, file: Path | None) -> type:
     if file is not None:
         file.write_text(text)
         module.__file__ = str(file)
-    found: type = vars(module)["P"]
-    return found
+    actual: type = vars(module)["P"]
+    return actual
 
 
 CODE = """
@@ -248,16 +248,16 @@ def test_options_that_have_no_text_need_a_hash() -> None:
 
 def test_explain_shows_times_and_texts() -> None:
     options = {"cache": False, "progress": False}
-    found = gyrator.explain(work, X, options={**options, "pass_texts": True})
-    (sin,) = [s for s in found.passes if s.name == "inline-pointwise"]
+    explanation = gyrator.explain(work, X, options={**options, "pass_texts": True})
+    (sin,) = [s for s in explanation.passes if s.name == "inline-pointwise"]
     assert sin.level == "loop" and sin.changed and sin.seconds > 0
     assert "pointwise op0" in sin.before and sin.diff().startswith("--- loop\n+++ loop after inl")
-    assert [s.level for s in found.passes] == sorted(
-        (s.level for s in found.passes), key=["joint", "fx", "loop", "kernel", "tile"].index
+    assert [s.level for s in explanation.passes] == sorted(
+        (s.level for s in explanation.passes), key=["joint", "fx", "loop", "kernel", "tile"].index
     )
-    assert "inline-pointwise" in str(found)
+    assert "inline-pointwise" in str(explanation)
     plain = gyrator.explain(work, X, options=options)
-    assert len(plain.passes) == len(found.passes)
+    assert len(plain.passes) == len(explanation.passes)
     assert not any(s.before or s.after for s in plain.passes)
 
 

@@ -194,36 +194,36 @@ def test_training_sees_patterns_of_the_forward_pass(compiled: Compile) -> None:
 
 
 def test_bad_patterns_are_refused() -> None:
-    def refused(code: str, search: Any, examples: Any, said: str) -> None:
-        with pytest.raises(PatternError, match=said) as raised:
+    def refused(code: str, search: Any, examples: Any, message: str) -> None:
+        with pytest.raises(PatternError, match=message) as raised:
             Rewrite("bad", search, silu_and_mul, examples)
         assert raised.value.diagnostic.code == code
 
     refused("GY-PATTERN-001", lambda x, y: x + 1, (SAMPLE, SAMPLE), "does not use its argument 'y'")
     refused("GY-PATTERN-001", lambda x, e: x + 1, (SAMPLE, 0.25), "does not use its argument 'e'")
-    refused("GY-PATTERN-001", lambda x: x, (SAMPLE,), "something else than tensors")
+    refused("GY-PATTERN-001", lambda x: x, (SAMPLE,), "something other than tensors")
     refused("GY-PATTERN-001", lambda x: torch.rand_like(x) + x, (SAMPLE,), "random numbers")
     refused("GY-PATTERN-001", lambda x: x.add_(1), (SAMPLE,), "writes")
     refused("GY-PATTERN-001", lambda x, y: x + y, (SAMPLE,), "2 arguments")
 
 
 @pytest.mark.parametrize(
-    ("replace", "code", "said"),
+    ("replace", "code", "message"),
     [
         (lambda x, y: x.double(), "GY-PATTERN-002", "float64"),
-        (lambda x, y: (x, y), "GY-PATTERN-002", "stands for"),
+        (lambda x, y: (x, y), "GY-PATTERN-002", "but the pattern returns"),
         (lambda x, y: x.new_empty(x.shape[1], x.shape[0]).t(), "GY-PATTERN-002", "strides"),
-        (lambda x, y: x + torch.tensor([1.0]), "GY-PATTERN-003", "of its own"),
+        (lambda x, y: x + torch.tensor([1.0]), "GY-PATTERN-003", "literal numbers"),
         (lambda x, y: (x + 1).add_(y), "GY-PATTERN-003", "writes"),
     ],
 )
 def test_bad_replacements_are_refused(
-    compiled: Compile, replace: Callable[..., Any], code: str, said: str
+    compiled: Compile, replace: Callable[..., Any], code: str, message: str
 ) -> None:
     run = compiled(product, Rewrite("bad", product, replace, (SAMPLE, SAMPLE)))
     with pytest.raises(Exception, match=code) as raised:
         run(torch.randn(3, 4), torch.randn(3, 4))
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_what_a_rewrite_does_is_in_its_digest() -> None:

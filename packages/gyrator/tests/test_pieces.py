@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from gyrator.config import Config
-from gyrator.engine.pieces import by_pytorch, cut, glue
+from gyrator.graphs.pieces import by_pytorch, cut, glue
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
@@ -52,8 +52,8 @@ class Compiled:
         for args in calls:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", GyratorWarning)
-                found = _run(compiled, args)
-            torch.testing.assert_close(found, _run(fn, args), equal_nan=True)
+                actual = _run(compiled, args)
+            torch.testing.assert_close(actual, _run(fn, args), equal_nan=True)
         assert not any(r.fallback for r in self.records)
         externs = {e.target for r in self.records for e in r.externs if e.reason.startswith("GY-")}
         assert externs == set(left)
@@ -65,9 +65,9 @@ def _run(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
     torch.manual_seed(5)
     results = fn(*args)
     several = results if isinstance(results, tuple) else (results,)
-    wanted = [r for r in several if isinstance(r, torch.Tensor) and r.requires_grad]
-    if wanted:
-        sum(r.double().square().sum() for r in wanted).backward()  # type: ignore[union-attr]
+    expected = [r for r in several if isinstance(r, torch.Tensor) and r.requires_grad]
+    if expected:
+        sum(r.double().square().sum() for r in expected).backward()  # type: ignore[union-attr]
     return results, args, [a.grad for a in args if isinstance(a, torch.Tensor)]
 
 
@@ -154,8 +154,8 @@ def test_sizes_that_are_rounded_floats(compiled: Compiled, fn: Callable[..., Any
 @pytest.mark.parametrize("wrapper", ["cpp", "fx"])
 def test_gradients_beside_a_rounded_size(compiled: Compiled) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
-        places = torch.arange(0, x.shape[0], 0.5)
-        return (places[:, None] * x.sum(0)).sin()
+        indices = torch.arange(0, x.shape[0], 0.5)
+        return (indices[:, None] * x.sum(0)).sin()
 
     calls = [(torch.randn(n, 3, dtype=torch.float64, requires_grad=True),) for n in (7, 10)]
     compiled.check(fn, *calls, dynamic=True)
@@ -270,7 +270,7 @@ def test_strict_raises_and_names_all(config: Config) -> None:
 
 
 def test_a_second_session_compiles_nothing(config: Config) -> None:
-    kept: list[list[GraphRecord]] = []
+    retained: list[list[GraphRecord]] = []
     x = torch.randn(STEPS, 4, dtype=torch.float64, requires_grad=True)
     for _ in range(2):
         torch._dynamo.reset()
@@ -278,12 +278,12 @@ def test_a_second_session_compiles_nothing(config: Config) -> None:
         with Session(
             options={"progress": False}, config=config, observer=records.append
         ) as session:
-            found = torch.compile(scanned, backend=session.backend)(x)
-            (gradient,) = torch.autograd.grad(found.sum(), x)
-        torch.testing.assert_close(found, scanned(x))
+            actual = torch.compile(scanned, backend=session.backend)(x)
+            (gradient,) = torch.autograd.grad(actual.sum(), x)
+        torch.testing.assert_close(actual, scanned(x))
         torch.testing.assert_close(gradient, torch.autograd.grad(scanned(x).sum(), x)[0])
-        kept.append(records)
-    first, second = kept
+        retained.append(records)
+    first, second = retained
     assert [(r.phase, len(r.kernels)) for r in first] == [(r.phase, len(r.kernels)) for r in second]
     assert all(r.cached for r in second if r.kernels)
 
@@ -296,7 +296,7 @@ def test_a_library_that_was_not_wanted_is_told(config: Config) -> None:
         return torch._weight_int4pack_mm_for_cpu(x, packed, 32, scales).sin()
 
     packed = torch._convert_weight_to_int4pack_for_cpu(torch.randint(0, 16, (64, 64)).int(), 1)
-    given = torch.randn(5, 64).bfloat16(), packed, torch.rand(2, 64, 2).bfloat16()
+    inputs = torch.randn(5, 64).bfloat16(), packed, torch.rand(2, 64, 2).bfloat16()
     options = {"extern_kernels": "none", "progress": False}
     for strict in (False, True):
         torch._dynamo.reset()
@@ -304,7 +304,7 @@ def test_a_library_that_was_not_wanted_is_told(config: Config) -> None:
             compiled = torch.compile(fn, backend=session.backend)
             raised = pytest.raises(Exception, match="GY-LOWER-031")
             with raised if strict else pytest.warns(GyratorWarning, match="GY-LOWER-031"):
-                compiled(*given)
+                compiled(*inputs)
 
 
 def test_many_tensors_are_joined_by_one_call(compiled: Compiled) -> None:
@@ -406,8 +406,8 @@ def test_numbers_that_are_converted_as_tensors(session: Session) -> None:
     flex = torch.nn.attention.flex_attention.flex_attention
     fn = lambda q: flex(q, q, q, score_mod=lambda s, b, h, i, j: s * 0.1)  # noqa: E731
     q = torch.randn(1, 2, 32, 16)
-    found = torch.compile(fn, backend=session.backend)(q)
-    torch.testing.assert_close(found, fn(q), rtol=1e-4, atol=1e-5)
+    actual = torch.compile(fn, backend=session.backend)(q)
+    torch.testing.assert_close(actual, fn(q), rtol=1e-4, atol=1e-5)
 
 
 def test_results_that_are_no_tensors(compiled: Compiled) -> None:
@@ -418,10 +418,10 @@ def test_results_that_are_no_tensors(compiled: Compiled) -> None:
         x = distribute_tensor(torch.randn(8, 4), mesh, [Shard(0)])
         with warnings.catch_warnings():
             warnings.simplefilter("error", GyratorWarning)
-            found = torch.compile(
+            actual = torch.compile(
                 lambda t: (t * 2).sin(), backend=compiled.session.backend, fullgraph=True
             )(x)
-        torch.testing.assert_close(found.to_local(), (x.to_local() * 2).sin())
+        torch.testing.assert_close(actual.to_local(), (x.to_local() * 2).sin())
         assert sum(len(r.kernels) for r in compiled.records) == 1
     finally:
         torch.distributed.destroy_process_group()
@@ -433,13 +433,13 @@ def everything(x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
     a, b = (x.t() @ y).split([columns - 1, 1])
     mean, deviation = torch.var_mean(x * rows, 1)
     noise = torch.rand(rows) + torch.rand(rows)
-    values, places = y.sort(0)
+    values, indices = y.sort(0)
     z = torch.cat([a.t(), a.t()[1:] * deviation.sum()]).view(-1)
     before = x.select(0, 1) * 2
     x.mul_(2)
     after = x.select(0, 1) + before
     y.copy_(values.flip(0))
-    return z, b.t(), mean * noise[:1], places.t(), after, x.t() * 1, rows * columns, y.sum(0), None
+    return z, b.t(), mean * noise[:1], indices.t(), after, x.t() * 1, rows * columns, y.sum(0), None
 
 
 @pytest.mark.parametrize("mode", ["fake", "symbolic"])
@@ -447,20 +447,20 @@ def test_pieces_are_the_graph(mode: str) -> None:
     args = torch.randn(5, 4), torch.randn(5, 3)
     gm = make_fx(everything, tracing_mode=mode)(*(a.clone() for a in args))
     names = [n.name for n in gm.graph.nodes if n.op == "call_function"]
-    wanted, written = everything_of(gm, args)
+    expected, written = everything_of(gm, args)
     for share in (0.0, 0.05, 0.2, 0.5, 0.9):
         for seed in range(3):
             rng = random.Random(f"{share} {seed}")
             refused = [n for n in names if rng.random() < share]
             pieces = cut(gm, refused)
             run = glue(gm, pieces, [by_pytorch(p) for p in pieces])
-            found, changed = everything_of(lambda *a, run=run: run(list(a)), args)
-            torch.testing.assert_close((found, changed), (wanted, written), rtol=0, atol=0)
+            actual, changed = everything_of(lambda *a, run=run: run(list(a)), args)
+            torch.testing.assert_close((actual, changed), (expected, written), rtol=0, atol=0)
 
 
 def everything_of(fn: Callable[..., Any], args: Sequence[torch.Tensor]) -> tuple[Any, Any]:
     """Call a function on copies; return its results, and what became of the copies."""
     torch.manual_seed(3)
-    given = [a.clone() for a in args]
-    results = fn(*given)
-    return [r.clone() if isinstance(r, torch.Tensor) else r for r in results], given
+    inputs = [a.clone() for a in args]
+    results = fn(*inputs)
+    return [r.clone() if isinstance(r, torch.Tensor) else r for r in results], inputs

@@ -70,23 +70,6 @@ def functions(tmp_path_factory):
     del sys.modules["precompiled_functions"]
 
 
-def test_training_imports_nothing_that_only_torchinductor_needs() -> None:
-    """AOTAutograd's partitioner would import its lowerings: a sixth of a first training step."""
-    code = """
-import sys
-import torch
-from gyrator import Session
-x = torch.ones(3, requires_grad=True)
-with Session(options={"cache": False, "strict": True}) as session:
-    torch.compile(lambda v: (v.sin() * v.sin()).sum(), backend=session.backend)(x).backward()
-assert x.grad is not None
-names = ("lowering", "pattern_matcher", "ir", "scheduler", "compile_fx")
-print([n for n in names if f"torch._inductor.{n}" in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "[]\n"
-
-
 def loaded_elsewhere(functions, path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GYRATOR_CACHE_DIR", str(path.parent / "fresh"))
     folder = str(Path(functions.__file__).parent)

@@ -100,10 +100,10 @@ def made(record):
     return {op for k in record.kernels for op in k.ops}
 
 
-def agree(found, expected):
+def agree(value, expected):
     """Assert that results differ by what some quantised numbers that went the other way give."""
-    assert found.dtype == expected.dtype and found.stride() == expected.stride()
-    assert (found - expected).norm() <= 0.03 * expected.norm()
+    assert value.dtype == expected.dtype and value.stride() == expected.stride()
+    assert (value - expected).norm() <= 0.03 * expected.norm()
 
 
 @bytes_only
@@ -187,10 +187,10 @@ def test_weights_that_are_not_quicker_in_bytes_are_floats_once(
     monkeypatch.setattr(Measure, "packed", lambda *_: best)
     model, records, x = Perceptron().eval(), [], torch.randn(4, 64)
     with session(tmp_path, records, **options) as ours:
-        found = torch.compile(model, backend=ours.backend)(x)
+        actual = torch.compile(model, backend=ours.backend)(x)
     if options:
-        assert torch.equal(found, model(x))
-    agree(found, model(x))
+        assert torch.equal(actual, model(x))
+    agree(actual, model(x))
     assert "onednn" not in called(records[0])
     assert not any("per_channel" in op for op in made(records[0]))
     assert not any("reorder" in e.target for e in records[0].externs)
@@ -213,9 +213,9 @@ def test_tables_of_bytes_stay_bytes(tmp_path):
 
     model, records, i = Table().eval(), [], torch.randint(0, 50, (7,))
     with session(tmp_path, records) as ours:
-        found = torch.compile(model, backend=ours.backend)(i)
+        actual = torch.compile(model, backend=ours.backend)(i)
         assert ours.constant_bytes == 0
-    assert torch.equal(found, model(i))
+    assert torch.equal(actual, model(i))
 
 
 @bytes_only
@@ -223,21 +223,21 @@ def test_what_is_measured(tmp_path, monkeypatch):
     """The same product, or convolution, of floats and of bytes."""
     definition, target = discover(Config(tmp_path, 1 << 20, ""))["cpu"]
     measure = Measure(definition.device(target), torch.Generator().manual_seed(0))
-    asked = []
+    requested = []
 
     def times(_, runs):
-        asked.append({name: run() for name, run in runs.items()})
+        requested.append({name: run() for name, run in runs.items()})
         return {name: 1.0 if name == "integers" else 1.2 for name in runs}
 
     monkeypatch.setattr(Measure, "_times", times)
     assert measure.in_integers(Product("cpu", 4, 48, 32, dtype=torch.int8))
-    assert {r.shape for r in asked[0].values()} == {(4, 32)} and len(asked[0]) >= 3
+    assert {r.shape for r in requested[0].values()} == {(4, 32)} and len(requested[0]) >= 3
     for shape, of, *window in (
         ((2, 6, 9, 9), (8, 3, 3, 3), (1, 1), (1, 1), (1, 1), 2),
         ((2, 6, 9), (8, 6, 3), (1,), (1,), (1,), 1),
     ):
         assert measure.in_integers(Convolution("cpu", shape, of, *window))
-        floats, integers = asked[-1]["floats"], asked[-1]["integers"]
+        floats, integers = requested[-1]["floats"], requested[-1]["integers"]
         assert floats.shape == integers.shape
 
 
@@ -246,12 +246,12 @@ def test_what_is_found_out_is_remembered(tmp_path, monkeypatch):
     """Once a machine; nothing is asked where sums are wrong."""
     from gyrator.autotune.kernels import Budget
 
-    asked = []
-    monkeypatch.setattr(Measure, "in_integers", lambda _, call: asked.append(call) or True)
+    requested = []
+    monkeypatch.setattr(Measure, "in_integers", lambda _, call: requested.append(call) or True)
     product = Product("cpu", 4, 48, 32, dtype=torch.uint8)
     for right in (True, True, False):
         with session(tmp_path / str(right), []) as ours:
             monkeypatch.setattr(library_choice, "sums_are_right", lambda right=right: right)
             choice = library_choice.LibraryChoice(ours.engine(ours.options), Budget(0))
             assert choice.integers(product) is right
-    assert asked == [product]
+    assert requested == [product]

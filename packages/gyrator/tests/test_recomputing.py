@@ -53,14 +53,14 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[int], Made]]] = {
 }
 
 
-def _trained(call: Callable[..., Any], given: Made, dtype: torch.dtype) -> list[torch.Tensor]:
-    floats = [g.is_floating_point() for g in given]
-    leaf = [g.to(dtype).requires_grad_() if f else g for g, f in zip(given, floats, strict=True)]
+def _trained(call: Callable[..., Any], inputs: Made, dtype: torch.dtype) -> list[torch.Tensor]:
+    floats = [g.is_floating_point() for g in inputs]
+    leaf = [g.to(dtype).requires_grad_() if f else g for g, f in zip(inputs, floats, strict=True)]
     results = call(*leaf)
     results = results if isinstance(results, list) else [results]
     loss = torch.stack([(r.double() ** 2).sum() for r in results if r.requires_grad]).sum()
-    wanted = [x for x, f in zip(leaf, floats, strict=True) if f]
-    gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
+    expected = [x for x, f in zip(leaf, floats, strict=True) if f]
+    gradients = torch.autograd.grad(loss, expected, allow_unused=True)
     return [*(r.detach() for r in results), *(g for g in gradients if g is not None)]
 
 
@@ -73,9 +73,9 @@ def test_training(
     fn, make = CASES[name]
     compiled = torch.compile(fn, backend=session.backend, dynamic=dynamic)
     for n in (4, 6) if dynamic else (4,):
-        given = make(n)
-        exact = _trained(fn, given, torch.float64)
-        eager, results = _trained(fn, given, dtype), _trained(compiled, given, dtype)
+        inputs = make(n)
+        exact = _trained(fn, inputs, torch.float64)
+        eager, results = _trained(fn, inputs, dtype), _trained(compiled, inputs, dtype)
         for got, want, true in zip(results, eager, exact, strict=True):
             assert got.dtype is want.dtype and got.stride() == want.stride()
             off, bound = (worst_error([r], [true]) for r in (got, want))

@@ -31,9 +31,9 @@ def _graphs_of_networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def same(got: Any, want: Any) -> None:
     """Compare results, with their strides."""
-    for mine, theirs in zip(tree_leaves(got), tree_leaves(want), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
-        assert mine.stride() == theirs.stride()
+    for actual, expected in zip(tree_leaves(got), tree_leaves(want), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+        assert actual.stride() == expected.stride()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -49,18 +49,18 @@ def test_networks(session: Session, records: list[GraphRecord], name: str, train
     compiled = torch.compile(model, backend=session.backend, fullgraph=True)
 
     def run(call: Any) -> tuple[Any, list[torch.Tensor]]:
-        given = [t.clone().requires_grad_(training) for t in (x, *states)]
-        state = tuple(given[1:]) if kind is nn.LSTM else given[1]
+        inputs = [t.clone().requires_grad_(training) for t in (x, *states)]
+        state = tuple(inputs[1:]) if kind is nn.LSTM else inputs[1]
         with torch.set_grad_enabled(training):
-            out = call(given[0], state)
+            out = call(inputs[0], state)
         if not training:
             return out, []
         loss = sum((t * t).sum() for t in tree_leaves(out))
-        return out, list(torch.autograd.grad(loss, [*given, *model.parameters()]))
+        return out, list(torch.autograd.grad(loss, [*inputs, *model.parameters()]))
 
-    (got, mine), (want, theirs) = run(compiled), run(model)
+    (got, actual), (want, expected) = run(compiled), run(model)
     same(got, want)
-    for g, w in zip(mine, theirs, strict=True):
+    for g, w in zip(actual, expected, strict=True):
         torch.testing.assert_close(g, w, rtol=1e-3, atol=1e-4)
     assert len(records) == 1 + training and not any(r.fallback for r in records)
 

@@ -13,9 +13,9 @@ from gyrator.session import Session
 
 def outcome(function: refused.Program, inputs: tuple[torch.Tensor, ...]) -> object:
     """Return the results of a call on copies, or the exception."""
-    given = [x if 0 in x.stride() else x.clone() for x in inputs]
+    arguments = [x if 0 in x.stride() else x.clone() for x in inputs]
     try:
-        return function(*given)
+        return function(*arguments)
     except Exception as error:
         return error
 
@@ -26,11 +26,11 @@ def test_programs_that_eager_refuses(config: Config, family: str, dynamic: bool)
     wrong: list[str] = []
     with Session(options={"progress": False}, config=config) as session:
         for name, (function, *inputs) in refused.FAMILIES[family].items():
-            given = tuple(inputs)
+            arguments = tuple(inputs)
             torch._dynamo.reset()
             compiled = torch.compile(function, backend=session.backend, dynamic=dynamic)
             with warnings.catch_warnings(record=True):
-                want, got = outcome(function, given), outcome(compiled, given)
+                want, got = outcome(function, arguments), outcome(compiled, arguments)
             assert isinstance(want, Exception), name
             # Dynamo has an error of its own for what fake tensors refuse, with eager's words in it.
             if not isinstance(got, (type(want), TorchRuntimeError)):

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gyrator import Explanation, explain
 from gyrator.cli.main import main
-from gyrator.reports.levels import Made, panes
+from gyrator.reports.levels import Attribution, panes
 from gyrator.reports.lexer import GyLexer
 from gyrator.reports.measured import Limits, Span, Timeline, read_events
 from gyrator.reports.page import GraphView, Section, share_bars, shares, times_of
@@ -64,7 +64,7 @@ class Block(torch.nn.Module):
 
 
 @pytest.fixture(scope="module")
-def found() -> Explanation:
+def explanation() -> Explanation:
     torch._dynamo.reset()
     return explain(two, torch.randn(64, 64), runs=3, options={"cache": False})
 
@@ -87,20 +87,20 @@ def _results(host: str) -> list[str]:
     return [line for line in host.splitlines() if line.strip().startswith("return")][-1:]
 
 
-def test_costs_and_memory_are_data(found: Explanation) -> None:
-    (graph,) = found.graphs
-    kernels = [c for c in found.cost() if c.kernel]
+def test_costs_and_memory_are_data(explanation: Explanation) -> None:
+    (graph,) = explanation.graphs
+    kernels = [c for c in explanation.cost() if c.kernel]
     assert [c.name for c in kernels] == [k.name for k in graph.kernels]
     # What is read once and written once is no less than the product and the result.
     assert sum(c.bytes for c in kernels) >= 4 * 64 * 64 + 4 * 64
     assert sum(c.flops for c in kernels) >= 2 * 64 * 64  # a sum and a maximum of all elements
-    (product,) = [c for c in found.cost() if c.name == "aten.mm.out"]
+    (product,) = [c for c in explanation.cost() if c.name == "aten.mm.out"]
     assert (product.bytes, product.flops) == (2 * 4 * 64 * 64, 2 * 64**3)  # x is read as both
     assert sum(c.launches for c in kernels) == graph.launches
     owners = {name for s in graph.storages for name in s.owners}
     assert owners >= set(re.findall(r"buf\d+", " ".join(_results(graph.host_text))))
     assert 4 * 64 * 64 <= graph.peak_bytes <= 3 * 4 * 64 * 64
-    json.dumps(found.to_dict())
+    json.dumps(explanation.to_dict())
 
 
 def test_the_peak_is_what_lives_at_once() -> None:
@@ -114,7 +114,7 @@ def test_the_peak_is_what_lives_at_once() -> None:
         (0, 100), (1, 150), (2, 160), (3, 60), (4, 0),
     ]  # fmt: skip
     assert graph.peak_bytes == 160 and graph.peak.step == 2
-    assert graph.peak.held == (storages[0], storages[2])
+    assert graph.peak.storages == (storages[0], storages[2])
 
 
 def test_flops_of_calls_are_those_that_pytorch_counts() -> None:
@@ -130,19 +130,19 @@ def test_flops_of_calls_are_those_that_pytorch_counts() -> None:
     with FlopCounterMode(display=False) as counter:
         products()
     torch._dynamo.reset()
-    found = explain(products, options={"cache": False})
-    calls = [c for c in found.cost() if not c.kernel]
+    explanation = explain(products, options={"cache": False})
+    calls = [c for c in explanation.cost() if not c.kernel]
     assert sum(c.launches * c.flops for c in calls) == counter.get_total_flops()
 
 
-def test_times_leave_out_the_calls_before(found: Explanation) -> None:
-    (graph,) = found.graphs
-    assert len(found.seconds) == 3
+def test_times_leave_out_the_calls_before(explanation: Explanation) -> None:
+    (graph,) = explanation.graphs
+    assert len(explanation.seconds) == 3
     assert {calls for _, calls, _ in times_of(graph)} == {3}
 
 
-def test_totals_add_up(found: Explanation, trained: Explanation) -> None:
-    for explained in (found, trained):
+def test_totals_add_up(explanation: Explanation, trained: Explanation) -> None:
+    for explained in (explanation, trained):
         line = explained.timeline
         assert line is not None and line.rest >= 0
         for one, after in itertools.pairwise(line.spans):
@@ -152,11 +152,11 @@ def test_totals_add_up(found: Explanation, trained: Explanation) -> None:
         assert whole == line.seconds
         assert sum(s.seconds for s in parts) == pytest.approx(whole)
         ran = Counter({(s.graph, s.name): s.calls for s in parts if s.graph is not None})
-        said: Counter[tuple[int | None, str]] = Counter()
+        message: Counter[tuple[int | None, str]] = Counter()
         for n, graph in enumerate(explained.graphs):
             for c in graph.cost():
-                said[n, c.name] += c.launches
-        assert ran == said
+                message[n, c.name] += c.launches
+        assert ran == message
         # Without a profiler, kernels and the rest.
         whole, parts = shares(Section("f", explained.graphs, seconds=2.0))
         assert whole == 2 and sum(s.seconds for s in parts) == pytest.approx(2)
@@ -206,8 +206,8 @@ def event(name: str, start: float, end: float, device: DeviceType = DeviceType.C
     return SimpleNamespace(name=name, time_range=span, device_type=device, device_index=0)
 
 
-def test_a_device_has_its_own_lane(found: Explanation) -> None:
-    (graph,) = found.graphs
+def test_a_device_has_its_own_lane(explanation: Explanation) -> None:
+    (graph,) = explanation.graphs
     ours = graph.kernels[0].name
     events = [
         event("aten::mm", 10, 40),
@@ -217,7 +217,7 @@ def test_a_device_has_its_own_lane(found: Explanation) -> None:
         event(ours, 50, 60),
         event(f"gy_k_{ours}", 130, 180, DeviceType.CUDA),
     ]
-    line = read_events(event("call", 0, 200), events, found.graphs)
+    line = read_events(event("call", 0, 200), events, explanation.graphs)
     host, device = ([s for s in line.spans if s.lane == lane] for lane in ("", "cuda:0"))
     assert [s.name for s in host] == ["aten::mm", ours] and [s.kernel for s in host] == [
         False,
@@ -225,32 +225,32 @@ def test_a_device_has_its_own_lane(found: Explanation) -> None:
     ]
     assert [s.name for s in device] == ["ampere_sgemm", ours] and device[1].graph == 0
     assert line.rest == pytest.approx(160e-6)  # the host's
-    whole, parts = shares(Section("f", found.graphs, timeline=line))
+    whole, parts = shares(Section("f", explanation.graphs, timeline=line))
     assert sum(s.seconds for s in parts if not s.lane) == pytest.approx(whole)
 
 
 def test_levels_name_what_they_compute(trained: Explanation) -> None:
     assert any("graph break" in why for why in trained.breaks)
     (forward, _) = trained.graphs
-    found = {p.name: p for p in panes(forward, Made.of(forward))}
-    assert list(found) == ["lines", "fx", "loop", "kernel", "tile", "host", "c++"]
+    actual = {p.name: p for p in panes(forward, Attribution.of(forward))}
+    assert list(actual) == ["lines", "fx", "loop", "kernel", "tile", "host", "c++"]
     products = [e.node for e in forward.externs]
     assert len(products) == 3
     for node in products:
         for level in ("lines", "fx", "loop", "kernel", "host"):
-            text = "".join(b.text for b in found[level].blocks if node in b.nodes)
-            wanted = "self.fc(self.norm(x))" if level == "lines" else "aten.addmm"
-            assert wanted in text, (level, text)
+            text = "".join(b.text for b in actual[level].blocks if node in b.nodes)
+            expected = "self.fc(self.norm(x))" if level == "lines" else "aten.addmm"
+            assert expected in text, (level, text)
     # A kernel that is launched for several blocks computes the calls of all of them.
     gelus = [n.name for n in forward.levels["fx"].graph.nodes if "gelu" in n.name]
     assert len(gelus) == 3
     for level in ("tile", "c++", "kernel", "host"):
-        assert all(any(g in b.nodes for b in found[level].blocks) for g in gelus), level
+        assert all(any(g in b.nodes for b in actual[level].blocks) for g in gelus), level
     view = GraphView("0-0", forward)
     for kernel in forward.kernels:
-        modules, lines = view.places(kernel)
+        modules, lines = view.sources(kernel)
         assert set(modules) >= set(kernel.modules) and set(lines) >= set(kernel.sources)
-    modules = {m for k in forward.kernels for m in view.places(k)[0]}
+    modules = {m for k in forward.kernels for m in view.sources(k)[0]}
     assert modules == {*"012", "0.norm", "1.norm", "2.norm"}
     assert all("nn/functional.py" not in line for k in forward.kernels for line in k.sources)
 
@@ -258,7 +258,7 @@ def test_levels_name_what_they_compute(trained: Explanation) -> None:
 def test_a_report_is_one_file(trained: Explanation, tmp_path: Path) -> None:
     text = trained.save(tmp_path / "x.html").read_text()
     assert "http" not in text and "<link" not in text and " src=" not in text
-    for word in ("aten.addmm.out", "bytes moved", "most memory", "graph break", "everything else"):
+    for word in ("aten.addmm.out", "bytes moved", "peak memory", "graph break", "everything else"):
         assert word in text, word
     assert "prefers-color-scheme: dark" in text
     texts = map(zlib.decompress, map(b64decode, re.findall(r'id="levels-[\d-]+">([^<]+)<', text)))
@@ -269,17 +269,19 @@ def test_a_report_is_one_file(trained: Explanation, tmp_path: Path) -> None:
         loops = show_loop(graph.levels["loop"]).splitlines()
         stored = [line for line in loops if line.startswith("    store")]
         assert stored and all(line in plain for line in stored)
-    shown = sum(len(b.text) for g in trained.graphs for p in panes(g, Made.of(g)) for b in p.blocks)
-    assert len(text) < shown / 2 + 40_000
+    output = sum(
+        len(b.text) for g in trained.graphs for p in panes(g, Attribution.of(g)) for b in p.blocks
+    )
+    assert len(text) < output / 2 + 40_000
 
 
 def test_a_report_of_what_the_cache_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GYRATOR_CACHE_DIR", str(tmp_path / "cache"))
     for _ in range(2):
         torch._dynamo.reset()
-        found = explain(two, torch.randn(64, 64))
-    assert found.graphs[0].cached
-    assert "It came from the cache" in found.save(tmp_path / "x.html").read_text()
+        explanation = explain(two, torch.randn(64, 64))
+    assert explanation.graphs[0].cached
+    assert "Loaded from the cache" in explanation.save(tmp_path / "x.html").read_text()
 
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -308,9 +310,9 @@ def test_the_commands(
     monkeypatch.chdir(tmp_path)
     torch._dynamo.reset()
     assert main(["explain", "subject.py:make", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert len(said["graphs"]) == 1 and said["graphs"][0]["kernels"] > 0
-    assert any("graph break" in why for why in said["breaks"])
+    output = json.loads(capsys.readouterr().out)
+    assert len(output["graphs"]) == 1 and output["graphs"][0]["kernels"] > 0
+    assert any("graph break" in why for why in output["breaks"])
     torch._dynamo.reset()
     assert main(["report", "subject.py:make", "--runs", "2", "-o", "r.html"]) == 0
     assert "graph break" in (tmp_path / "r.html").read_text()

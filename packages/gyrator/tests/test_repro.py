@@ -53,8 +53,8 @@ fx.graph 1 @main
 
 def test_a_graph_that_is_compiled_well() -> None:
     assert find_failure(GRAPH, {}) == Failure()
-    found = bisect(GRAPH)
-    assert not found.stage and found.checked > 4, found
+    actual = bisect(GRAPH)
+    assert not actual.stage and actual.checked > 4, actual
 
 
 # Planted faults -----------------------------------------------------------------------------------
@@ -67,8 +67,8 @@ class Shifting:
     name: ClassVar[str] = "shifting"
 
     def run(self, program: LoopProgram) -> LoopProgram:
-        made = tuple(map(self._changed, program.operations))
-        return program if made == program.operations else evolve(program, operations=made)
+        result = tuple(map(self._changed, program.operations))
+        return program if result == program.operations else evolve(program, operations=result)
 
     def _changed(self, op: Any) -> Any:
         if not isinstance(op, Pointwise):
@@ -97,10 +97,10 @@ class Rewriting:
     name: ClassVar[str] = "rewriting"
 
     def run(self, gm: torch.fx.GraphModule) -> bool:
-        found = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.neg.default)
-        for node in found:
+        actual = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.neg.default)
+        for node in actual:
             node.target = torch.ops.aten.abs.default
-        return bool(found)
+        return bool(actual)
 
 
 def edited(level: str, one: Any) -> dict[str, Any]:
@@ -126,12 +126,12 @@ def wrong_host(patch: pytest.MonkeyPatch) -> None:
     """Plant a host program that returns its first result twice."""
     right = pipeline.plan_host
 
-    def planned(*given: Any) -> HostProgram:
-        host = right(*given)
-        *made, end = host.instructions
+    def planned(*inputs: Any) -> HostProgram:
+        host = right(*inputs)
+        *result, end = host.instructions
         assert isinstance(end, Return)
         twice = (end.values[0], *end.values[:1], *end.values[2:])[: len(end.values)]
-        return evolve(host, instructions=(*made, Return(twice)))
+        return evolve(host, instructions=(*result, Return(twice)))
 
     patch.setattr(pipeline, "plan_host", planned)
 
@@ -154,9 +154,9 @@ def bad_reuse(patch: pytest.MonkeyPatch) -> None:
     """Plant a planner of memory that lets what lives at the same time overlap."""
     right = plan.place_in_pools
 
-    def placed(*given: Any) -> Any:
-        found = right(*given)
-        return evolve(found, offsets={n: (pool, ZERO) for n, (pool, _) in found.offsets.items()})
+    def placed(*inputs: Any) -> Any:
+        actual = right(*inputs)
+        return evolve(actual, offsets={n: (pool, ZERO) for n, (pool, _) in actual.offsets.items()})
 
     patch.setattr(plan, "place_in_pools", placed)
 
@@ -195,8 +195,8 @@ class Fixing:
 
     def run(self, program: LoopProgram) -> LoopProgram:
         hints = {symbol: Const(value) for symbol, value in program.facts.hints}
-        made = tuple(self._fixed(op, hints) for op in program.operations)
-        return program if made == program.operations else evolve(program, operations=made)
+        result = tuple(self._fixed(op, hints) for op in program.operations)
+        return program if result == program.operations else evolve(program, operations=result)
 
     def _fixed(self, op: Any, hints: Any) -> Any:
         if not isinstance(op, Reduction):
@@ -263,10 +263,10 @@ def gradients(folder: Path) -> str:
         return ((x @ w).tanh().exp() * x).softmax(-1).square().sum()
 
     options = {"trace_dir": str(folder), "progress": False}
-    given = (torch.randn(8, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True))
+    inputs = (torch.randn(8, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True))
     with Session(options=options) as session:
         torch._dynamo.reset()
-        torch.compile(step, backend=session.backend)(*given).backward()
+        torch.compile(step, backend=session.backend)(*inputs).backward()
     (path,) = folder.glob("*_backward/fx.gy")
     return path.read_text()
 
@@ -301,23 +301,23 @@ def planted(
 
 
 def test_a_planted_fault_is_found_and_made_small(planted: Any) -> None:
-    whole, given, kind, stage, name = planted
-    first = find_failure(whole, {}, **given)
+    whole, inputs, kind, stage, name = planted
+    first = find_failure(whole, {}, **inputs)
     assert first.kind == kind, first
-    small = minify(whole, lambda text: find_failure(text, {}, **given).alike(first))
+    small = minify(whole, lambda text: find_failure(text, {}, **inputs).alike(first))
     assert calls(small) <= 5, small
-    assert find_failure(small, {}, **given).kind == kind
+    assert find_failure(small, {}, **inputs).kind == kind
     for text in (whole, small):
-        found = bisect(text, **given)
-        assert found.stage == stage, found
-        assert found.name.startswith(name) and bool(found.name) == bool(name), found
-        assert found.detail and found.before
+        actual = bisect(text, **inputs)
+        assert actual.stage == stage, actual
+        assert actual.name.startswith(name) and bool(actual.name) == bool(name), actual
+        assert actual.detail and actual.before
 
 
 def test_what_a_pass_did_is_kept_as_text() -> None:
-    found = bisect(GRAPH, passes=PassEdits().first("fx", Rewriting()))
-    assert "neg" in found.before and "neg" not in found.after
-    assert str(found).startswith("stage fx, pass rewriting: result 1: ")
+    actual = bisect(GRAPH, passes=PassEdits().first("fx", Rewriting()))
+    assert "neg" in actual.before and "neg" not in actual.after
+    assert str(actual).startswith("stage fx, pass rewriting: result 1: ")
 
 
 # Parts --------------------------------------------------------------------------------------------
@@ -399,14 +399,14 @@ def test_the_commands(
     file = tmp_path / "graph.gy"
     file.write_text(GRAPH)
     assert main(["repro", str(file)]) == 0 and main(["bisect", str(file)]) == 0
-    assert "every stage and pass agrees" in capsys.readouterr().out
+    assert "all stages and passes are correct" in capsys.readouterr().out
     assert main(["minify", str(file), "--for", "wrong"]) == 2
     assert "GY-OPT-004" in capsys.readouterr().err
 
     wrong_rule(monkeypatch)
     assert main(["repro", str(file)]) == 1 and main(["bisect", str(file), "-o", str(tmp_path)]) == 1
-    said = capsys.readouterr().out
-    assert "wrong: result 0" in said and "stage loop: result 0" in said
+    output = capsys.readouterr().out
+    assert "wrong: result 0" in output and "stage loop: result 0" in output
     assert (tmp_path / "before.gy").read_text().startswith("fx.graph")
     assert (tmp_path / "after.gy").read_text().startswith("loop.program")
 
@@ -421,8 +421,8 @@ def test_a_graph_is_made_small_in_processes(
     option = ["--option", "numerics=fast"]
     assert main(["minify", str(file), *option, "-o", str(tmp_path / "small")]) == 0
     small = (tmp_path / "small" / "fx.gy").read_text()
-    said = capsys.readouterr()
-    assert said.out == small and calls(small) == 1 and "error: GY-" in said.err
+    output = capsys.readouterr()
+    assert output.out == small and calls(small) == 1 and "error: GY-" in output.err
     assert "'numerics': 'fast'" in (tmp_path / "small" / "repro.py").read_text()
 
 
@@ -434,7 +434,7 @@ def test_a_trace_runs_by_itself(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*/repro.py")
     assert "'numerics': 'fast'" in path.read_text()
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stdout) == (0, "agrees with eager mode\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "matches eager mode\n"), done.stderr
 
 
 def test_a_failing_compiler_leaves_a_repro(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,9 +442,11 @@ def test_a_failing_compiler_leaves_a_repro(monkeypatch: pytest.MonkeyPatch) -> N
     with Session(options={"cache": False, "progress": False}) as session:
         torch._dynamo.reset()
         compiled = torch.compile(torch.sin, backend=session.backend)
-        with pytest.warns(UserWarning, match="repro.py` shows it without the model") as said:
+        with pytest.warns(
+            UserWarning, match="repro.py` to reproduce it without the model"
+        ) as caught:
             compiled(torch.randn(3))
-    (path,) = {w for one in said for w in str(one.message).split("`") if w.startswith("python ")}
+    (path,) = {w for one in caught for w in str(one.message).split("`") if w.startswith("python ")}
     script = Path(path.removeprefix("python "))
     assert calls((script.parent / "fx.gy").read_text()) == 1
 
@@ -464,8 +466,8 @@ def test_torchs_own_switch_asks_for_repros(level: int, monkeypatch: pytest.Monke
             compiled(torch.randn(3, 4))
     inner = raised.value.inner_exception
     assert "GY-BUILD-001" in str(inner) if level == 2 else "result 0" in str(inner)
-    said = " ".join(getattr(inner, "__notes__", ()))
-    (path,) = (w.removeprefix("python ") for w in said.split("`") if w.startswith("python "))
+    message = " ".join(getattr(inner, "__notes__", ()))
+    (path,) = (w.removeprefix("python ") for w in message.split("`") if w.startswith("python "))
     text = (Path(path).parent / "fx.gy").read_text()
     assert "aten.tanh.default" in text and calls(text) == 2
     minifier = Path(path).with_name("minify.py")

@@ -190,8 +190,8 @@ def test_containers_and_constants(compiled: Compile) -> None:
     table = torch.arange(3.0)
 
     def f(d: dict[str, Any], items: list[torch.Tensor], n: None = None) -> Any:
-        made = torch.tensor([1.0, 2.0, 3.0])
-        return {"a": d["x"] + items[0] + table + made, "n": n, "t": (items[1], 3, "s")}, None
+        result = torch.tensor([1.0, 2.0, 3.0])
+        return {"a": d["x"] + items[0] + table + result, "n": n, "t": (items[1], 3, "s")}, None
 
     x = torch.randn(3)
     g = compiled(f)
@@ -334,20 +334,20 @@ def test_control_flow(compiled: Compile) -> None:
 
 def test_deterministic_algorithms(compiled: Compile) -> None:
     """Sums of many terms at few places have eager's bits, whatever the threads do."""
-    x, places = torch.randn(200_000), torch.randint(0, 50, (200_000,))
+    x, indices = torch.randn(200_000), torch.randint(0, 50, (200_000,))
 
-    def sums(x: torch.Tensor, places: torch.Tensor) -> Any:
+    def sums(x: torch.Tensor, indices: torch.Tensor) -> Any:
         zeros = x.new_zeros(50)
-        put = zeros.index_put((places,), x * 2, accumulate=True)
-        return put, zeros.scatter_add(0, places, x), zeros.index_put((places,), x)
+        put = zeros.index_put((indices,), x * 2, accumulate=True)
+        return put, zeros.scatter_add(0, indices, x), zeros.index_put((indices,), x)
 
     f = compiled(sums)
-    f(x, places)
+    f(x, indices)
     torch.use_deterministic_algorithms(True)
     try:
-        want = sums(x, places)
+        want = sums(x, indices)
         for _ in range(3):
-            got = f(x, places)
+            got = f(x, indices)
             assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
     finally:
         torch.use_deterministic_algorithms(False)

@@ -76,10 +76,10 @@ def test_an_op_is_kept_whole(opened: Open, records: list[GraphRecord]) -> None:
 def test_bad_tables_are_refused_when_the_session_opens(opened: Open) -> None:
     with pytest.raises(GyratorError, match="GY-LOWER-040"):
         opened(decompositions={"softplus": doubled})
-    held = object()
+    retained = object()
 
     def bad(x: Tensor) -> Tensor:
-        return x if held is None else x * 2
+        return x if retained is None else x * 2
 
     with pytest.raises(GyratorError, match="GY-OPTION-005"):
         opened(decompositions={aten.softplus.default: bad})
@@ -121,9 +121,9 @@ def test_parts_go_where_they_are_supported(
                 (got,) = torch.autograd.grad(run(x, w).square().sum(), x)
                 (right,) = torch.autograd.grad(want.square().sum(), x)
                 torch.testing.assert_close(got, right)
-    taken = set().union(*parts)
-    assert "aten.mm.default" in taken
-    assert not {"aten.cumsum.default", "aten.t.default"} & taken
+    consumed = set().union(*parts)
+    assert "aten.mm.default" in consumed
+    assert not {"aten.cumsum.default", "aten.t.default"} & consumed
     assert sum(len(r.kernels) for r in records)
 
 
@@ -143,7 +143,7 @@ def test_a_compiler_that_takes_nothing_and_one_that_takes_all(
 
 def test_results_of_parts_are_laid_out_as_the_graph_says(opened: Open) -> None:
     def other_layout(gm: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-        return lambda *given: [r.t().contiguous().t() for r in gm(*given)]
+        return lambda *arguments: [r.t().contiguous().t() for r in gm(*arguments)]
 
     only = PartCompiler(lambda node: node.target is aten.sin.default, other_layout)
     with opened(parts=only) as session:
@@ -203,10 +203,10 @@ def test_an_option_that_does_nothing_says_so(
     opened: Open, chosen: dict[str, Any], phase: Any, name: str
 ) -> None:
     with opened() as session:
-        found = list(
+        actual = list(
             idle(make_options(options=chosen, base=Options()), session.targets, ["cpu"], phase)
         )
-    assert [name in said for said, _ in found] == [True]
+    assert [name in message for message, _ in actual] == [True]
 
 
 def test_the_warning_is_one_and_names_the_device(opened: Open) -> None:
@@ -226,8 +226,8 @@ def test_the_warning_is_one_and_names_the_device(opened: Open) -> None:
 
 
 def test_a_session_shows_what_it_takes_and_nothing_else() -> None:
-    shown = list(inspect.signature(Session).parameters)
-    assert shown == [
+    output = list(inspect.signature(Session).parameters)
+    assert output == [
         "options", "config", "rules", "passes", "targets", "decompositions", "parts", "wrappers",
         "observer", "cache",
     ]  # fmt: skip

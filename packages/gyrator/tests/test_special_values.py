@@ -50,10 +50,10 @@ def assert_same(got: Any, want: Any, name: str, rtol: float = 0.0) -> None:
 def test_ops_at_special_values(session: Session, dtype: torch.dtype) -> None:
     rtol = {torch.float32: 1e-6, torch.float64: 1e-14}.get(dtype, 1e-2)
     x = torch.tensor(SPECIAL * 3, dtype=torch.float64).to(dtype)
-    for given in (x, x[:3], x.repeat_interleave(2)[::2]):
+    for inputs in (x, x[:3], x.repeat_interleave(2)[::2]):
         g = compiled(session, lambda x: [f(x) for f in EXACT.values()])
-        for name, got, f in zip(EXACT, g(given), EXACT.values(), strict=True):
-            assert_same(got, f(given), name, rtol if name == "roots" else 0.0)
+        for name, got, f in zip(EXACT, g(inputs), EXACT.values(), strict=True):
+            assert_same(got, f(inputs), name, rtol if name == "roots" else 0.0)
 
 
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)

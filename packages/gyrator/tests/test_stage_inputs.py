@@ -87,30 +87,30 @@ for language in LANGUAGES:
     STAGES[f"emit_tiled, {name}"] = (partial(_first, language.emit_tiled, TARGET), "TileProgram")
     STAGES[f"emit_tiled, {name}, target"] = (partial(language.emit_tiled, tiled), "Target")
 for wrapper in WRAPPERS:
-    said = "to_graph" if wrapper == FxWrapper() else "emit"
-    STAGES[f"{said}, {type(wrapper).__name__}"] = (wrapper.emit, "HostProgram")
+    function = "to_graph" if wrapper == FxWrapper() else "emit"
+    STAGES[f"{function}, {type(wrapper).__name__}"] = (wrapper.emit, "HostProgram")
 
 
 @pytest.mark.parametrize("name", STAGES)
 @pytest.mark.parametrize("wrong", [3, None, torch.nn.ReLU()], ids=["number", "none", "module"])
 def test_a_wrong_type_is_told_what_is_meant(name: str, wrong: object) -> None:
-    stage, wanted = STAGES[name]
+    stage, expected = STAGES[name]
     with pytest.raises(InputError) as raised:
         stage(wrong)
-    found = raised.value.diagnostic
-    assert found.code == "GY-STAGE-001"
-    assert found.message.startswith(f"{name.partition(',')[0]} takes a {wanted}, and was given a")
-    assert type(wrong).__name__ in found.message and found.help
-    for named in re.findall(r"`(gyrator_[\w.]+)`", found.help):
+    diagnostic = raised.value.diagnostic
+    assert diagnostic.code == "GY-STAGE-001"
+    assert diagnostic.message.startswith(f"{name.partition(',')[0]} takes a {expected}, not a")
+    assert type(wrong).__name__ in diagnostic.message and diagnostic.help
+    for named in re.findall(r"`(gyrator_[\w.]+)`", diagnostic.help):
         module, _, function = named.rpartition(".")
         assert callable(getattr(importlib.import_module(module), function)), named
 
 
 def test_a_text_is_no_program() -> None:
-    for stage, wanted in STAGES.values():
+    for stage, expected in STAGES.values():
         with pytest.raises(InputError, match="GY-STAGE-001") as raised:
             stage(TEXT)
-        assert wanted in str(raised.value) or KERNELS in str(raised.value)
+        assert expected in str(raised.value) or KERNELS in str(raised.value)
 
 
 def test_a_target_alone_is_told_to_be_given_by_device_type() -> None:
@@ -121,15 +121,15 @@ def test_a_target_alone_is_told_to_be_given_by_device_type() -> None:
 
 
 def test_every_language_is_among_them() -> None:
-    told = {type(one) for one in (*LANGUAGES, *WRAPPERS)}
+    message = {type(one) for one in (*LANGUAGES, *WRAPPERS)}
     for package in pkgutil.iter_modules():
         if package.name.startswith(("gyrator_codegen_", "gyrator_wrapper_")):
             stage = importlib.import_module(f"{package.name}.stage")
-            found = {
+            actual = {
                 one
                 for one in vars(stage).values()
                 if isinstance(one, type)
                 and one.__module__ == stage.__name__
                 and hasattr(one, "emit")
             }
-            assert found and found <= told, package.name
+            assert actual and actual <= message, package.name

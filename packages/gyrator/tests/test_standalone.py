@@ -23,6 +23,7 @@ from gyrator.options import OptionError
 from gyrator.session import default_session
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_runtime.cache import Cache
+from gyrator_runtime.device import cpu_isa, isa_levels
 from gyrator_runtime.package.archive import Raw, write_archive
 from gyrator_runtime.package.manifest import MANIFEST, PackageManifest
 from gyrator_runtime.standalone import LibraryError, SharedRuntime, install, library, takes_python
@@ -66,6 +67,18 @@ class Pair(nn.Module):
         return torch.cat([self.a * 1, self.b * 1]) + 0 * x.sum()
 
 
+class Frozen(nn.Module):
+    """A norm that becomes a part of the product before it, and a result of weights alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)
+        nn.init.uniform_(self.norm.running_mean, 0.5, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.relu(self.norm(self.layer(x))), self.norm.weight + self.norm.bias
+
+
 def _toolchain() -> Toolchain:
     return find_toolchain(os.environ, default_session().cache)
 
@@ -92,16 +105,16 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
     path = tmp_path_factory.mktemp("small") / "small.gya"
     levels = ("plain", "avx2", "avx512")
     shapes = ({0: BATCH},)
-    given = (torch.randn(3, 16),)
+    inputs = (torch.randn(3, 16),)
     aot.compile(
-        model, given, dynamic_shapes=shapes, package=path, runtime="standalone", target=levels
+        model, inputs, dynamic_shapes=shapes, package=path, runtime="standalone", target=levels
     )
     return model, path
 
 
 def _array(tensor: torch.Tensor) -> Array:
-    laid = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
-    data: Any = torch.empty(0, dtype=torch.uint8).set_(laid.untyped_storage())
+    arranged = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
+    data: Any = torch.empty(0, dtype=torch.uint8).set_(arranged.untyped_storage())
     name = str(tensor.dtype).removeprefix("torch.")
     return Array(name, tuple(tensor.shape), data.numpy().tobytes(), tensor.stride())
 
@@ -117,8 +130,8 @@ def _value(array: Array) -> Any:
 
 
 def _run(model: Instance, *inputs: torch.Tensor | int) -> list[Any]:
-    given = [_array(torch.as_tensor(i)) for i in inputs]
-    return [_value(a) for a in model.run(given)]
+    arguments = [_array(torch.as_tensor(i)) for i in inputs]
+    return [_value(a) for a in model.run(arguments)]
 
 
 def _model(folder: Path, runtime: Path, module: nn.Module, *inputs: Any, **more: Any) -> Instance:
@@ -135,6 +148,9 @@ def test_it_gives_what_the_module_gives(
     small: tuple[nn.Module, Path], runtime: Path, isa: str
 ) -> None:
     model, path = small
+    levels = isa_levels()
+    if isa not in levels[: levels.index(cpu_isa()) + 1]:
+        pytest.skip(f"this processor has no {isa}")
     with Package.open(path, runtime, isa=isa) as package, package.instance() as fast:
         assert package.isa == isa
         (entry,) = package.entries
@@ -242,8 +258,8 @@ def test_results_share_no_memory_with_weights(tmp_path: Path, runtime: Path) -> 
             assert not fast.library.gyr_run(fast.handle, 0, byref(raw_tensor(x)), 1, outputs, 2)
         for k, outputs in enumerate(calls, 1):
             for out, count in zip(outputs, (4, 3), strict=True):
-                found = cast(out.data, POINTER(c_float))[:count]
-                assert found == [float(k)] * count
+                actual = cast(out.data, POINTER(c_float))[:count]
+                assert actual == [float(k)] * count
                 fast.library.gyr_tensor_release(byref(out))
 
 
@@ -283,6 +299,26 @@ def test_weights_are_replaced(small: tuple[nn.Module, Path], runtime: Path) -> N
         torch.testing.assert_close(_value(fast.read("outer")), other.outer.detach())
 
 
+@pytest.mark.parametrize("when", ["compile", "load"])
+def test_constants_are_computed_of_weights(tmp_path: Path, runtime: Path, when: str) -> None:
+    model, other, x = Frozen().eval(), Frozen().eval(), torch.randn(2, 3, 6, 6)
+    more = {"options": {"freezing": True}, "constants": when, "dynamic_shapes": ({0: BATCH},)}
+    with _model(tmp_path, runtime, model, x, **more) as fast, torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(_run(fast, x[:1]), list(model(x[:1])))
+        weights = {name: _array(value) for name, value in other.state_dict().items()}
+        if when == "compile":
+            with pytest.raises(StandaloneError, match="there is no weight"):
+                fast.update(weights)
+            return
+        fast.update(weights)
+        torch.testing.assert_close(_run(fast, x), list(other(x)))
+        shift = torch.randn(4)
+        fast.update({"norm.bias": _array(shift)})
+        other.norm.bias.copy_(shift)
+        torch.testing.assert_close(_run(fast, x), list(other(x)))
+
+
 # Programs in other languages --------------------------------------------------------------------
 
 
@@ -294,8 +330,8 @@ def _called(command: list[str], **more: Any) -> str:
 
 def _expected(model: nn.Module) -> torch.Tensor:
     with torch.no_grad():
-        found: torch.Tensor = model(torch.ones(3, 16))
-    return found.flatten()
+        actual: torch.Tensor = model(torch.ones(3, 16))
+    return actual.flatten()
 
 
 def test_the_example_in_c(small: tuple[nn.Module, Path], prefix: Path, tmp_path: Path) -> None:
@@ -321,9 +357,23 @@ def test_the_example_in_cpp(small: tuple[nn.Module, Path], prefix: Path, tmp_pat
     _called(["cmake", "-S", str(EXAMPLES), "-B", build, where, flags])
     _called(["cmake", "--build", build])
     lines = _called([f"{build}/call", str(path), "3", "16"]).split()
-    found = torch.tensor([float(n) for n in lines])
-    torch.testing.assert_close(found, _expected(model), rtol=1e-5, atol=1e-5)
+    actual = torch.tensor([float(n) for n in lines])
+    torch.testing.assert_close(actual, _expected(model), rtol=1e-5, atol=1e-5)
     assert subprocess.run([f"{build}/call", str(path), "3", "15"]).returncode == 1
+
+
+@pytest.mark.skipif(shutil.which("rustc") is None, reason="there is no rustc")
+def test_the_example_in_rust(small: tuple[nn.Module, Path], prefix: Path, tmp_path: Path) -> None:
+    model, path = small
+    program, source = str(tmp_path / "call"), str(EXAMPLES / "call.rs")
+    place = [f"-L{prefix}/lib", "-lgyrator_runtime", f"-Clink-arg=-Wl,-rpath,{prefix}/lib"]
+    _called(["rustc", "--edition", "2021", "-Dwarnings", source, "-o", program, *place])
+    lines = _called([program, str(path), "3", "16"], env={"PATH": ""}).split()
+    actual = torch.tensor([float(n) for n in lines])
+    torch.testing.assert_close(actual, _expected(model), rtol=1e-5, atol=1e-5)
+    failed = subprocess.run([program, str(path), "3", "15"], capture_output=True, text=True)
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("GYR_ERROR_INPUT: ")
 
 
 def test_a_process_without_torch(small: tuple[nn.Module, Path], runtime: Path) -> None:
@@ -336,8 +386,8 @@ with Package.open(sys.argv[1], sys.argv[2]) as package, package.instance() as mo
 assert "torch" not in sys.modules
 print(json.dumps(list(array.array("f", bytes(y.data)))))
 """
-    found = json.loads(_called([sys.executable, "-c", program, str(path), str(runtime)]))
-    torch.testing.assert_close(torch.tensor(found), _expected(model))
+    actual = json.loads(_called([sys.executable, "-c", program, str(path), str(runtime)]))
+    torch.testing.assert_close(torch.tensor(actual), _expected(model))
 
 
 # What goes wrong --------------------------------------------------------------------------------
@@ -370,9 +420,9 @@ def test_files_that_do_not_fit(
         place.write_bytes(contents)
         assert status() == "GYR_ERROR_FILE"
     kernel = whole.index(b"\x7fELF")
-    place.write_bytes(whole[: kernel + 4000] + b"?!" + whole[kernel + 4002 :])
-    found = {status(isa=level) for level in ("plain", "avx2", "avx512") if _damaged(place, level)}
-    assert found == {"GYR_ERROR_ALTERED"}
+    place.write_bytes(whole[: kernel + 2000] + b"?!" + whole[kernel + 2002 :])
+    actual = {status(isa=level) for level in ("plain", "avx2", "avx512") if _damaged(place, level)}
+    assert actual == {"GYR_ERROR_ALTERED"}
     weights = whole.rindex(b"PK\x01\x02", 0, whole.index(b"PK\x01\x02") + 4)
     place.write_bytes(whole[: weights - 8] + b"\0" * 8 + whole[weights:])
     assert status(verify=True) == "GYR_ERROR_ALTERED"
@@ -458,13 +508,13 @@ def test_results_go_where_the_caller_wants_them(
         for strides in (None, (4, 1), (1, 3), (9, 2)):
             place = Array("float32", (3, 4), bytes(4 * 40), strides)
             fast.run([_array(x)], outputs=[place])
-            found = _value(evolve(place, strides=strides or (4, 1)))
-            torch.testing.assert_close(found, expected)
+            actual = _value(evolve(place, strides=strides or (4, 1)))
+            torch.testing.assert_close(actual, expected)
         shared = _array(x)  # the result over the input that it is computed from
         over = raw_tensor(shared)
         over.sizes, over.strides = (c_int64 * 2)(3, 4), (c_int64 * 2)(4, 1)
-        given = raw_tensor(shared)
-        assert not package.library.gyr_run(fast.handle, 0, byref(given), 1, byref(over), 1)
+        inputs = raw_tensor(shared)
+        assert not package.library.gyr_run(fast.handle, 0, byref(inputs), 1, byref(over), 1)
         first = torch.frombuffer(shared.data, dtype=torch.float32)[:12]
         torch.testing.assert_close(first.reshape(3, 4), expected)
 
@@ -499,7 +549,7 @@ def test_null_pointers_and_places_that_there_are_not(
         tensor, unaligned, elsewhere = (raw_tensor(x) for _ in range(3))
         unaligned.data += 1
         elsewhere.device_type = 2
-        found = [
+        actual = [
             lib.gyr_run(None, 0, byref(tensor), 1, byref(out), 1),
             lib.gyr_run(model, 7, byref(tensor), 1, byref(out), 1),
             lib.gyr_run(model, 0, None, 1, byref(out), 1),
@@ -510,7 +560,7 @@ def test_null_pointers_and_places_that_there_are_not(
             lib.gyr_instance_read(model, None, byref(out)),
             lib.gyr_package_open(None, None, None),
         ]
-        assert found == [1] * len(found)
+        assert actual == [1] * len(actual)
         for wrong in (unaligned, elsewhere):
             assert lib.gyr_run(model, 0, byref(wrong), 1, byref(out), 1) == 7
         lib.gyr_package_close(None)
@@ -592,6 +642,13 @@ def test_a_compiler_that_fails(tmp_path: Path) -> None:
         SharedRuntime(broken).build(Cache(tmp_path))
 
 
+def test_a_compiler_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_SECONDS", 0.1)
+    hanging = evolve(_toolchain(), command=("sh", "-c", "sleep 600"))
+    with pytest.raises(LibraryError, match=r"GY-BUILD-011: .*sh took more than 0\.1 s"):
+        SharedRuntime(hanging).build(Cache(tmp_path))
+
+
 # At length --------------------------------------------------------------------------------------
 
 
@@ -604,8 +661,8 @@ def _sanitized(folder: Path, *flags: str) -> str:
 
 def _driver(folder: Path, runtime: Path, *flags: str) -> str:
     source, program = HERE / "standalone_driver.c", folder / "driver"
-    given = [f"-I{SOURCES / 'include'}", str(runtime), "-lpthread", f"-Wl,-rpath,{runtime.parent}"]
-    _called(["gcc", "-g", "-O1", *flags, str(source), "-o", str(program), *given])
+    inputs = [f"-I{SOURCES / 'include'}", str(runtime), "-lpthread", f"-Wl,-rpath,{runtime.parent}"]
+    _called(["gcc", "-g", "-O1", *flags, str(source), "-o", str(program), *inputs])
     return str(program)
 
 
@@ -646,7 +703,11 @@ def test_sanitizers_find_nothing(
     gives = aot.compile(
         Gives(), (torch.ones(4),), package=tmp_path / "gives.gya", runtime="standalone"
     )
-    for path in (small[1], pair, branches, returns, gives):
+    frozen = aot.compile(
+        Frozen().eval(), (torch.ones(1, 3, 6, 6),), package=tmp_path / "frozen.gya",
+        runtime="standalone", options={"freezing": True}, constants="load",
+    )  # fmt: skip
+    for path in (small[1], pair, branches, returns, gives, frozen):
         _called([driver, "memory", str(path)])
         _called([driver, "threads", str(pair), "20"])
         _called([driver, "fuzz", str(path), "200", "7"])

@@ -78,7 +78,7 @@ def _for_the_host(binary: Binary, folder: Path) -> Binary:
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A package for two kinds of devices, with machine code of this processor."""
     folder = tmp_path_factory.mktemp("counts")
-    made = aot.compile(
+    result = aot.compile(
         Counts(),
         (torch.randn(8, 16), torch.randn(8, 16)),
         dynamic_shapes=({0: (batch := Dim("batch", min=1, max=64))}, {0: batch}),
@@ -86,7 +86,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         runtime="standalone",
         package=folder / "real.gya",
     )
-    with zipfile.ZipFile(made) as archive:
+    with zipfile.ZipFile(result) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     for name, data in members.items():
         if name.endswith(".bin"):
@@ -109,7 +109,7 @@ def runtime(request: pytest.FixtureRequest) -> Path:
     return shared_runtime(cache, find_toolchain(os.environ, cache), torch=request.param)
 
 
-CASES = ("runs", "unaligned", "weights", "refuses", "buffers", "allocates", "threads")
+CASES = ("runs", "unaligned", "weights", "lends", "refuses", "buffers", "allocates", "threads")
 
 
 @pytest.mark.parametrize("case", CASES)

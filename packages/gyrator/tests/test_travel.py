@@ -55,8 +55,8 @@ def test_torchs_artifacts_carry_programs_and_the_runner(tmp_path: Path) -> None:
 @pytest.mark.parametrize("order", ["import gyrator, torch", "import torch, gyrator"])
 def test_torch_knows_our_entries_whichever_is_imported_first(order: str) -> None:
     known = "from torch.compiler._cache import CacheArtifactFactory as Factory\n"
-    asked = "assert 'gyrator' in Factory._artifact_types and torch.__spec__.loader.get_source"
-    subprocess.run([sys.executable, "-c", f"{order}\n{known}{asked}"], check=True)
+    requested = "assert 'gyrator' in Factory._artifact_types and torch.__spec__.loader.get_source"
+    subprocess.run([sys.executable, "-c", f"{order}\n{known}{requested}"], check=True)
 
 
 def test_a_cache_is_exported_and_imported(
@@ -81,9 +81,9 @@ def test_an_entry_is_the_same_elsewhere_and_damage_is_seen(tmp_path: Path) -> No
     entry = one.put(key, {"x.txt": b"hello", "y.bin": bytes(range(256))})
     data = packed(key, entry)
     assert unpack(two, data) == key
-    found = two.get(key)
-    assert found is not None
-    assert found.read("y.bin") == bytes(range(256))
+    actual = two.get(key)
+    assert actual is not None
+    assert actual.read("y.bin") == bytes(range(256))
     assert list(two.stored()) == [key]
     three = Cache(tmp_path / "three")
     for damaged in (b"", data[:7], data[:-1], data[:-2] + b"zz", data.replace(b"x.txt", b"/.txt")):

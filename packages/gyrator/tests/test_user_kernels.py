@@ -11,7 +11,7 @@ import user_kernels as u
 from triton.runtime.autotuner import Autotuner
 
 from gyrator import Session
-from gyrator.frontend.graph_key import graph_bytes, traced_bytes
+from gyrator.graphs.graph_key import graph_bytes, traced_bytes
 from gyrator.options import Options
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.host.nodes import TmaDescriptor, TritonLaunch
@@ -66,8 +66,8 @@ def test_every_host_language_launches_them(wrapper, session, request):
     request.getfixturevalue("interpreted")  # PyTorch traces what Triton would compile
     call = compiled(session, graph, wrapper=wrapper)
     for _ in range(2):
-        given = [x.clone(), z.clone()]
-        for got, want in zip(call(given), chained(x, z), strict=True):
+        inputs = [x.clone(), z.clone()]
+        for got, want in zip(call(inputs), chained(x, z), strict=True):
             torch.testing.assert_close(got, want)
 
 
@@ -125,8 +125,8 @@ def test_where_nobody_reads_the_old_values_there_is_no_copy(session):
 
 def test_a_kernel_that_may_write_more_is_taken_to_write_everything(session):
     def function(x, z):
-        found = u.launch(u.hidden, [(4, 1, 1)], {}, [], descriptor=x, other=z, n=100)
-        assert not found
+        actual = u.launch(u.hidden, [(4, 1, 1)], {}, [], descriptor=x, other=z, n=100)
+        assert not actual
         return (x + z,)
 
     program = lowered(u.traced(function, torch.randn(100), torch.randn(100)), session)
@@ -152,10 +152,10 @@ def test_descriptors(form, session):
     targets = {d: t for d, (_, t) in session.targets.items()}
     options = SchedulerOptions()
     host = plan_host(schedule(program, options, targets), options, targets)
-    (made,) = (i for i in host.instructions if isinstance(i, TmaDescriptor))
+    (result,) = (i for i in host.instructions if isinstance(i, TmaDescriptor))
     (launch,) = (i for i in host.instructions if isinstance(i, TritonLaunch))
-    assert made.stable and [b.value for b in made.block] == [8]
-    assert dict(launch.args)["descriptor"].name == made.name
+    assert result.stable and [b.value for b in result.block] == [8]
+    assert dict(launch.args)["descriptor"].name == result.name
 
 
 def test_programs_are_known_by_their_kernels_text(session):
@@ -172,7 +172,7 @@ def test_programs_are_known_by_their_kernels_text(session):
 
 
 def hook(*_, **__):
-    """Stand for a function of the user's."""
+    """A user-defined hook."""
 
 
 def sized(**more):
@@ -187,10 +187,10 @@ def sized(**more):
         (lambda: triton.jit(u.reads_object), {}, "'UNKNOWN', a object"),
         (lambda: u.scale, {"BLOCK": object()}, "'BLOCK' is a object"),
         (lambda: triton.heuristics({"BLOCK": lambda _: 16})(u.scale), {}, "Heuristics"),
-        (lambda: u.ambiguous, {}, "stands for two things"),
+        (lambda: u.ambiguous, {}, "has two meanings"),
     ],
 )
-def test_what_text_cannot_say_is_refused(kernel, constants, why):
+def test_kernels_that_text_cannot_express_are_refused(kernel, constants, why):
     with pytest.raises(GyratorError) as caught:
         kernel_text(kernel(), constants)
     assert caught.value.diagnostic.code == "GY-LOWER-012"
@@ -203,4 +203,4 @@ def test_a_text_is_whole():
     source = kernel_text(u.scale, {}).source
     for part in ("'''three quotes'''", "FACTOR: triton.language.constexpr", "def scaled("):
         assert source.index(part) < source.index("def scale(")
-    assert not text.doubtful and kernel_text(u.hidden, {}).doubtful
+    assert not text.has_unknown_writes and kernel_text(u.hidden, {}).has_unknown_writes

@@ -30,14 +30,14 @@ class Language:
         return None
 
     def emit(self, kernels: Any, facts: Any, origins: Any, target: Target) -> Any:
-        made = CppBackend().emit(kernels, facts, origins, target)
-        return self.does(made)
+        result = CppBackend().emit(kernels, facts, origins, target)
+        return self.does(result)
 
 
 def acme(**changes: Any) -> TargetDefinition:
     fields = {
         "name": "acme", "api": API, "probe": lambda config: CPU.probe(config),
-        "kernels": Language(lambda made: made), "device": CPU.device, "loader": CPU.loader,
+        "kernels": Language(lambda value: value), "device": CPU.device, "loader": CPU.loader,
     }  # fmt: skip
     return TargetDefinition(**{**fields, **changes})
 
@@ -60,11 +60,11 @@ WRONG = {
 def test_a_field_that_is_wrong_is_named(field: str) -> None:
     with pytest.raises(TargetError) as raised:
         acme(**{field: WRONG[field]})
-    found = raised.value.diagnostic
-    assert found.code == "GY-TARGET-004"
-    assert f"`{field}` of" in found.message and "has to be" in found.message
-    assert field == "name" or "'acme'" in found.message
-    assert "add-a-target" in found.help
+    diagnostic = raised.value.diagnostic
+    assert diagnostic.code == "GY-TARGET-004"
+    assert f"`{field}` of" in diagnostic.message and "must be" in diagnostic.message
+    assert field == "name" or "'acme'" in diagnostic.message
+    assert "add-a-target" in diagnostic.help
 
 
 HOST = EntryPoint("cpu", "gyrator.targets.cpu:CPU", GROUP)
@@ -80,7 +80,7 @@ def advertise(monkeypatch: pytest.MonkeyPatch, target: object) -> EntryPoint:
 def test_what_is_no_target_is_refused(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TargetError, match=r"GY-TARGET-004: the target 'acme' is a dict"):
         discover(config, [advertise(monkeypatch, {"name": "acme"})])
-    with pytest.raises(TargetError, match=r"GY-TARGET-004: `probe` of .*'acme' gave a str"):
+    with pytest.raises(TargetError, match=r"GY-TARGET-004: `probe` of .*'acme' returned a str"):
         discover(config, [advertise(monkeypatch, acme(probe=lambda config: "cpu"))])
 
 
@@ -99,8 +99,8 @@ def test_a_probe_that_fails_leaves_others_alone(
     points = [
         advertise(monkeypatch, acme(probe=probe)), HOST
     ]  # fmt: skip
-    said = r"006: the target 'acme' failed in `probe`: OSError: no driver"
-    with pytest.warns(GyratorWarning, match=said):
+    message = r"006: the target 'acme' failed in `probe`: OSError: no driver"
+    with pytest.warns(GyratorWarning, match=message):
         assert list(discover(config, points)) == ["cpu"]
 
 
@@ -114,8 +114,8 @@ def run(config: Config, definition: TargetDefinition, strict: bool = True) -> to
     assert target is not None
     options = {"strict": strict, "progress": False, "cache": False}
     with Session(options=options, config=config, targets={"cpu": (definition, target)}) as session:
-        made: torch.Tensor = torch.compile(double, backend=session.backend)(torch.ones(3))
-    return made
+        result: torch.Tensor = torch.compile(double, backend=session.backend)(torch.ones(3))
+    return result
 
 
 def renamed(unit: TranslationUnit, **changes: Any) -> TranslationUnit:
@@ -128,7 +128,7 @@ def failing(*_: Any) -> Any:
 
 @frozen
 class Addresses:
-    given: Any
+    value: Any
 
     identity = b"acme"
 
@@ -139,28 +139,28 @@ class Addresses:
         return ()
 
     def addresses(self) -> Any:
-        return self.given() if callable(self.given) else self.given
+        return self.value() if callable(self.value) else self.value
 
 
 # What is given wrongly is GY-TARGET-007, what raises GY-TARGET-006.
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "emit gives a list": ({"kernels": Language(list)}, "007: `emit` .*'c\\+\\+' gave a list"),
-    "emit gives text": ({"kernels": Language(lambda made: ("text",))}, "007: .* with a str"),
-    "emit leaves one out": ({"kernels": Language(lambda made: ())}, "007: .* left out the kernel"),
+    "emit gives a list": ({"kernels": Language(list)}, "007: `emit` .*'c\\+\\+' returned a list"),
+    "emit gives text": ({"kernels": Language(lambda units: ("text",))}, "007: .* with a str"),
+    "emit leaves one out": ({"kernels": Language(lambda units: ())}, "007: .* omitted the kernel"),
     "emit renames": (
-        {"kernels": Language(lambda made: tuple(renamed(u, kernel="other") for u in made))},
-        "007: .* gave the kernel 'other', which it was not asked for",
+        {"kernels": Language(lambda units: tuple(renamed(u, kernel="other") for u in units))},
+        "007: .* returned the kernel 'other', which was not requested",
     ),
-    "emit repeats": ({"kernels": Language(lambda made: made * 2)}, "007: .* gave two units"),
+    "emit repeats": ({"kernels": Language(lambda units: units * 2)}, "007: .* returned two units"),
     "emit fails": (
         {"kernels": Language(failing)}, "006: the target 'acme' failed in `emit`: KeyError: 'bolt'"
     ),
     "loader fails": ({"loader": failing}, "006: .* failed in `loader`"),
     "addresses lack": (
-        {"loader": lambda target, context: Addresses({})}, "007: .*'acme' .* has no function for"
+        {"loader": lambda target, context: Addresses({})}, "007: .*'acme' have no function for"
     ),
     "addresses are a list": (
-        {"loader": lambda target, context: Addresses([])}, "007: .* as `addresses` is a list"
+        {"loader": lambda target, context: Addresses([])}, "007: .* are a list"
     ),
     "addresses fail": (
         {"loader": lambda target, context: Addresses(failing)}, "006: .* failed in `addresses`"
@@ -170,14 +170,14 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("what", BAD)
 def test_what_is_wrong_in_a_vendors_code_names_it(config: Config, what: str) -> None:
-    changes, said = BAD[what]
-    with pytest.raises(Exception, match=f"GY-TARGET-{said}"):
+    changes, message = BAD[what]
+    with pytest.raises(Exception, match=f"GY-TARGET-{message}"):
         run(config, acme(**changes))
     with pytest.warns(
-        GyratorWarning, match=f"runs eagerly: .*{said.partition(': ')[2].removeprefix('.*')}"
+        GyratorWarning, match=f"runs eagerly: .*{message.partition(': ')[2].removeprefix('.*')}"
     ):
-        made = run(config, acme(**changes), strict=False)
-    assert made.tolist() == [3, 3, 3]
+        result = run(config, acme(**changes), strict=False)
+    assert result.tolist() == [3, 3, 3]
 
 
 def test_a_vendors_target_that_is_right_runs(config: Config, records: list[GraphRecord]) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from gyrator.store.torch_import import register_with_torch
 
 if TYPE_CHECKING:
-    from gyrator.engine.parts import PartCompiler
+    from gyrator.frontend.saved_graphs import CompiledArtifact
+    from gyrator.graphs.parts import PartCompiler
     from gyrator.options import OptionError, Options, list_modes, list_options
     from gyrator.reports.explain import Explanation, explain
     from gyrator.reports.measured import Span, Timeline
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from gyrator_ir.passes import PassEdits
 
 __all__ = [
+    "CompiledArtifact",
     "Cost",
     "Explanation",
     "ExternRecord",
@@ -51,6 +53,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "CompiledArtifact": "gyrator.frontend.saved_graphs",
     "Cost": "gyrator.reports.records",
     "Explanation": "gyrator.reports.explain",
     "ExternRecord": "gyrator.reports.records",
@@ -59,7 +62,7 @@ _MODULES = {
     "MemoryStep": "gyrator.reports.records",
     "OptionError": "gyrator.options",
     "Options": "gyrator.options",
-    "PartCompiler": "gyrator.engine.parts",
+    "PartCompiler": "gyrator.graphs.parts",
     "PartitionRecord": "gyrator.reports.records",
     "PassEdits": "gyrator_ir.passes",
     "Session": "gyrator.session",
@@ -71,8 +74,8 @@ _MODULES = {
     "list_modes": "gyrator.options",
     "list_options": "gyrator.options",
 }
-"""Where each name is. They are imported when they are asked for: a process that runs packages
-(`gyrator.aot.load`) needs nothing that compiles, and the command line's help needs no torch."""
+"""The module of each public name. Names are imported on first access: a process that only runs
+packages (`gyrator.aot.load`) needs no compiler, and the command line's help does not need torch."""
 
 register_with_torch()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gyrator.frontend.aot import Kept
+from gyrator.frontend.aot import SavableGraph
 from gyrator.session import default_session
 
 
@@ -16,10 +16,10 @@ def gyrator(
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compile a graph of Dynamo's in the default session."""
-    found = default_session().backend(gm, example_inputs, mode=mode, options=options)
-    if not isinstance(found, Kept):
-        return found
-    from gyrator.frontend.precompile import Precompiled  # with a part of Dynamo that few use
+    """Compile a Dynamo graph in the default session."""
+    compiled = default_session().backend(gm, example_inputs, mode=mode, options=options)
+    if not isinstance(compiled, SavableGraph):
+        return compiled
+    from gyrator.frontend.precompile import Precompiled  # imports a rarely used part of Dynamo
 
-    return Precompiled.of(found)
+    return Precompiled.of(compiled)

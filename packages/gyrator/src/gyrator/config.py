@@ -1,4 +1,4 @@
-"""What the environment says, read once when a session opens."""
+"""Configuration from environment variables, read once when a session opens."""
 
 import os
 import re
@@ -17,17 +17,17 @@ _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 @frozen
 class Config:
-    """Machine-wide settings that are not a model's business."""
+    """Machine-wide settings that do not depend on a model."""
 
     cache_root: Path
     """`GYRATOR_CACHE_DIR`, else `$XDG_CACHE_HOME/gyrator`, else `~/.cache/gyrator`."""
     cache_bytes: int
-    """`GYRATOR_CACHE_BYTES`: the cache is pruned to this size, default 4 GiB."""
+    """`GYRATOR_CACHE_BYTES`: the size to which the cache is pruned, 4 GiB by default."""
     isa: str
-    """`GYRATOR_ISA`: `avx512`, `avx2`, `neon` or `plain`, default what the processor has."""
+    """`GYRATOR_ISA`: `avx512`, `avx2`, `neon` or `plain`, by default the widest that the processor
+    supports."""
     targets: frozenset[str] = frozenset()
-    """`GYRATOR_TARGETS`: names of targets, separated by commas, that go before others for their
-    device types."""
+    """`GYRATOR_TARGETS`: comma-separated names of targets to prefer for their device types."""
 
 
 def read_config(environ: Mapping[str, str] = os.environ) -> Config:
@@ -42,21 +42,22 @@ def read_config(environ: Mapping[str, str] = os.environ) -> Config:
 
 
 def parse_bytes(text: str) -> int:
-    """Return a size: `1000`, `4GiB` and `4g` (powers of 1024), `4GB` (of 1000), `1.5 TiB`.
+    """Parse a size in bytes: `1000`, `4GiB` and `4g` (powers of 1024), `4GB` (of 1000), `1.5 TiB`.
 
-    ValueError for anything else.
+    Raises ValueError for anything else.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip().lower(), re.ASCII)
-    if found is None or (found[3] == "ib" and not found[2]):
-        raise ValueError(f"{text!r} is no size")
-    base = 1000 if found[3] == "b" else 1024
-    return int(float(found[1]) * base ** _UNITS[found[2]])
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", text.strip().lower(), re.ASCII)
+    if match is None or (match[3] == "ib" and not match[2]):
+        raise ValueError(f"{text!r} is not a size in bytes")
+    base = 1000 if match[3] == "b" else 1024
+    return int(float(match[1]) * base ** _UNITS[match[2]])
 
 
 def _cache_bytes(text: str) -> int:
     try:
         return parse_bytes(text) if text.strip() else DEFAULT_LIMIT
     except (ValueError, OverflowError):
-        said = f"GYRATOR_CACHE_BYTES={text!r} is no size; {DEFAULT_LIMIT >> 30} GiB are kept"
-        warn("GY-CACHE-011", said, "give a number of bytes, or one with a unit such as 4GiB")
+        default = f"the limit is {DEFAULT_LIMIT >> 30} GiB"
+        message = f"GYRATOR_CACHE_BYTES={text!r} is not a size; {default}"
+        warn("GY-CACHE-011", message, "use a number of bytes, optionally with a unit such as 4GiB")
         return DEFAULT_LIMIT

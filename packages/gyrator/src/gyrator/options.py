@@ -1,4 +1,4 @@
-"""What a user may choose, with its default and meaning: one attrs field an option."""
+"""The options of the compiler, each an attrs field with its default and its meaning."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ __all__ = ["OptionError", "Options", "list_modes", "list_options", "make_options
 
 
 class OptionError(GyratorError):
-    """An option or mode that does not exist, or a value that it does not take."""
+    """An unknown option or mode, or a value that an option does not accept."""
 
 
 def _option(
@@ -25,8 +25,8 @@ def _option(
     code: bool = True,
     callable: bool = False,
 ) -> Any:
-    """Declare an option. `code`: it can change what is generated, so it is part of cache keys.
-    `callable`: a function will do as well."""
+    """Declare an option. `code`: it can change the generated code, so it is part of cache keys.
+    `callable`: a function is accepted as well."""
     metadata = {"meaning": meaning, "choices": choices, "code": code, "callable": callable}
     return field(default=default, metadata=metadata)
 
@@ -37,148 +37,154 @@ class Options:
 
     numerics: Literal["eager", "fast", "bitwise", "batch_invariant"] = _option(
         "eager",
-        "'eager': every ATen op's result is rounded to its dtype, as eager rounds it. 'fast': "
-        "roundings between fused ops may be skipped, and matrix products go to the quicker library "
-        "even if its sums are a little less exact. 'bitwise': eager's bits, wherever eager has the "
-        "same in every run; what kernels would compute with other bits is a call of ATen. "
-        "'batch_invariant': a row's result does not depend on the rows beside it: kernels sum "
-        "in one order whatever the number of rows, and compute products themselves.",
+        "'eager': round every ATen op's result to its dtype, as eager mode does. 'fast': skip "
+        "rounding between fused ops, and use the faster library for matrix products even if it "
+        "accumulates slightly less accurately. 'bitwise': reproduce eager's bits wherever eager is "
+        "deterministic; ops for which generated kernels would give other bits are left to ATen. "
+        "'batch_invariant': a row's result does not depend on the other rows of its batch: kernels "
+        "accumulate in an order independent of the number of rows, and compute matrix products "
+        "themselves.",
         ("eager", "fast", "bitwise", "batch_invariant"),
     )
     wrapper: str = _option(
         "python",
-        "Form of the host program: 'python', a plan that runs natively and is printed as Python; "
-        "'cpp', a library built by the C++ compiler; 'fx', a graph that other compilers take.",
+        "Form of the host program: 'python', a plan that is executed natively and printed as "
+        "Python; 'cpp', a library built by the C++ compiler; 'fx', a graph for other compilers.",
         ("python", "cpp", "fx"),
     )
     debug_python: bool = _option(
         False,
-        "With the wrapper 'python': run the printed host program itself, in which a debugger can "
-        "stop, and not its plan. Slower.",
+        "With the wrapper 'python': run the printed host program instead of its plan, so that a "
+        "debugger can step through it. Slower.",
         code=False,
     )
     fx_compiler: str | Callable[..., Any] = _option(  # noqa: RUF009, a field of attrs
         "",
-        "With the wrapper 'fx': what compiles the graph, a function of a `GraphModule` that "
-        "returns a callable, `module:function`, or the name of an entry point in "
+        "With the wrapper 'fx': the compiler of the graph. A function that takes a `GraphModule` "
+        "and returns a callable, `module:function`, or the name of an entry point in the group "
         "`gyrator.fx_compilers`.",
         code=False,
         callable=True,
     )
     fusion: bool = _option(True, "Fuse operations into common kernels.")
-    inline: bool = _option(True, "Compute cheap values again where they are used.")
+    inline: bool = _option(True, "Recompute cheap values in each kernel that uses them.")
     extern_kernels: Literal["library", "none"] = _option(
         "library",
-        "What computes matrix products, convolutions and attention: 'library', ATen's calls of a "
-        "library; 'none', kernels that we generate, for every shape.",
+        "How to compute matrix products, convolutions and attention: 'library', by ATen's library "
+        "calls; 'none', by generated kernels, whatever the shape.",
         ("library", "none"),
     )
     fallback_random: bool = _option(
-        False, "Draw random numbers with ATen's ops, in eager's stream, instead of in kernels."
+        False,
+        "Generate random numbers with ATen's ops, which gives eager's sequence, instead of in "
+        "kernels.",
     )
     freezing: bool = _option(
         False,
-        "In inference, keep what follows from parameters and buffers alone, and compute it again "
-        "when one of them changes; fold batch norms into the products before them, pack weights "
-        "as libraries want them.",
+        "In inference, precompute values that depend only on parameters and buffers, and recompute "
+        "them when one of these changes; fold batch norms into the preceding convolutions and "
+        "matrix products, and pack weights into the layouts that libraries prefer.",
     )
     min_cut: bool = _option(
-        True, "Choose what a training step saves for the backward pass by minimum cut."
+        True, "Choose the activations saved for the backward pass by a minimum cut."
     )
     max_autotune: bool = _option(
         False,
-        "Build every candidate of each kernel, and its best guess for every vector width of this "
-        "machine, measure, and keep the best; measure products in generated kernels against the "
-        "library on devices with matrix units, and by each of torch's libraries on a CPU.",
+        "Build and time all candidate configurations of each kernel, including the default one at "
+        "every vector width of this machine, and use the fastest. Also time matrix products: "
+        "generated kernels against the library on devices with matrix units, and torch's "
+        "libraries against each other on a CPU.",
     )
     autotune_seconds: int = _option(
         0,
-        "Seconds that `max_autotune` may take for one graph; 0 means as many as it takes. What is "
-        "not measured keeps the best guess.",
+        "Time limit of `max_autotune` for one graph, in seconds; 0 means no limit. Kernels that "
+        "were not timed use their default configuration.",
         code=False,
     )
     device_graphs: bool = _option(
-        False, "Capture device graphs and replay them, on devices that can."
+        False, "Capture and replay device graphs, on devices that support them."
     )
     size_asserts: bool = _option(
-        False, "Raise where a custom op returns what its fake does not say, rather than copy."
+        False,
+        "Raise an error if the result of a custom op differs in size or stride from that of its "
+        "fake implementation, instead of copying the result.",
     )
     nan_asserts: bool = _option(
         False,
-        "Raise where a kernel or an ATen op first gives NaN or infinity, and name the op of the "
-        "graph that does so by itself, with its line and module.",
+        "Raise an error at the first kernel or ATen op that produces NaN or infinity, and identify "
+        "the op of the graph that caused it, with its source line and module.",
     )
     memory_asserts: bool = _option(
         False,
-        "With the wrapper 'python': run the printed host program, and raise where it gives away "
-        "memory of a tensor that is still in use, or where memory is held that it has dropped.",
+        "With the wrapper 'python': run the printed host program, and raise an error if it frees "
+        "memory that is still in use, or if memory that it freed is still referenced.",
         code=False,
     )
     verify: Literal["", "kernels"] = _option(
         "",
-        "'kernels': run every generated kernel beside the interpreter of its IR, on random memory "
-        "of its shapes, and raise where they differ. Needs `gyrator[verify]`.",
+        "'kernels': check every generated kernel against the interpreter of its IR, on random "
+        "inputs of its shapes, and raise an error if they differ. Needs `gyrator[verify]`.",
         ("", "kernels"),
     )
     profile: bool = _option(False, "Mark every kernel and call as a range in torch.profiler.")
     timed: bool = _option(
-        False, "Keep the time of every kernel, for `gyrator.explain` and reports.", code=False
+        False, "Record the time of every kernel, for `gyrator.explain` and reports.", code=False
     )
     strict: bool = _option(
         False,
-        "Raise what the compiler cannot do, instead of leaving it to PyTorch.",
+        "Raise an error for anything that cannot be compiled, instead of running it in PyTorch.",
         code=False,
     )
-    cache: bool = _option(True, "Keep compiled programs on disk, and look there first.", code=False)
+    cache: bool = _option(True, "Store compiled programs on disk, and reuse them.", code=False)
     build_in_background: bool = _option(
         False,
-        "Do not wait for compilers of kernels: until they are done, PyTorch runs the graph op by "
-        "op, whose results may be rounded in other places.",
+        "Do not wait for kernel compilers: until they finish, PyTorch runs the graph op by op, "
+        "whose results may differ in rounding.",
         code=False,
     )
     threads: int = _option(
-        0, "Compiler processes that run at once; 0 means one a core.", code=False
+        0, "Number of parallel compiler processes; 0 means one per core.", code=False
     )
     compile_seconds: int = _option(
         300,
-        "Seconds that one call of a kernel compiler may take; 0 means as many as it takes. One "
-        "that takes longer is ended, and PyTorch runs what its kernels are for.",
+        "Time limit of one kernel compiler call, in seconds; 0 means no limit. A call that takes "
+        "longer is killed, and PyTorch runs the ops of its kernels.",
         code=False,
     )
     stage_seconds: int = _option(
         600,
-        "Seconds that one stage of the compile of one graph may take; 0 means as many as it takes. "
-        "PyTorch runs the op that lowering has come to by then, and in later stages the graph.",
+        "Time limit of each compiler stage for one graph, in seconds; 0 means no limit. If "
+        "lowering exceeds it, PyTorch runs the op being lowered; if a later stage does, the graph.",
         code=False,
     )
     progress: bool = _option(True, "Show the progress of long compiles on a terminal.", code=False)
     trace_dir: str = _option(
         "",
-        "A folder for the FX graph, every IR, what each pass made, and all generated text of each "
-        "compile.",
+        "Folder in which each compile writes its FX graph, every IR, the output of each pass, and "
+        "all generated text.",
         code=False,
     )
     pass_texts: bool = _option(
         False,
-        "Keep the text of programs before and after each pass, for `GraphRecord.passes`; with "
-        "`trace_dir` it is written there.",
+        "Record the program text before and after each pass in `GraphRecord.passes`; with "
+        "`trace_dir`, write it there.",
         code=False,
     )
 
     @property
     def bitwise(self) -> bool:
-        """Whether results have eager's bits."""
+        """Whether results must have the same bits as eager's."""
         return self.numerics == "bitwise"
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether a row's result must not depend on the rows beside it."""
+        """Whether a row's result must not depend on the other rows of its batch."""
         return self.numerics == "batch_invariant"
 
     @property
     def looks_up(self) -> bool:
-        """Whether stored programs are loaded; a trace needs those that compile, and `nan_asserts`
-        their graphs."""
+        """Whether stored programs are loaded. A trace needs the stages to run, and `nan_asserts`
+        needs the graphs."""
         return self.cache and not self.trace_dir and not self.nan_asserts
 
     def code_fields(self) -> dict[str, Any]:
@@ -196,7 +202,8 @@ MODES: Mapping[str, Mapping[str, Any]] = MappingProxyType({
 
 
 def list_options() -> dict[str, dict[str, Any]]:
-    """Return every option's default, choices (empty: any value of the type) and meaning."""
+    """Return every option's default, choices (empty if any value of the type is accepted) and
+    meaning."""
     return {
         f.name: {
             "default": f.default,
@@ -217,19 +224,19 @@ def make_options(
     options: Mapping[str, Any] | None = None,
     base: Options | None = None,
 ) -> Options:
-    """Return the options of a mode, with single ones replaced. `base` has the others; if it is not
-    given, they are as the environment says.
+    """Return the options of a mode, with `options` overriding it. The others come from `base`, by
+    default from the environment.
 
     Raises `OptionError` (GY-OPTION-001 to 003) for an unknown mode or option, or a bad value.
     """
     chosen = dict(_mode(mode or "default"))
-    known = {f.name: f for f in attrs.fields(Options)}
+    fields = {f.name: f for f in attrs.fields(Options)}
     for name, value in (options or {}).items():
-        if name not in known:
+        if name not in fields:
             raise OptionError.of(
-                "GY-OPTION-001", f"unknown option {name!r}", help=_near(name, known)
+                "GY-OPTION-001", f"unknown option {name!r}", help=_near(name, fields)
             )
-        chosen[name] = _checked(known[name], value)
+        chosen[name] = _checked(fields[name], value)
     return attrs.evolve(environment_options() if base is None else base, **chosen)
 
 
@@ -237,32 +244,32 @@ _BOOLS = MappingProxyType({"true": True, "1": True, "false": False, "0": False})
 
 
 def environment_options(environ: Mapping[str, str] = os.environ) -> Options:
-    """Return the options that the environment sets: `GYRATOR_TRACE_DIR` for `trace_dir`, and so on.
-    `TORCH_COMPILE_DEBUG=1` is a `trace_dir` in PyTorch's folder for that.
+    """Return the options that environment variables set: `GYRATOR_TRACE_DIR` sets `trace_dir`, and
+    so on. `TORCH_COMPILE_DEBUG=1` sets `trace_dir` to a folder in PyTorch's debug directory.
 
     Raises `OptionError` (GY-OPTION-003) for a bad value.
     """
     names = {f"GYRATOR_{f.name.upper()}": f.name for f in attrs.fields(Options)}
     chosen = [f"{option}={environ[name]}" for name, option in names.items() if name in environ]
-    found = options_of_text(chosen)
+    options = options_of_text(chosen)
     if environ.get("TORCH_COMPILE_DEBUG") == "1":
         root = environ.get("TORCH_COMPILE_DEBUG_DIR") or os.getcwd()
-        found.setdefault("trace_dir", os.path.join(root, "torch_compile_debug", "gyrator"))
-    return make_options(options=found, base=Options())
+        options.setdefault("trace_dir", os.path.join(root, "torch_compile_debug", "gyrator"))
+    return make_options(options=options, base=Options())
 
 
 def options_of_text(texts: Iterable[str]) -> dict[str, Any]:
-    """Return options as `make_options` takes them, each given as `name=value`."""
-    known = {f.name: type(f.default) for f in attrs.fields(Options)}
-    found: dict[str, Any] = {}
+    """Parse options of the form `name=value` into values that `make_options` accepts."""
+    types = {f.name: type(f.default) for f in attrs.fields(Options)}
+    options: dict[str, Any] = {}
     for text in texts:
         name, _, value = text.partition("=")
-        found[name] = value
-        if known.get(name) is bool:
-            found[name] = _BOOLS.get(value.lower(), value)
-        elif known.get(name) is int and value.isdecimal():
-            found[name] = int(value)
-    return found
+        options[name] = value
+        if types.get(name) is bool:
+            options[name] = _BOOLS.get(value.lower(), value)
+        elif types.get(name) is int and value.isdecimal():
+            options[name] = int(value)
+    return options
 
 
 def _mode(mode: str) -> Mapping[str, Any]:
@@ -273,13 +280,13 @@ def _mode(mode: str) -> Mapping[str, Any]:
 
 def _checked(option: "attrs.Attribute[Any]", value: Any) -> Any:
     choices = option.metadata["choices"]
-    wanted = type(option.default)
+    expected = type(option.default)
     if option.metadata["callable"] and callable(value):
         return value
-    if type(value) is not wanted:
-        wrong = f"takes a {wanted.__name__}, got {value!r}"
+    if type(value) is not expected:
+        wrong = f"must be a {expected.__name__}, not {value!r}"
     elif choices and value not in choices:
-        wrong = f"takes one of {', '.join(map(repr, choices))}, got {value!r}"
+        wrong = f"must be one of {', '.join(map(repr, choices))}, not {value!r}"
     else:
         return value
     raise OptionError.of(
@@ -287,6 +294,6 @@ def _checked(option: "attrs.Attribute[Any]", value: Any) -> Any:
     )
 
 
-def _near(name: str, known: Mapping[str, Any]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+def _near(name: str, names: Mapping[str, Any]) -> str:
+    near = get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(names)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,12 @@ import torch
 from attrs import define, field
 
 from gyrator.config import Config, read_config
-from gyrator.engine.compiled import NO_DECOMPOSITIONS, Decompositions
 from gyrator.engine.engine import Engine
 from gyrator.engine.lazy import ShippedWrapper
-from gyrator.engine.parts import PartCompiler
 from gyrator.frontend.aot import Frontend
 from gyrator.frontend.freezing import SharedConstants
+from gyrator.graphs.compiled import NO_DECOMPOSITIONS, Decompositions
+from gyrator.graphs.parts import PartCompiler
 from gyrator.options import Options, environment_options, make_options
 from gyrator.reports.records import Observer, ignore_record
 from gyrator.store.content_hash import decompositions_hash, passes_hash
@@ -26,10 +27,11 @@ from gyrator.targets import TargetDefinition, installed, probed
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.passes import PassEdits
 from gyrator_ir.target import Target
-from gyrator_runtime.cache import Cache
+from gyrator_runtime.cache import Cache, make_key
 from gyrator_runtime.collector import only_new_objects
 
 if TYPE_CHECKING:
+    from gyrator.frontend.saved_graphs import CompiledArtifact
     from gyrator_lowering.table import LoweringTable
 
 _WRAPPERS = MappingProxyType(
@@ -49,26 +51,26 @@ def _as_options(options: Options | Mapping[str, Any] | None) -> Options:
 
 @define(kw_only=True, eq=False)
 class Session:
-    """Owns the tables, the cache and the builders of one compiler. Use as a context manager.
+    """One compiler instance: its tables, cache and builders. Use it as a context manager.
 
         with Session(options={"numerics": "fast"}) as session:
             fast = torch.compile(model, backend=session.backend)
 
-    Two sessions share nothing but the cache folder; they may work in two threads at once.
+    Sessions share only the cache folder, and may be used from different threads concurrently.
     """
 
     options: Options = field(factory=environment_options, converter=_as_options)
     config: Config = field(factory=read_config)
     rules: LoweringTable | None = None
-    """Which rule lowers what; None for the table that we ship."""
+    """The lowering rules; None for the default table."""
     passes: PassEdits = field(factory=PassEdits)
-    """Which passes are added, replaced or dropped. PassError where there is none of a name."""
+    """Passes to add, replace or drop. Raises PassError for an edit of an unknown pass."""
     _targets: Mapping[str, tuple[TargetDefinition, Target]] | None = None
     decompositions: Decompositions = NO_DECOMPOSITIONS
-    """What takes ops apart before any pass sees them, in place of our functions and PyTorch's, by
-    op (`torch.ops.aten.softplus.default`); None keeps an op whole."""
+    """Decompositions by op (`torch.ops.aten.softplus.default`) that replace Gyrator's and
+    PyTorch's, applied before any pass runs; None disables an op's decomposition."""
     parts: PartCompiler | None = None
-    """What compiles a part of every graph in Gyrator's place."""
+    """Compiles parts of every graph instead of Gyrator."""
     wrappers: Mapping[str, WrapperBackend] = _WRAPPERS
     observer: Observer = ignore_record
     _cache: Cache | None = None
@@ -78,7 +80,7 @@ class Session:
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse edits that name nothing, and tables that are none, before anything is compiled."""
+        """Check the pass edits and the decompositions before anything is compiled."""
         if self.passes.edits:
             from gyrator.engine.passes import pipelines  # the stages take 0.5 s to import
 
@@ -92,7 +94,8 @@ class Session:
 
     @property
     def targets(self) -> Mapping[str, tuple[TargetDefinition, Target]]:
-        """By device type: those given, or those installed whose devices this process uses."""
+        """Targets by device type: those passed in, or the installed ones whose devices this
+        process uses."""
         if self._targets is None or not all(d.uninitialised() for d in self._uninitialised):
             loaded = installed(self.config)
             self._uninitialised = tuple(d for _, d in loaded if d.uninitialised())
@@ -107,19 +110,72 @@ class Session:
         mode: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Callable[..., Any]:
-        """Compile a graph of Dynamo's; what `torch.compile(f, backend=session.backend)` calls."""
-        chosen = make_options(mode, options, self.options)
-        frontend = Frontend(self.engine(chosen), chosen, self.cache, self._constants)
+        """Compile a Dynamo graph; called by `torch.compile(f, backend=session.backend)`."""
+        frontend = self.frontend(make_options(mode, options, self.options))
         with only_new_objects():
             return frontend.compile(gm, example_inputs)
 
+    def frontend(self, options: Options) -> Frontend:
+        """Return the frontend that compiles Dynamo graphs with these options."""
+        return Frontend(self.engine(options), options, self.cache, self._constants)
+
+    def compile(
+        self,
+        gm: torch.fx.GraphModule,
+        inputs: Sequence[Any],
+        *,
+        sizes: tuple[int, int] | None = None,
+        mode: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> CompiledArtifact:
+        """Compile a graph of the form that Dynamo produces, or a part of one, for inference.
+
+        Args:
+            gm: the graph, which is not modified; it returns a tuple or a single tensor.
+            inputs: example inputs. Tensors and integers specialize the graph to their sizes; fake
+                tensors and symbolic integers stand for all sizes that their shape environment
+                allows.
+            sizes: the minimum and the maximum of the symbolic sizes; calls outside the range raise.
+            mode: as for `torch.compile`.
+            options: likewise.
+
+        Returns:
+            An artifact that can be called, saved, and loaded by another process.
+
+        Raises:
+            UnsupportedError: GY-AOT-006 for a graph that cannot be saved.
+        """
+        from gyrator.frontend.saved_graphs import compiled_artifact
+
+        frontend = self.frontend(make_options(mode, options, self.options))
+        with only_new_objects():
+            return compiled_artifact(frontend, gm, inputs, sizes)
+
+    def load(self, path: str | Path) -> CompiledArtifact:
+        """Load an artifact written by `CompiledArtifact.save`, without tracing or compiling.
+
+        Raises UnsupportedError (GY-AOT-007) for a file of another kind, and CacheError for one that
+        is damaged (GY-CACHE-012), or incompatible with this machine, torch version or Gyrator
+        version (GY-CACHE-004).
+        """
+        from gyrator.frontend.saved_graphs import CompiledArtifact
+
+        return CompiledArtifact.load(path, self.frontend)
+
+    def key(self, *, mode: str | None = None, options: Mapping[str, Any] | None = None) -> str:
+        """Return a key for a folder of compiled artifacts: it changes with this version, torch,
+        the machine, the mode and the options."""
+        engine = self.engine(make_options(mode, options, self.options))
+        fields = {"machine": engine.machine(set(self.targets)), **engine.identity}
+        return make_key("folders", fields).hex
+
     def engine(self, options: Options) -> Engine:
-        """Return the compiler of ATen graphs for these options."""
+        """Return the engine that compiles ATen graphs with these options."""
         with self._lock:
             targets = self.targets
-            found = self._engines.get(options)
-            if found is None or found.targets is not targets:
-                found = self._engines[options] = Engine(
+            engine = self._engines.get(options)
+            if engine is None or engine.targets is not targets:
+                engine = self._engines[options] = Engine(
                     options=options,
                     config=self.config,
                     rules=self.rules,
@@ -131,7 +187,7 @@ class Session:
                     cache=self.cache,
                     observer=self.observer,
                 )
-            return found
+            return engine
 
     @property
     def cache(self) -> Cache:
@@ -142,17 +198,18 @@ class Session:
 
     @property
     def constant_bytes(self) -> int:
-        """Memory of the constants that frozen programs keep beside the parameters (`freezing`)."""
+        """Memory in bytes of the constants that frozen programs store in addition to the
+        parameters (option `freezing`)."""
         return self._constants.bytes
 
     @property
     def recorded_graphs(self) -> int:
-        """Device graphs that programs of this session have recorded (option `device_graphs`)."""
+        """Number of device graphs recorded by programs of this session (option `device_graphs`)."""
         with self._lock:
             return sum(engine.memory.recorded for engine in self._engines.values())
 
     def close(self) -> None:
-        """Wait for builders and forget the engines. Compiled functions stay usable."""
+        """Wait for builders and release the engines. Compiled functions remain usable."""
         with self._lock:
             engines = list(self._engines.values())
             self._engines.clear()

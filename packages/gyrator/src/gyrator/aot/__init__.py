@@ -1,4 +1,4 @@
-"""Ahead of time: models compiled into one file, which runs without a compiler.
+"""Ahead-of-time compilation: models compiled to one file that runs without a compiler.
 
 >>> import torch, gyrator.aot, tempfile, os
 >>> path = os.path.join(tempfile.mkdtemp(), "model.gya")
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["EntryPoint", "Model", "PackageError", "PackageManifest", "compile", "inspect", "load"]
 
 
-def compile(  # `aot.compile` is what it is
+def compile(  # shadows the builtin, as `aot.compile`
     program: torch.nn.Module | ExportedProgram | Mapping[str, EntryPoint | Sequence[Any]],
     inputs: Sequence[Any] | None = None,
     *,
@@ -33,41 +33,47 @@ def compile(  # `aot.compile` is what it is
     target: str | Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
     runtime: Literal["python", "standalone", "libtorch"] = "python",
+    constants: Literal["compile", "load"] = "compile",
 ) -> Path:
-    """Compile a model for the CPU into one file, and return its path.
+    """Compile a model to one file, and return its path.
 
     Args:
         program: a module, an exported program, or several by name: `{"name": EntryPoint(...)}`, or
-            tuples of an entry point's fields. Weights that they share are stored once.
+            tuples of an entry point's fields. Shared weights are stored once.
         inputs: example arguments of a module.
-        package: the file. The same model, options and compiler give the same bytes.
+        package: the output file. The same model, options and compiler give the same bytes.
         kwargs: example arguments by name.
-        dynamic_shapes: which sizes may differ, as `torch.export.export` takes them.
+        dynamic_shapes: the dynamic sizes, in the form of `torch.export.export`.
         target: an instruction set level, `"avx512"`, `"avx2"`, `"neon"` (of aarch64) or `"plain"`,
-            or several of them: the highest that a machine has is chosen when the package is loaded.
-            By default this machine's. What another machine has takes a compiler for it, see
-            `gyrator_runtime.toolchain.find_cross_toolchain`.
-        options: of `torch.compile(..., options=...)`. Those that say how a program runs in the
-            compiling process do not go into packages.
-        runtime: `"standalone"` makes a package that the C library (`gyrator.h`) runs, too, in a
-            process without Python and libtorch. Kernels then compute matrix products, convolutions
-            and attention, as with the option `extern_kernels="none"`. `"libtorch"` makes one for
-            the C library with libtorch, in a process without Python: it calls operators by name.
+            or several, of which the highest that the machine supports is used when the package is
+            loaded. By default this machine's level. Levels of other machines require a cross
+            compiler, see `gyrator_runtime.toolchain.find_cross_toolchain`.
+        options: options of `torch.compile(..., options=...)`, except those that control how a
+            program runs in the compiling process.
+        runtime: a `"standalone"` package can also be run by the C library (`gyrator.h`), in a
+            process without Python and libtorch. Matrix products, convolutions and attention are
+            then generated kernels, as with the option `extern_kernels="none"`. A `"libtorch"`
+            package can be run by the C library with libtorch, in a process without Python; it calls
+            operators by name.
+        constants: with the option `freezing`, when to compute values that depend only on weights.
+            With `"compile"`, they are stored instead of weights that are not needed otherwise, and
+            are fixed. With `"load"`, the original weights are stored, and can be replaced.
 
     Raises:
-        UnsupportedError: GY-AOT-001 for what a package cannot do; GY-AOT-005 for what one that
-            C runs cannot, with all calls that prevent it; what the compiler refuses.
-        OptionError: GY-AOT-002 for a target that there is not, GY-AOT-003 for an option that does
-            not go into packages, and those of `torch.compile`.
-        ToolchainError: GY-BUILD-001 where there is no compiler for a target.
+        UnsupportedError: GY-AOT-001 for a program that packages do not support; GY-AOT-005 for one
+            that the C library does not support, with all calls that prevent it; and the compiler's
+            refusals.
+        OptionError: GY-AOT-002 for an unknown target, GY-AOT-003 for an option that packages do not
+            support, and those of `torch.compile`.
+        ToolchainError: GY-BUILD-001 if there is no compiler for a target.
         PackageError: GY-PACKAGE-008 for a weight that cannot be stored.
     """
-    from gyrator.aot.build import build  # a process that runs packages needs no compiler
+    from gyrator.aot.build import build  # not needed by processes that only run packages
 
     entries: dict[str, EntryPoint] = {}
     if isinstance(program, Mapping):
-        for name, given in program.items():
-            entries[name] = given if isinstance(given, EntryPoint) else EntryPoint(*given)
+        for name, entry in program.items():
+            entries[name] = entry if isinstance(entry, EntryPoint) else EntryPoint(*entry)
     else:
         entries["forward"] = EntryPoint(program, inputs, kwargs, dynamic_shapes)
-    return build(entries, Path(package), target, options, runtime)
+    return build(entries, Path(package), target, options, runtime, constants)

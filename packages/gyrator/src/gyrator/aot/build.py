@@ -1,11 +1,12 @@
-"""Writing a package: entry points are exported, compiled for each target, and put into one file."""
+"""Building a package: entry points are exported, compiled for each target, and written to one
+file."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -13,21 +14,30 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from attrs import define, evolve, field
 
-from gyrator.aot.operators import called_operators, unpassed
+from gyrator.aot.operators import called_operators, unsupported_reason
 from gyrator.aot.targets import PackageTarget, package_targets
-from gyrator.aot.trace import device_of, least_of, signature, trace, unpackable
+from gyrator.aot.trace import (
+    FOLDED,
+    device_of,
+    signature,
+    smallest,
+    trace,
+    trace_folding,
+    unpackable,
+)
 from gyrator.options import OptionError, Options, make_options
 from gyrator.session import default_session
 from gyrator.store.content_hash import product_hash
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.types import HOST
-from gyrator_runtime.artifact import Library
+from gyrator_runtime.build import Library
 from gyrator_runtime.native import runner_extension
 from gyrator_runtime.package.archive import Raw, write_archive
 from gyrator_runtime.package.errors import wrong_weight
 from gyrator_runtime.package.manifest import (
     MANIFEST,
     WEIGHTS,
+    ConstantsProgram,
     Entry,
     Kernels,
     Member,
@@ -35,9 +45,10 @@ from gyrator_runtime.package.manifest import (
     PackedProgram,
     Provenance,
     Weight,
+    programs_of,
 )
 from gyrator_runtime.package.manifest import Runner as StoredRunner
-from gyrator_runtime.package.weights import packed
+from gyrator_runtime.package.weights import digest_of, packed
 from gyrator_runtime.plan.stored import FORMAT as PLAN_FORMAT
 from gyrator_runtime.standalone import takes_python
 
@@ -45,20 +56,22 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from gyrator.aot.entry import EntryPoint
-    from gyrator.aot.trace import Made, Traced
+    from gyrator.aot.trace import CompiledProgram, Traced
 
 _LEAST_TORCH = "2.11"
 _LICENCE = "BSD-3-Clause"
 _FIXED: Mapping[str, Any] = {
     "strict": True, "wrapper": "python", "fallback_random": True, "debug_python": False,
-    "memory_asserts": False, "fx_compiler": "", "freezing": False, "timed": False,
+    "memory_asserts": False, "fx_compiler": "", "timed": False,
 }  # fmt: skip
-"""The options of packages. Random numbers are ATen's: the ops that draw ours are the compiler's."""
+"""The fixed options of packages. Random numbers come from ATen, since Gyrator's random ops are part
+of the compiler."""
 _STANDALONE: Mapping[str, Any] = {"extern_kernels": "none"}
-"""The options that standalone packages have unless others are given."""
+"""The default options of standalone packages."""
 
 
 Runtime = Literal["python", "standalone", "libtorch"]
+When = Literal["compile", "load"]
 
 
 def build(
@@ -67,161 +80,190 @@ def build(
     target: str | Sequence[str] | None,
     options: Mapping[str, Any] | None,
     runtime: Runtime = "python",
+    constants: When = "compile",
 ) -> Path:
-    """Compile entry points into the file `path`; see `gyrator.aot.compile`."""
+    """Compile entry points to the file `path`; see `gyrator.aot.compile`."""
+    if constants not in get_args(When):
+        message = f"`constants` must not be {constants!r}"
+        raise OptionError.of("GY-AOT-002", message, help=f"use {' or '.join(get_args(When))}")
     if not entries:
         raise unpackable("a package needs an entry point")
-    programs = {name: exported(given) for name, given in entries.items()}
-    written_for = {device_of(program) for program in programs.values()} - {torch.device(HOST)}
-    if len(written_for) > 1:
-        raise unpackable(f"the programs are for {', '.join(sorted(map(str, written_for)))}")
-    device = next(iter(written_for), torch.device(HOST))
+    programs = {name: exported(entry) for name, entry in entries.items()}
+    used = {device_of(program) for program in programs.values()} - {torch.device(HOST)}
+    if len(used) > 1:
+        raise unpackable(f"the programs use {', '.join(sorted(map(str, used)))}")
+    device = next(iter(used), torch.device(HOST))
     targets = package_targets(target, device.type)
     kind = targets[0].device or HOST
     if device.type not in (kind, HOST):
-        raise unpackable(f"the program works on {device}", f"export it with tensors of {kind}")
-    machines, here = [t.machine for t in targets], platform.machine()
-    machine = here if here in machines else machines[0]
-    place = device if device.type == kind else torch.device(kind, 0)
-    work = _Package(_options(options, runtime), runtime, machine, place)
+        raise unpackable(f"the program uses {device}", f"export it with tensors on {kind}")
+    machines, own = [t.machine for t in targets], platform.machine()
+    machine = own if own in machines else machines[0]
+    run_device = device if device.type == kind else torch.device(kind, 0)
+    work = _Package(_options(options, runtime), runtime, machine, run_device, constants == "load")
     for name, program in programs.items():
         work.add(name, program, targets)
     work.write(path)
     return path
 
 
-def exported(given: EntryPoint) -> ExportedProgram:
+def exported(entry: EntryPoint) -> ExportedProgram:
     """Return the exported program of an entry point."""
     from torch.export import ExportedProgram, export
 
-    if isinstance(given.program, ExportedProgram):
-        return given.program
-    if given.inputs is None and not given.kwargs:
-        raise unpackable("a module needs example inputs", "give `inputs`, or an exported program")
+    if isinstance(entry.program, ExportedProgram):
+        return entry.program
+    if entry.inputs is None and not entry.kwargs:
+        raise unpackable(
+            "a module needs example inputs", "set `inputs`, or pass an exported program"
+        )
     with torch.no_grad():
         return export(
-            given.program,
-            tuple(given.inputs or ()),
-            dict(given.kwargs or {}),
-            dynamic_shapes=given.dynamic_shapes,
+            entry.program,
+            tuple(entry.inputs or ()),
+            dict(entry.kwargs or {}),
+            dynamic_shapes=entry.dynamic_shapes,
         )
 
 
-def _options(given: Mapping[str, Any] | None, runtime: Runtime) -> Options:
+def _options(options: Mapping[str, Any] | None, runtime: Runtime) -> Options:
     if runtime not in get_args(Runtime):
-        said = f"there is no runtime {runtime!r} for packages"
-        help = f"take one of {', '.join(get_args(Runtime))}"
-        raise OptionError.of("GY-AOT-002", said, help=help)
-    own = _STANDALONE if runtime == "standalone" else {}
-    wanted = make_options(options={**own, **(given or {})})
+        message = f"there is no runtime {runtime!r} for packages"
+        help = f"use one of {', '.join(get_args(Runtime))}"
+        raise OptionError.of("GY-AOT-002", message, help=help)
+    defaults = _STANDALONE if runtime == "standalone" else {}
+    chosen = make_options(options={**defaults, **(options or {})})
     for name, value in _FIXED.items():
-        if given is not None and name in given and given[name] != value:
-            said = f"option {name!r} does not go into packages as {given[name]!r}"
-            help = f"leave it out: it is {value!r} there"
-            raise OptionError.of("GY-AOT-003", said, help=help)
-    return evolve(wanted, **_FIXED)
+        if options is not None and name in options and options[name] != value:
+            message = (
+                f"packages do not support the option {name!r} with the value {options[name]!r}"
+            )
+            help = f"remove it: packages use {value!r}"
+            raise OptionError.of("GY-AOT-003", message, help=help)
+    return evolve(chosen, **_FIXED)
 
 
 @define(eq=False)
 class _Package:
-    """A package that is being put together."""
+    """A package under construction."""
 
     options: Options
     runtime: Runtime
     machine: str
-    """Whose code most programs are; the others say it."""
-    place: torch.device
-    """What they run on."""
+    """The machine type of most programs; others store theirs."""
+    device: torch.device
+    """The device that the programs run on."""
+    at_load: bool
+    """Whether constants are computed from weights when the package is loaded."""
     entries: list[Entry] = field(factory=list)
     weights: dict[str, Weight] = field(factory=dict)
     tensors: dict[str, torch.Tensor] = field(factory=dict)
-    """What the weights' member holds."""
-    members: dict[str, bytes] = field(factory=dict)
-    _places: dict[tuple[object, ...], str] = field(factory=dict)
-    """The name in `tensors` of each stretch of memory."""
+    """The content of the weights member."""
+    members: dict[str, bytes | Raw] = field(factory=dict)
+    _stored_names: dict[tuple[object, ...], str] = field(factory=dict)
+    """The name in `tensors` of each stored tensor, by its memory or content."""
 
     def add(self, name: str, program: ExportedProgram, targets: Sequence[PackageTarget]) -> None:
         """Compile an entry point for each level or architecture."""
-        moves = device_of(program) != self.place
+        moves = device_of(program) != self.device
+        device = self.device if moves else None
         traced: dict[PackageTarget, Traced] = {}
+        computing: dict[PackageTarget, CompiledProgram] = {}
         for target in targets:
             with target.session(self.options) as session:
                 engine = session.engine(self.options)
                 try:
-                    traced[target] = trace(program, engine, self.place if moves else None)
+                    result = traced[target] = trace(program, engine, device)
+                    if self.at_load and result.folded is not None:
+                        computing[target] = trace_folding(result.folded, engine, program, device)
                 finally:
-                    engine.close_loaders()  # each architecture has compilers of its own
-        most = least_of(found.most for found in traced.values())
-        first = evolve(traced[targets[0]], most=most)
-        entry, tensors, weights = signature(name, program, first, self.place)
+                    engine.close_loaders()  # each architecture has its own compilers
+        limits = smallest(result.limits for result in traced.values())
+        first = evolve(traced[targets[0]], limits=limits)
+        _check_alike(name, traced.values())
+        entry, tensors, weights = signature(name, program, first, self.device, self.at_load)
         for weight in weights:
             self._add_weight(weight, tensors[weight.name])
         if self.runtime != "python":
-            _check_runtime(name, self.runtime, [found.made for found in traced.values()])
+            compiled = [*(t.program for t in traced.values()), *computing.values()]
+            _check_runtime(name, self.runtime, compiled)
         programs = tuple(
-            self._program(name, target, found.made, moves) for target, found in traced.items()
+            self._program(name, target, t.program, moves) for target, t in traced.items()
         )
-        self.entries.append(evolve(entry, programs=programs))
+        constants = None
+        if computing and first.folded is not None:
+            specs = program.graph_signature.input_specs
+            sources = tuple(str(specs[k].target) for k in first.folded.indices)
+            packed_programs = (self._program(name, t, p, moves) for t, p in computing.items())
+            constants = ConstantsProgram(sources, tuple(packed_programs))
+        self.entries.append(evolve(entry, programs=programs, constants=constants))
 
     def _add_weight(self, weight: Weight, tensor: torch.Tensor) -> None:
-        known = self.weights.get(weight.name)
-        if known is not None:
-            same = evolve(known, tensor="", written=False)
+        previous = self.weights.get(weight.name)
+        if previous is not None:
+            same = evolve(previous, tensor="", written=False)
             if same != evolve(weight, tensor="", written=False) or not torch.equal(
-                self.tensors[known.tensor], tensor.to(HOST)
+                self.tensors[previous.tensor], tensor.to(HOST)
             ):
-                raise wrong_weight(weight.name, "two entry points have different ones")
-            self.weights[weight.name] = evolve(known, written=known.written or weight.written)
+                raise wrong_weight(
+                    weight.name, "two entry points have different weights of this name"
+                )
+            self.weights[weight.name] = evolve(previous, written=previous.written or weight.written)
             return
-        stored = self._tensor(weight.name, tensor)
+        stored = self._tensor(weight.name, tensor, computed=FOLDED in weight.name)
         self.weights[weight.name] = evolve(weight, tensor=stored)
 
-    def _tensor(self, name: str, tensor: torch.Tensor) -> str:
-        """Store a tensor once; return its name."""
-        place = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
-        if tensor.numel() and place in self._places:
-            return self._places[place]
-        self._places[place] = name
+    def _tensor(self, name: str, tensor: torch.Tensor, computed: bool = False) -> str:
+        """Store a tensor once; return its name. A `computed` tensor, which every entry point has
+        its own copy of, is identified by its content instead of its memory."""
+        content = digest_of(tensor.to(HOST)) if computed else tensor.data_ptr()
+        key = (content, tensor.dtype, tuple(tensor.shape), tensor.stride())
+        if tensor.numel() and key in self._stored_names:
+            return self._stored_names[key]
+        self._stored_names[key] = name
         self.tensors[name] = tensor.to(HOST)
         return name
 
-    def _program(self, entry: str, target: PackageTarget, made: Made, moves: bool) -> PackedProgram:
-        arch, found = target.arch, made.constants()
+    def _program(
+        self, entry: str, target: PackageTarget, program: CompiledProgram, moves: bool
+    ) -> PackedProgram:
+        arch, tensors = target.arch, program.constants()
         constants = {
-            key: self._tensor(f"{entry}/{arch}/{key}", value) for key, value in found.items()
+            key: self._tensor(f"{entry}/{arch}/{key}", value) for key, value in tensors.items()
         }
         stay = bool(target.device) and not moves
-        graphs = {name: part.mutated for name, part in made.manifest.parts.items()}
-        if made.manifest.graph is not None:
-            graphs[""] = made.manifest.graph.mutated
+        graphs = {name: part.mutated for name, part in program.manifest.parts.items()}
+        if program.manifest.graph is not None:
+            graphs[""] = program.manifest.graph.mutated
         return PackedProgram(
             isa=arch,
             machine="" if target.machine == self.machine else target.machine,
-            plan=self._member("plans", ".json", made.product.plan.encode()),
-            libraries=tuple(self._library(arch, lib) for lib in made.libraries),
-            kernels=made.manifest.built,
+            plan=self._member("plans", ".json", program.product.plan.encode()),
+            libraries=tuple(self._library(arch, lib) for lib in program.libraries),
+            kernels=program.manifest.built,
             constants=constants,
-            calls=tuple(sorted({e.target for e in made.manifest.externs})),
-            hosted=tuple(k for k, v in found.items() if stay and v.device.type == HOST),
+            calls=tuple(sorted({e.target for e in program.manifest.externs})),
+            hosted=tuple(k for k, v in tensors.items() if stay and v.device.type == HOST),
             graphs=graphs if self.options.device_graphs else {},
         )
 
     def _library(self, arch: str, library: Library) -> Kernels:
         driven = library.device not in ("", HOST)
-        member = self._member(f"kernels/{arch}", ".bin" if driven else ".so", library.data)
+        # Decompressing a library takes as long as loading it.
+        suffix = ".bin" if driven else ".so"
+        member = self._member(f"kernels/{arch}", suffix, library.data, deflated=driven)
         return Kernels(member, library.symbols, driven)
 
-    def _member(self, folder: str, suffix: str, data: bytes) -> str:
+    def _member(self, folder: str, suffix: str, data: bytes, *, deflated: bool = True) -> str:
         name = f"{folder}/{hashlib.sha256(data).hexdigest()[:16]}{suffix}"
-        self.members[name] = data
+        deflated = deflated and self.runtime == "python"
+        self.members[name] = data if deflated else Raw.of(data)
         return name
 
     def write(self, path: Path) -> None:
-        """Write the file."""
+        """Write the package file."""
         runners = self._runners()
-        members: dict[str, bytes | Raw] = dict(sorted(self.members.items()))
-        if self.runtime != "python":
-            members = {name: Raw.of(data) for name, data in sorted(self.members.items())}
+        members = dict(sorted(self.members.items()))
         if self.tensors:
             members[WEIGHTS] = packed(self.tensors)
         manifest = PackageManifest(
@@ -235,24 +277,26 @@ class _Package:
             provenance=self._provenance(),
             runtime=self.runtime,
             operators=called_operators(self._calls()) if self.runtime == "libtorch" else (),
-            device="" if self.place.type == HOST else self.place.type,
+            device="" if self.device.type == HOST else self.device.type,
         )
         text = manifest.to_json().encode()
         first = Raw.of(text) if self.runtime != "python" else text
         write_archive(path, {MANIFEST: first, **members})
 
     def _calls(self) -> set[str]:
-        return {name for e in self.entries for p in e.programs for name in p.calls}
+        return {name for e in self.entries for p in programs_of(e) for name in p.calls}
 
     def _runners(self) -> tuple[StoredRunner, ...]:
-        """Add the native runner for this Python; none where it cannot be built, which warns."""
+        """Add the native runner for this Python; if it cannot be built, add none, with a
+        warning."""
         extension = runner_extension()
         default_session().engine(self.options).runner()
         entry = default_session().cache.get(extension.key())
         if entry is None:
             return ()
         name = f"runner/{extension.file}"
-        self.members[name] = entry.read(extension.file)
+        data = entry.read(extension.file)
+        self.members[name] = data if self.runtime == "python" else Raw.of(data)
         return (StoredRunner(name, extension.key().hex),)
 
     def _provenance(self) -> Provenance:
@@ -273,17 +317,25 @@ class _Package:
         )
 
 
-def _check_runtime(entry: str, runtime: Runtime, programs: Sequence[Made]) -> None:
-    """Refuse an entry point that takes more than the C library has (GY-AOT-005)."""
+def _check_alike(entry: str, traced: Iterable[Traced]) -> None:
+    """Check that the programs of an entry point for all targets take the same weights and
+    constants."""
+    inputs = {(t.inputs, t.folded and t.folded.text) for t in traced}
+    if len(inputs) > 1:
+        raise unpackable(f"{entry} has different constants for each target", "use one target")
+
+
+def _check_runtime(entry: str, runtime: Runtime, programs: Sequence[CompiledProgram]) -> None:
+    """Check that the C library supports all calls of an entry point (GY-AOT-005)."""
     by_name = runtime == "libtorch"
-    lacking = {n for made in programs for n in takes_python(made.product.plan, torch=by_name)}
+    lacking = {n for p in programs for n in takes_python(p.product.plan, torch=by_name)}
     if by_name:
-        calls = {e.target for made in programs for e in made.manifest.externs}
-        lacking |= {f"{name} ({why})" for name in calls if (why := unpassed(name))}
+        calls = {e.target for p in programs for e in p.manifest.externs}
+        lacking |= {f"{name} ({why})" for name in calls if (why := unsupported_reason(name))}
     if lacking:
-        what = f"{entry} cannot run without Python: it calls {', '.join(sorted(lacking))}"
-        help = f'leave out runtime="{runtime}", or what calls them'
-        raise UnsupportedError.of("GY-AOT-005", what, help=help)
+        message = f"{entry} cannot run without Python: it calls {', '.join(sorted(lacking))}"
+        help = f'remove runtime="{runtime}", or avoid these calls'
+        raise UnsupportedError.of("GY-AOT-005", message, help=help)
 
 
 def _described(name: str, data: bytes | Raw) -> Member:

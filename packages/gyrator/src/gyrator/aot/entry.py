@@ -1,4 +1,4 @@
-"""What is compiled into a package."""
+"""The entry points of a package."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @frozen
 class EntryPoint:
-    """A function of a package: a module with example inputs, or what `torch.export` made of it."""
+    """A function of a package: a module with example inputs, or an exported program."""
 
     program: torch.nn.Module | ExportedProgram
     inputs: Sequence[Any] | None = None
-    """Arguments by place; not needed for an exported program."""
+    """Positional example arguments; not needed for an exported program."""
     kwargs: Mapping[str, Any] | None = None
-    """Arguments by name."""
+    """Example arguments by name."""
     dynamic_shapes: Any = None
-    """As `torch.export.export` takes them."""
+    """The dynamic sizes, in the form of `torch.export.export`."""

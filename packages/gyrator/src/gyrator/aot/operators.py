@@ -1,4 +1,4 @@
-"""Operators as libtorch's C ABI calls them: their schemas, and which it cannot."""
+"""Operators for libtorch's C ABI: their schemas, and which of them it cannot call."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from gyrator_runtime.package.manifest import CalledOperator, OperatorArgument
 _PASSED = frozenset(
     {"Tensor", "int", "bool", "float", "str", "ScalarType", "Layout", "MemoryFormat", "Device"}
 )
-"""Types of arguments that the C ABI passes, from torch 2.11 on."""
+"""Argument types that the C ABI supports, since torch 2.11."""
 _RETURNED = frozenset({"Tensor", "Tensor[]", "int", "bool"})
 
 
 def called_operators(names: Iterable[str]) -> tuple[CalledOperator, ...]:
-    """Return what a package says of operators, `aten.mm.out` for example."""
+    """Return the manifest entries of operators, such as `aten.mm.out`."""
     return tuple(_called(name) for name in sorted(names))
 
 
-def unpassed(name: str) -> str:
-    """Return why the C ABI cannot call an operator; empty where it can.
+def unsupported_reason(name: str) -> str:
+    """Return why the C ABI cannot call an operator; empty if it can.
 
-    An argument that may be None is held to be, a list of such to be empty, as those of oneDNN's ops
-    are without a function after them; what is given is checked when the operator is called.
+    Optional arguments are assumed to be None, and lists of them to be empty, as in oneDNN's ops
+    without a fused function; actual arguments are checked when the operator is called.
     """
     if name in OPERATORS:
-        return ""  # products of matrices, which the ABI has one by one
+        return ""  # matrix products, for which the ABI has separate functions
     schema = _called(name)
     for argument in schema.arguments:
         base = re.split(r"[\[?]", argument.kind)[0]
@@ -37,30 +37,30 @@ def unpassed(name: str) -> str:
             return f"its argument {argument.name} is a {argument.kind}"
     for kind in schema.returns:
         if kind not in _RETURNED:
-            return f"it gives a {kind}"
-    # libtorch takes the types of results in the opposite order.
+            return f"it returns a {kind}"
+    # libtorch reads the types of results in reverse order.
     mixed = schema.returns != schema.returns[::-1]
-    return "its results are of several types" if mixed else ""
+    return "it returns several types" if mixed else ""
 
 
 def _called(name: str) -> CalledOperator:
-    found: Any = overload(name)
-    schema = found._schema
+    op: Any = overload(name)
+    schema = op._schema
     arguments = tuple(
         OperatorArgument(a.name, _kind(a.real_type, a.N), _default(a)) for a in schema.arguments
     )
     return CalledOperator(name, arguments, tuple(_kind(r.real_type) for r in schema.returns))
 
 
-def _kind(found: Any, count: int | None = None) -> str:
-    match found.kind():
+def _kind(type_: Any, count: int | None = None) -> str:
+    match type_.kind():
         case "OptionalType":
-            return f"{_kind(found.getElementType(), count)}?"
+            return f"{_kind(type_.getElementType(), count)}?"
         case "ListType":
-            return f"{_kind(found.getElementType())}[{count or ''}]"
+            return f"{_kind(type_.getElementType())}[{count or ''}]"
         case "NumberType":
             return "Scalar"
-    return str(found)
+    return str(type_)
 
 
 def _default(argument: Any) -> Any:

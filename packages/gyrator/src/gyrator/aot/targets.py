@@ -1,4 +1,4 @@
-"""What a package is made for: instruction set levels, or architectures of one type of device."""
+"""The targets of a package: instruction set levels, or architectures of one device type."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from gyrator_runtime.device import ISA_LEVELS, cpu_isa, isa_levels, machine_of
 
 @frozen(eq=False)
 class PackageTarget:
-    """One level or architecture."""
+    """One instruction set level or architecture."""
 
     definition: TargetDefinition
     target: Target
 
     @property
     def arch(self) -> str:
-        """Its name."""
+        """The name of the level or architecture."""
         return self.target.arch
 
     @property
     def device(self) -> str:
-        """The type of the devices; empty for the CPU."""
+        """The device type; empty for the CPU."""
         return "" if self.target.device == HOST else self.target.device
 
     @property
     def machine(self) -> str:
-        """Whose code the host's part of it is, as `platform.machine` has it."""
+        """The machine type of its CPU code, in the form of `platform.machine`."""
         return platform.machine() if self.device else machine_of(self.arch)
 
     def session(self, options: Options) -> Session:
-        """Return a compiler for it. What a device leaves to the host runs on every processor."""
+        """Return a session for the target. The CPU part of a device's program runs on any
+        processor."""
         targets = {self.target.device: (self.definition, self.target)}
         if self.device:
             targets[HOST] = CPU, cpu_target(isa_levels()[0], available_cores())
@@ -48,20 +49,20 @@ class PackageTarget:
 
 
 def package_targets(named: str | Sequence[str] | None, device: str) -> tuple[PackageTarget, ...]:
-    """Return what is asked for, by default this machine's device of a type.
+    """Return the named targets, by default this machine's device of a type.
 
-    OptionError (GY-AOT-002) for what there is not, and for devices of several types.
+    Raises OptionError (GY-AOT-002) for an unknown target, and for several device types.
     """
     if named is None:
         return (_own(device),)
     words = (named,) if isinstance(named, str) else tuple(named)
     if not words:
-        raise _wrong("there is no target at all")
-    found = {made.arch: made for word in words for made in _named(word)}
-    if len({made.device for made in found.values()}) > 1:
-        raise _wrong(f"{', '.join(words)} are for several types of devices")
-    levels = [made for arch, made in found.items() if arch in ISA_LEVELS]
-    return tuple(sorted(levels, key=lambda made: ISA_LEVELS.index(made.arch))) or (*found.values(),)
+        raise _wrong("`target` is empty")
+    by_arch = {t.arch: t for word in words for t in _named(word)}
+    if len({t.device for t in by_arch.values()}) > 1:
+        raise _wrong(f"{', '.join(words)} belong to several device types")
+    levels = [t for arch, t in by_arch.items() if arch in ISA_LEVELS]
+    return tuple(sorted(levels, key=lambda t: ISA_LEVELS.index(t.arch))) or (*by_arch.values(),)
 
 
 def _named(word: str) -> tuple[PackageTarget, ...]:
@@ -70,27 +71,27 @@ def _named(word: str) -> tuple[PackageTarget, ...]:
         if definition.name == word:
             if not definition.usual:
                 return (_own(word),)
-            made = {arch: definition.elsewhere(arch) for arch in definition.usual}
-            return tuple(PackageTarget(definition, t) for t in made.values() if t is not None)
+            usual = map(definition.elsewhere, definition.usual)
+            return tuple(PackageTarget(definition, t) for t in usual if t is not None)
         target = definition.elsewhere(word)
         if target is not None:
             return (PackageTarget(definition, target),)
-    usual = [d.name for d in definitions if d.usual]
-    raise _wrong(f"there is no target {word!r}", f" or of {', '.join(usual)}")
+    names = [d.name for d in definitions if d.usual]
+    raise _wrong(f"there is no target {word!r}", f", or of {', '.join(names)}")
 
 
 def _own(device: str) -> PackageTarget:
-    """Return this machine's own."""
+    """Return the target for this machine's device."""
     session = default_session()
     if device == HOST:
         isa = cpu_isa(session.config.isa or None)
         return PackageTarget(CPU, cpu_target(isa, available_cores()))
-    found = session.targets.get(device)
-    if found is None or found[0].elsewhere(found[1].arch) is None:
-        raise _wrong(f"this machine has no {device} that packages are made for")
-    return PackageTarget(*found)
+    entry = session.targets.get(device)
+    if entry is None or entry[0].elsewhere(entry[1].arch) is None:
+        raise _wrong(f"this machine has no {device} that packages support")
+    return PackageTarget(*entry)
 
 
-def _wrong(said: str, more: str = "") -> OptionError:
-    help = f"take some of {', '.join(ISA_LEVELS)}{more}"
-    return OptionError.of("GY-AOT-002", said, help=help)
+def _wrong(message: str, more: str = "") -> OptionError:
+    help = f"use one or more of {', '.join(ISA_LEVELS)}{more}"
+    return OptionError.of("GY-AOT-002", message, help=help)

@@ -1,11 +1,11 @@
-"""An exported program to products of the compiler, and to the signature of an entry point."""
+"""Compiling an exported program, and deriving the signature of its entry point."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 import torch
 from attrs import evolve, field, fields, frozen
@@ -14,41 +14,45 @@ from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgu
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.functions import Mod
 
+from gyrator.aot.freezing import Folded, Freezing, input_index
 from gyrator.aot.move import cannot_move, move
-from gyrator.engine.compiled import CompiledGraph, Phase
 from gyrator.engine.engine import Engine
 from gyrator.engine.pipeline import Stages
-from gyrator.frontend.aot import Tracing
-from gyrator.frontend.boundary import plain_boundary
+from gyrator.graphs.boundary import plain_boundary
+from gyrator.graphs.compiled import CompiledGraph, Phase
 from gyrator.reports.records import Stopwatch
 from gyrator.store.manifest import ProgramManifest
 from gyrator.store.programs import Product, attribute
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.types import HOST
-from gyrator_runtime.artifact import Library
+from gyrator_runtime.build import Library
 from gyrator_runtime.package.manifest import Dim, Entry, Input, Output, Symbol, Weight
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.export.graph_signature import InputSpec
 
-_WEIGHTS: Mapping[InputKind, Literal["parameter", "buffer", "constant"]] = {
+_WeightKind: TypeAlias = Literal["parameter", "buffer", "constant"]
+_WEIGHTS: Mapping[InputKind, _WeightKind] = {
     InputKind.PARAMETER: "parameter",
     InputKind.BUFFER: "buffer",
     InputKind.CONSTANT_TENSOR: "constant",
 }
+FOLDED = "folded."
+"""The prefix of the names of constants, after the name of their entry point and before a number."""
+_NOWHERE = -1
 _UNBOUNDED = 1 << 62
-"""What torch calls sizes without a bound is above this."""
+"""torch's bounds above this mean that a size is unbounded."""
 
 
-def unpackable(what: str, help: str = "") -> UnsupportedError:
-    """Return the error of what a package cannot do (GY-AOT-001)."""
-    return UnsupportedError.of("GY-AOT-001", what, help=help)
+def unpackable(message: str, help: str = "") -> UnsupportedError:
+    """Return the error for a program that packages do not support (GY-AOT-001)."""
+    return UnsupportedError.of("GY-AOT-001", message, help=help)
 
 
 @frozen(eq=False)
-class Made:
-    """What the compiler made of a graph."""
+class CompiledProgram:
+    """A graph compiled for a package."""
 
     graph: torch.fx.GraphModule
     product: Product
@@ -56,31 +60,34 @@ class Made:
 
     @property
     def manifest(self) -> ProgramManifest:
-        """What there is to know about the program."""
+        """The manifest of the program."""
         return self.product.manifest
 
     def constants(self) -> dict[str, torch.Tensor]:
-        """Return the tensors that the graph holds, by the program's names of them."""
-        found = {key: attribute(self.graph, key) for key in self.manifest.constants}
-        for key, value in found.items():
+        """Return the tensors that the graph contains, by their names in the program."""
+        tensors = {key: attribute(self.graph, key) for key in self.manifest.constants}
+        for key, value in tensors.items():
             if not isinstance(value, torch.Tensor):
-                raise unpackable(f"the program holds {key}, a {type(value).__name__}")
-        return found
+                raise unpackable(f"the program contains {key}, a {type(value).__name__}")
+        return tensors
 
 
 @frozen(kw_only=True, eq=False)
 class PackageEngine(Engine):
-    """A compiler that keeps what it makes, and does not load it: it may be for other machines."""
+    """An engine that collects compiled programs without loading them, since they may be for other
+    machines."""
 
+    packs: ClassVar[bool] = False
+    """Tensors in library-specific layouts cannot be stored."""
     ranges: Mapping[Any, Any]
-    """What sizes may be, by torch's symbols."""
+    """The ranges of sizes, by torch's symbols."""
     names: Sequence[str]
-    """Of what the program takes, for its messages."""
-    place: torch.device | None = None
-    """The device that runs what is written for the host; None where that is the host."""
+    """The names of the program's inputs, for its messages."""
+    device: torch.device | None = None
+    """The device that CPU programs are moved to; None if they run on the CPU."""
     environment: Any
-    """torch's `ShapeEnv` of the program; None for one of fixed sizes."""
-    made: list[Made] = field(factory=list)
+    """torch's `ShapeEnv` of the program; None if its sizes are static."""
+    programs: list[CompiledProgram] = field(factory=list)
 
     @classmethod
     def of(
@@ -88,56 +95,57 @@ class PackageEngine(Engine):
         engine: Engine,
         program: ExportedProgram,
         environment: Any,
-        place: torch.device | None = None,
+        device: torch.device | None = None,
     ) -> Self:
-        """Return one with the settings of another, for an exported program."""
-        given = {f.name: getattr(engine, f.name) for f in fields(Engine)} | {"complete": True}
+        """Return an engine with the settings of another, for an exported program."""
+        settings = {f.name: getattr(engine, f.name) for f in fields(Engine)} | {"complete": True}
         names = [spec.arg.name for spec in program.graph_signature.input_specs]
         ranges = program.range_constraints
-        return cls(**given, ranges=ranges, names=names, environment=environment, place=place)
+        return cls(**settings, ranges=ranges, names=names, environment=environment, device=device)
 
     def compile(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
     ) -> CompiledGraph:
-        """Compile a graph and keep what becomes of it; it cannot be called."""
+        """Compile a graph and store the result; it cannot be called."""
         if plain_boundary(gm) is not None:
             raise unpackable(
-                "the program takes or returns floats that are known only when it runs, or returns, "
-                "or writes to, a tensor that is conjugated or negated when it is read",
+                "the program takes or returns symbolic floats, or it returns or writes to a tensor "
+                "with the conjugate or negative bit",
                 "return the 0-d tensor, or `x.resolve_conj()`",
             )
-        if self.place is not None:
-            move(gm, self.place)
+        if self.device is not None:
+            move(gm, self.device)
         self.check(gm)
-        given = gm.graph.find_nodes(op="placeholder")
-        for node, name in zip(given[len(given) - len(self.names) :], self.names, strict=True):
-            node._rename(name)  # with a number where another node has the name
-            node.target = node.name
+        for node in gm.graph.find_nodes(op="placeholder"):
+            index = input_index(node)
+            if index is not None:
+                node._rename(self.names[index])  # adds a number if the name is in use
+                node.target = node.name
         with _with_ranges(self.environment, self.ranges):
             product, building = Stages(self).product(gm, phase, watch or self.stopwatch())
-        calls = cannot_move(e.target for e in product.manifest.externs) if self.place else ()
+        calls = cannot_move(e.target for e in product.manifest.externs) if self.device else ()
         if calls:
-            help = f"export it with tensors of {self.place}"
+            help = f"export it with tensors on {self.device}"
             raise unpackable(f"the program of the CPU calls {', '.join(calls)}", help)
         self.report(product.manifest.externs)
         if product.manifest.user_kernels:
-            raise unpackable("the program launches a Triton kernel of the user's")
+            raise unpackable("the program launches a user's Triton kernel")
         libraries = tuple(
             evolve(lib, device=device)
             for device, part in building.items()
             for lib in part.libraries()
         )
-        self.made.append(Made(gm, product, libraries))
+        self.programs.append(CompiledProgram(gm, product, libraries))
         return CompiledGraph(_not_here)
 
 
 def _not_here(args: list[Any]) -> Sequence[Any]:
-    raise RuntimeError("a program that was compiled for a package is called from there")
+    raise RuntimeError("a program that was compiled for a package must be called from the package")
 
 
 @contextmanager
 def _with_ranges(environment: Any, ranges: Mapping[Any, Any]) -> Iterator[None]:
-    """Let sizes lie in these ranges for the length of the block."""
+    """Set the ranges of sizes for the duration of the block."""
     if environment is None:
         yield
         return
@@ -151,52 +159,88 @@ def _with_ranges(environment: Any, ranges: Mapping[Any, Any]) -> Iterator[None]:
 
 @frozen(eq=False)
 class Traced:
-    """An exported program, compiled."""
+    """A compiled exported program."""
 
-    made: Made
+    program: CompiledProgram
     metadata: Any
-    """What AOTAutograd found out (`ViewAndMutationMeta`)."""
-    most: Mapping[str, int]
-    """The largest sizes that the program is right for, by symbol, where it is for fewer than it
-    was exported for."""
+    """AOTAutograd's analysis (`ViewAndMutationMeta`)."""
+    limits: Mapping[str, int]
+    """The maximum sizes for which the program is valid, by symbol, if they are smaller than those
+    of the exported program."""
+    inputs: tuple[int, ...]
+    """Indices of the program's inputs among those of the exported program."""
+    folded: Folded | None = None
+    """The constants that the program takes after its weights."""
 
 
-def trace(program: ExportedProgram, engine: Engine, place: torch.device | None = None) -> Traced:
+def trace(program: ExportedProgram, engine: Engine, device: torch.device | None = None) -> Traced:
     """Compile an exported program.
 
     Args:
-        program: it is not changed.
-        engine: the compiler.
-        place: the device that runs what is written for the host, if that is not the host.
+        program: the exported program, which is not modified.
+        engine: the compiler. With its option `freezing`, the program takes constants computed from
+            the weights that no call writes.
+        device: the device to move a CPU program to, if any.
 
     Raises:
-        UnsupportedError: GY-AOT-001, or what the compiler refuses.
+        UnsupportedError: GY-AOT-001, or a refusal of the compiler.
     """
-    given = [node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")]
+    values = [node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")]
     (results,) = program.graph.output_node().args
     strides = [_strides(r) for r in results]
-    mode = next((v.fake_mode for v in given if hasattr(v, "fake_mode")), None)
+    mode = next((v.fake_mode for v in values if hasattr(v, "fake_mode")), None)
     environment = None if mode is None else mode.shape_env
     guards = 0 if environment is None else len(environment.guards)
-    own = PackageEngine.of(engine, program, environment, place)
-    work = Tracing(own, own.options, strides)
+    own = PackageEngine.of(engine, program, environment, device)
+    weights = _constant_weights(program) if own.options.freezing else {}
+    work = Freezing(
+        own,
+        own.options,
+        strides,
+        frozenset(weights),
+        weights=weights,
+        count=sum(spec.kind in _WEIGHTS for spec in program.graph_signature.input_specs),
+    )
     with (
         torch.no_grad(),
         tracing(TracingContext(mode)),
         _with_ranges(environment, _at_least_two(environment)),
     ):
-        work.run(program.graph_module, given)
-    most = {} if environment is None else most_sizes(environment.guards[guards:])
-    (made,) = own.made
+        work.run(program.graph_module, values)
+    limits = {} if environment is None else size_limits(environment.guards[guards:])
+    (compiled,) = own.programs
     _check_effects(work.metadata)
-    return Traced(made, work.metadata, most)
+    indices = map(input_index, compiled.graph.graph.find_nodes(op="placeholder"))
+    inputs = tuple(index for index in indices if index is not None)
+    return Traced(compiled, work.metadata, limits, inputs, work.folded)
+
+
+def _constant_weights(program: ExportedProgram) -> dict[int, torch.Tensor]:
+    """Return the weights that no call writes, by input index."""
+    written = set(program.graph_signature.buffers_to_mutate.values())
+    return {
+        index: _tensor_of(program, spec.target)
+        for index, spec in enumerate(program.graph_signature.input_specs)
+        if spec.kind in _WEIGHTS and spec.target is not None and spec.target not in written
+    }
+
+
+def trace_folding(
+    folded: Folded, engine: Engine, program: ExportedProgram, device: torch.device | None = None
+) -> CompiledProgram:
+    """Compile the computation of a program's constants; `device` is as for `trace`."""
+    own = PackageEngine.of(engine, program, None, device)
+    with torch.no_grad():
+        own.compile(folded.graph(), "inference")
+    (compiled,) = own.programs
+    return compiled
 
 
 def _at_least_two(environment: Any) -> dict[Any, Any]:
-    """Return ranges without 0 and 1, as torch has them when it exports: while it traces, to compare
-    a size with either would make the program one for that size alone.
+    """Return ranges without 0 and 1, like torch's export: otherwise comparisons with these values
+    would specialize the program to them.
 
-    The program is compiled for all sizes that it is exported for.
+    The program is compiled for all exported sizes.
     """
     ranges = {} if environment is None else environment.var_to_range
     return {
@@ -213,40 +257,40 @@ def _strides(result: Any) -> Any:
     return None
 
 
-def most_sizes(guards: Sequence[Any]) -> dict[str, int]:
-    """Return up to which sizes guards hold, by symbol.
+def size_limits(guards: Sequence[Any]) -> dict[str, int]:
+    """Return the maximum sizes for which guards hold, by symbol.
 
-    UnsupportedError (GY-AOT-001) for a program that is right only for some of the sizes below.
+    Raises UnsupportedError (GY-AOT-001) for a program that is valid only for some smaller sizes.
     """
     exprs = [g.expr for g in guards if str(g.expr) != "True"]
     bounds = [(expr, _bounded(expr)) for expr in exprs]
-    open_ones = [str(expr) for expr, bound in bounds if bound is None]
-    if open_ones:
+    unbounded = [str(expr) for expr, bound in bounds if bound is None]
+    if unbounded:
         raise unpackable(
-            f"the program is compiled for sizes with {', '.join(open_ones)} alone",
+            f"the program is compiled only for sizes with {', '.join(unbounded)}",
             "narrow `dynamic_shapes` to such sizes, or make the size static",
         )
-    return least_of(dict([bound]) for _, bound in bounds if bound is not None)
+    return smallest(dict([bound]) for _, bound in bounds if bound is not None)
 
 
-def least_of(bounds: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the least of the largest sizes, by symbol."""
-    found: dict[str, int] = {}
-    for name, most in chain.from_iterable(each.items() for each in bounds):
-        found[name] = min(most, found.get(name, most))
-    return found
+def smallest(bounds: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the smallest of the maximum sizes, by symbol."""
+    limits: dict[str, int] = {}
+    for name, limit in chain.from_iterable(each.items() for each in bounds):
+        limits[name] = min(limit, limits.get(name, limit))
+    return limits
 
 
 def _bounded(guard: Any) -> tuple[str, int] | None:
-    """Return a symbol, and up to which size a guard surely holds, for one that says that a number
-    of elements is not too large, as ops with indices of 32 bits have it."""
+    """Return a symbol and the size up to which a guard holds, for guards that limit the number
+    of elements, like those of ops with 32-bit indices; None for other guards."""
     symbols, kind = guard.free_symbols, guard.func.__name__
     if len(symbols) != 1 or kind not in ("StrictLessThan", "LessThan"):
         return None
     (symbol,), (left, right) = symbols, guard.args
-    most = left.replace(Mod, lambda _, divisor: divisor - 1)  # no remainder is larger
-    slope = most.coeff(symbol)
-    offset = most - slope * symbol
+    upper = left.replace(Mod, lambda _, divisor: divisor - 1)  # the largest remainder
+    slope = upper.coeff(symbol)
+    offset = upper - slope * symbol
     linear = slope.is_Integer and offset.is_Integer and right.is_Integer
     if not linear or slope < 1 or any(c < 0 for c in left.as_coefficients_dict().values()):
         return None
@@ -256,34 +300,36 @@ def _bounded(guard: Any) -> tuple[str, int] | None:
 def _check_effects(metadata: Any) -> None:
     for info in metadata.input_info:
         if info.mutates_metadata or info.mutation_type.name == "MUTATED_OUT_GRAPH":
-            raise unpackable("the program changes the sizes or the memory of what it is given")
+            raise unpackable("the program changes the sizes or the storage of an argument")
 
 
 def device_of(program: ExportedProgram) -> torch.device:
-    """Return the device whose tensors an exported program works on, or else the host.
+    """Return the device of an exported program's tensors, the CPU if there is no other.
 
-    UnsupportedError (GY-AOT-001) where there are several.
+    Raises UnsupportedError (GY-AOT-001) if there are several.
     """
     values = pytree.tree_leaves([node.meta.get("val") for node in program.graph.nodes])
     devices = {v.device for v in values if isinstance(v, torch.Tensor) and v.device.type != HOST}
     if len(devices) > 1:
-        raise unpackable(f"the program works on {', '.join(sorted(map(str, devices)))}")
+        raise unpackable(f"the program uses {', '.join(sorted(map(str, devices)))}")
     return devices.pop() if devices else torch.device(HOST)
 
 
 def signature(
-    name: str, program: ExportedProgram, traced: Traced, device: torch.device
+    name: str, program: ExportedProgram, traced: Traced, device: torch.device, at_load: bool = False
 ) -> tuple[Entry, dict[str, torch.Tensor], tuple[Weight, ...]]:
-    """Return an entry point without programs, its weights, and what there is to know of them.
+    """Return an entry point without programs, its weights, and their descriptions.
 
     Args:
-        name: of the entry point.
+        name: the name of the entry point.
         program: the exported program.
-        traced: what became of it.
-        device: what it runs on.
+        traced: the compiled program.
+        device: the device that it runs on.
+        at_load: whether constants are computed from its weights when the package is loaded, instead
+            of stored.
 
     Raises:
-        UnsupportedError: GY-AOT-001 for an argument that cannot be checked when it is called.
+        UnsupportedError: GY-AOT-001 for an argument that cannot be checked at run time.
     """
     specs = program.graph_signature.input_specs
     values = {n.name: n.meta.get("val") for n in program.graph.find_nodes(op="placeholder")}
@@ -292,44 +338,46 @@ def signature(
     inputs: list[Input] = []
     tensors: dict[str, torch.Tensor] = {}
     weights: list[Weight] = []
-    for spec, writes in zip(specs, written, strict=True):
+    folded = traced.folded
+    needed = range(len(specs)) if at_load else traced.inputs
+
+    def add(target: str, kind: _WeightKind, tensor: torch.Tensor, writes: bool = False) -> None:
+        hosted = stays and device.type != HOST and tensor.device.type == HOST
+        sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
+        tensors[target] = tensor
+        weights.append(Weight(target, kind, target, _dtype(tensor), sizes, strides, writes, hosted))
+
+    for k, (spec, writes) in enumerate(zip(specs, written, strict=True)):
         if spec.kind is InputKind.USER_INPUT:
             inputs.append(_input(spec, values, writes, stays, device))
-        elif spec.kind in _WEIGHTS and spec.target is not None:
-            found = _tensor_of(program, spec.target)
-            tensors[spec.target] = found
-            weights.append(
-                Weight(
-                    spec.target,
-                    _WEIGHTS[spec.kind],
-                    spec.target,
-                    _dtype(found),
-                    tuple(found.shape),
-                    tuple(found.stride()),
-                    writes,
-                    hosted=stays and device.type != HOST and found.device.type == HOST,
-                )
-            )
-        else:
+        elif spec.kind not in _WEIGHTS or spec.target is None:
             raise unpackable(f"the program takes {spec.arg.name}, a {spec.kind.name.lower()}")
+        elif inputs:
+            raise unpackable("the program's weights do not precede its arguments")
+        elif k in needed:
+            add(spec.target, _WEIGHTS[spec.kind], _tensor_of(program, spec.target), writes)
     _check_shared(tensors, weights)
-    if any(spec.kind is InputKind.USER_INPUT for spec in specs[: len(weights)]):
-        raise unpackable("the program's weights do not come before its arguments")
+    targets = {k: spec.target for k, spec in enumerate(specs) if spec.kind in _WEIGHTS}
+    weight_names = [str(targets[k]) for k in traced.inputs if k in targets]
+    constants = [] if folded is None or at_load else folded.values()
+    for number, constant in enumerate(constants):
+        add(f"{name}/{FOLDED}{number}", "constant", constant)
+        weight_names.append(weights[-1].name)
     called = program.call_spec
     spec = called.in_spec
     assert spec is not None and called.out_spec is not None
-    given, by_name = pytree.tree_unflatten(range(spec.num_leaves), spec)
+    arguments, by_name = pytree.tree_unflatten(range(spec.num_leaves), spec)
     module = program.module_call_graph[0].signature
     names = module.forward_arg_names if module is not None else None
-    parameters = tuple(names or (*(f"arg{k}" for k in range(len(given))), *by_name))
+    parameters = tuple(names or (*(f"arg{k}" for k in range(len(arguments))), *by_name))
     entry = Entry(
         name=name,
-        weights=tuple(w.name for w in weights),
+        weights=tuple(weight_names),
         inputs=tuple(inputs),
-        outputs=_outputs(traced),
-        symbols=_symbols(inputs, program.range_constraints, traced.most),
+        outputs=_outputs(traced, len(targets)),
+        symbols=_symbols(inputs, program.range_constraints, traced.limits),
         parameters=parameters,
-        positional=len(given),
+        positional=len(arguments),
         keywords=tuple(by_name),
         in_spec=pytree.treespec_dumps(spec),
         out_spec=pytree.treespec_dumps(called.out_spec),
@@ -340,20 +388,22 @@ def signature(
 
 
 def _tensor_of(program: ExportedProgram, name: str) -> torch.Tensor:
-    found = program.state_dict.get(name)
-    if found is None:
-        found = program.constants[name]
-    if not isinstance(found, torch.Tensor) or found.is_meta:
-        raise unpackable(f"the weight {name} is no tensor with data")
-    return found.detach()
+    tensor = program.state_dict.get(name)
+    if tensor is None:
+        tensor = program.constants[name]
+    if not isinstance(tensor, torch.Tensor) or tensor.is_meta:
+        raise unpackable(f"the weight {name} is not a tensor with data")
+    return tensor.detach()
 
 
 def _check_shared(tensors: Mapping[str, torch.Tensor], weights: Sequence[Weight]) -> None:
-    """Refuse weights that are written through one name and read through another."""
+    """Check that no weight is written through one name and read through another."""
     written = {tensors[w.name].untyped_storage().data_ptr() for w in weights if w.written}
     storages = [t.untyped_storage().data_ptr() for t in tensors.values()]
     if any(storages.count(s) > 1 for s in written):
-        raise unpackable("the program writes to a buffer whose memory another weight has, too")
+        raise unpackable(
+            "the program writes to a buffer that shares its memory with another weight"
+        )
 
 
 def _input(
@@ -369,7 +419,7 @@ def _input(
     if isinstance(spec.arg, SymIntArgument):
         return Input(name, "integer", shape=(_dim(name, value),))
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        raise unpackable(f"the argument {name} is no dense tensor, integer or constant")
+        raise unpackable(f"the argument {name} is not a dense tensor, an integer or a constant")
     return Input(
         name,
         "tensor",
@@ -382,7 +432,8 @@ def _input(
 
 
 def _dim(name: str, size: Any) -> Dim | int:
-    """Return a size as it is checked: a number, or a symbol times a number plus another."""
+    """Return a size in the form in which it is checked: a number, or a linear function of a
+    symbol."""
     if not isinstance(size, torch.SymInt):
         return int(size)
     expr = size.node.expr
@@ -395,7 +446,7 @@ def _dim(name: str, size: Any) -> Dim | int:
         linear = expr == factor * symbols[0] + offset
         if linear and factor.is_Integer and offset.is_Integer:
             return Dim(str(symbols[0]), int(factor), int(offset))
-    raise unpackable(f"a size of the argument {name} is {expr}, which no single symbol decides")
+    raise unpackable(f"a size of the argument {name} is {expr}, which is not linear in one symbol")
 
 
 def _symbols(
@@ -403,37 +454,44 @@ def _symbols(
 ) -> tuple[Symbol, ...]:
     by_name = {str(s): r for s, r in ranges.items()}
     names = {d.symbol for i in inputs for d in i.shape if isinstance(d, Dim)}
-    found = []
+    symbols = []
     for name in sorted(names):
         bounds = by_name.get(name)
-        least = 0 if bounds is None else _bound(bounds.lower)
+        lower = 0 if bounds is None else _bound(bounds.lower)
         limits = (None if bounds is None else _bound(bounds.upper), narrower.get(name))
-        most = min((n for n in limits if n is not None), default=None)
-        found.append(Symbol(name, max(least or 0, 0), most))
-    return tuple(found)
+        upper = min((n for n in limits if n is not None), default=None)
+        symbols.append(Symbol(name, max(lower or 0, 0), upper))
+    return tuple(symbols)
 
 
 def _bound(value: Any) -> int | None:
-    """Return a bound that is an ordinary integer, else None."""
+    """Return a bound if it is a finite integer, else None."""
     if not getattr(value, "is_Integer", isinstance(value, int)) or abs(value) >= _UNBOUNDED:
         return None
     return int(value)
 
 
-def _outputs(traced: Traced) -> tuple[Output, ...]:
-    (results,) = traced.made.graph.graph.output_node().args
-    found = []
-    given = results[len(traced.metadata.tokens) :]  # type: ignore[index]
-    for info, result in zip(traced.metadata.output_info, given, strict=False):  # type: ignore[arg-type]
+def _outputs(traced: Traced, weights: int) -> tuple[Output, ...]:
+    """Return the results; `weights` is the number of weights of the exported program."""
+    (results,) = traced.program.graph.graph.output_node().args
+    folded = traced.folded
+    order = [k for k in traced.inputs if k < weights]
+    order += [_NOWHERE] * (0 if folded is None else len(folded.folding.results))
+    order += [k for k in traced.inputs if k >= weights]
+    outputs = []
+    values = results[len(traced.metadata.tokens) :]  # type: ignore[index]
+    for info, result in zip(traced.metadata.output_info, values, strict=False):  # type: ignore[arg-type]
         value = result.meta.get("val") if isinstance(result, torch.fx.Node) else result
         if info.output_type.name == "is_input":
-            found.append(Output("input", place=info.base_idx))
+            if info.base_idx not in order:
+                raise unpackable("the program returns a weight that it does not read")
+            outputs.append(Output("input", place=order.index(info.base_idx)))
         elif isinstance(value, torch.Tensor):
             shape, strides = map(str, value.shape), map(str, value.stride())
-            found.append(Output("tensor", _dtype(value), tuple(shape), tuple(strides)))
+            outputs.append(Output("tensor", _dtype(value), tuple(shape), tuple(strides)))
         else:
-            found.append(Output("value"))
-    return tuple(found)
+            outputs.append(Output("value"))
+    return tuple(outputs)
 
 
 def _dtype(tensor: torch.Tensor) -> str:

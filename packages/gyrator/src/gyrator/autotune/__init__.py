@@ -1,1 +1,1 @@
-"""Choices by measurement."""
+"""Choices that are made by measurement (`max_autotune`, `freezing`)."""

@@ -1,8 +1,8 @@
-"""Products and convolutions of quantised tensors by oneDNN: whether this machine computes them
-right, and calls to measure.
+"""Matrix products and convolutions of quantised tensors by oneDNN: checks that this machine
+computes them correctly, and calls to measure.
 
-Processors without instructions for sums of products of bytes add two products in 16 bits, where
-large ones do not fit.
+Processors without dot-product instructions for bytes add pairs of products in 16 bits, which large
+values overflow.
 """
 
 from __future__ import annotations
@@ -23,53 +23,56 @@ _BOUNDS = ((torch.uint8, 0, 255), (torch.int8, -128, 127))
 _ZERO = 3
 _SIDE = 16
 _DEPTH = 256
-"""Sums of so many products of bytes are numbers that `float32` has."""
+"""Sums of this many byte products are exactly representable in `float32`."""
 
 
 def can_multiply_bytes() -> bool:
-    """Whether this torch has the ops, with the parameters that they are called with."""
-    found = [getattr(torch.ops.onednn, name, None) for name in _OPS]
-    if not all(found) or not torch.backends.quantized.supported_engines.count("onednn"):
+    """Return whether this torch has the ops, with the expected parameters."""
+    ops = [getattr(torch.ops.onednn, name, None) for name in _OPS]
+    if not all(ops) or not torch.backends.quantized.supported_engines.count("onednn"):
         return False
     return all(
-        set(_LAST) <= {a.name for a in op.default._schema.arguments} for op in found[1::2] if op
+        set(_LAST) <= {a.name for a in op.default._schema.arguments} for op in ops[1::2] if op
     )
 
 
 def sums_are_right() -> bool:
-    """Whether sums of the largest and smallest products of bytes are exact."""
+    """Return whether sums of the largest and smallest byte products are exact."""
     for (dtype, *lefts), right in pairs(_BOUNDS, _BOUNDS[1][1:]):
         for left, zero in pairs(lefts, (0, _ZERO)):
             x = torch.full((_SIDE, _DEPTH), left, dtype=dtype)
             w = torch.full((_SIDE, _DEPTH), right, dtype=torch.int8)
             w[0], x[0, ::2] = ~right, zero
             exact = (x.double() - zero) @ w.double().t()
-            found = [_product(x, zero, _packed(w, _SIDE))()]
+            results = [_product(x, zero, _packed(w, _SIDE))()]
             if dtype == torch.uint8:
                 images, window = x[:, :, None, None], ((1, 1), (0, 0), (1, 1), 1)
-                found.append(_convolution(images, zero, w[:, :, None, None], window)()[:, :, 0, 0])
-            if not all(torch.equal(f.double(), exact) for f in found):
+                results.append(
+                    _convolution(images, zero, w[:, :, None, None], window)()[:, :, 0, 0]
+                )
+            if not all(torch.equal(f.double(), exact) for f in results):
                 return False
     return True
 
 
 def product_call(product: Product, packed: torch.Tensor, generator: torch.Generator) -> Call:
-    """Return a call of a product of bytes with a weight that `packed_bytes` gave."""
-    x = _drawn((product.rows, product.depth), product.dtype, generator)
+    """Return a call of a byte product with a weight packed by `packed_bytes`."""
+    x = _random((product.rows, product.depth), product.dtype, generator)
     return _product(x, _ZERO, packed)
 
 
 def packed_bytes(weight: torch.Tensor, rows: int) -> torch.Tensor:
-    """Return a matrix of the size of `weight`, one row an output, for products of so many rows."""
+    """Return a packed byte matrix of the size of `weight`, with one row per output, for products
+    with this many rows."""
     return _packed(weight.clamp(-1, 1).mul(127).to(torch.int8), rows)
 
 
-def convolution_calls(asked: Convolution, generator: torch.Generator) -> dict[str, Call]:
+def convolution_calls(convolution: Convolution, generator: torch.Generator) -> dict[str, Call]:
     """Return calls of a convolution of floats and of one of bytes, both with packed weights."""
-    images = _drawn(asked.images, torch.uint8, generator)
-    weight = _drawn(asked.weight, torch.int8, generator)
+    images = _random(convolution.images, torch.uint8, generator)
+    weight = _random(convolution.weight, torch.int8, generator)
     stride, padding, dilation, groups = window = (
-        asked.stride, asked.padding, asked.dilation, asked.groups
+        convolution.stride, convolution.padding, convolution.dilation, convolution.groups
     )  # fmt: skip
     op: Any = torch.ops.mkldnn
     plain = weight.float()
@@ -105,10 +108,10 @@ def _convolution(x: torch.Tensor, zero: int, weight: torch.Tensor, window: tuple
 
 
 def _packed(weight: torch.Tensor, rows: int) -> torch.Tensor:
-    found: torch.Tensor = torch.ops.onednn.qlinear_prepack(weight, [rows, weight.shape[1]])
-    return found
+    packed: torch.Tensor = torch.ops.onednn.qlinear_prepack(weight, [rows, weight.shape[1]])
+    return packed
 
 
-def _drawn(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+def _random(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
     low, high = next(b for d, *b in _BOUNDS if d == dtype)
     return torch.randint(low, high + 1, shape, generator=generator, dtype=dtype)

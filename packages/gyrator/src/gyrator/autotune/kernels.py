@@ -1,5 +1,5 @@
-"""`max_autotune`: build every candidate of each kernel, and the best guess for each target that its
-device runs too, and keep the quickest."""
+"""`max_autotune`: build all candidates of each kernel, and its default candidate for each
+alternative target of the device, and use the fastest."""
 
 import json
 import math
@@ -28,7 +28,7 @@ from gyrator_ir.tile.nodes import (
     TileProgram,
 )
 from gyrator_ir.tile.print import show_tiled
-from gyrator_runtime.artifact import Library
+from gyrator_runtime.build import Library
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.host import DTYPES
@@ -39,7 +39,7 @@ from gyrator_runtime.tuning import Candidate, choose
 _FILE = "choice.json"
 _SAMPLES = 9
 _GAIN = 1.02
-"""How much quicker than the first a candidate must be: measurements differ by as much."""
+"""The minimum speedup over the first candidate, to exclude measurement noise."""
 _SAMPLE_SECONDS = 2e-4  # a device's queue takes a while to start
 
 
@@ -49,7 +49,7 @@ def _limit(seconds: float) -> float:
 
 @define
 class Budget:
-    """Seconds that measuring one graph may take; 0 for as many as it takes."""
+    """Time limit of measurements for one graph, in seconds; 0 means no limit."""
 
     seconds: float = field(converter=_limit)
     _used: float = 0.0
@@ -63,7 +63,7 @@ class Budget:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count what a `with` block takes."""
+        """Count the time of a `with` block."""
         self._since = time.monotonic()
         try:
             yield
@@ -72,8 +72,8 @@ class Budget:
             self._since = None
 
     def each(self, items: Iterable[Any], expected: float = 0.0) -> Iterator[Any]:
-        """Yield items, and count what is done with them, as long as another may end in time: the
-        first in `expected` seconds, the others in the most that one took."""
+        """Yield items, counting the time between them, as long as another is expected to finish
+        in time: the first in `expected` seconds, each later one in the longest time so far."""
         longest = 0.0
         for number, item in enumerate(items):
             before = self.left
@@ -86,14 +86,14 @@ class Budget:
 
 @frozen
 class Winner:
-    """How a kernel was quickest."""
+    """The fastest candidate of a kernel."""
 
     arch: str
-    """Of the target that it was written for."""
+    """The architecture of the target that it was emitted for."""
     configuration: Configuration
 
     def data(self) -> dict[str, Any]:
-        """Return what is stored."""
+        """Return the data to store."""
         return {"arch": self.arch, "values": dict(self.configuration.values)}
 
 
@@ -102,51 +102,51 @@ _PLAIN = Configuration(())
 
 @frozen(eq=False)
 class Variant:
-    """The same kernels, or some of them, in one way: their text, and the build under way."""
+    """One version of the kernels, or of some of them: their text, and the running build."""
 
     arch: str
     program: TileProgram | None
-    """The kernels with one candidate each; None where their language prints no Tile IR."""
+    """The kernels with one candidate each; None if their language does not use Tile IR."""
     units: tuple[TranslationUnit, ...]
     building: Building
 
     def winner(self, name: str) -> Winner:
-        """Return what to remember of a kernel that is quickest here."""
+        """Return the result to store for a kernel that is fastest in this variant."""
         kernels = () if self.program is None else self.program.kernels
-        found = next((candidates_of(k) for k in kernels if name_of(k) == name), ())
-        return Winner(self.arch, next(iter(found), _PLAIN))
+        candidates = next((candidates_of(k) for k in kernels if name_of(k) == name), ())
+        return Winner(self.arch, next(iter(candidates), _PLAIN))
 
 
 @frozen(eq=False)
 class Chosen:
-    """The quickest function of each kernel; a `Building` of what several builds gave."""
+    """The fastest function of each kernel; a `Building` composed of several builds."""
 
     variants: tuple[Variant, ...]
     winners: Mapping[str, int]
-    """Which variant has a symbol's quickest function."""
+    """The index of the variant with the fastest function of each symbol."""
     measured: Mapping[str, Winner]
-    """What is to be remembered, by kernel: of those all of whose functions were measured."""
+    """The results to store, by kernel, for kernels whose functions were all measured."""
 
     def libraries(self) -> tuple[Library, ...]:
-        """Return every library that holds a winner, with those symbols only."""
-        found: list[Library] = []
+        """Return every library that contains a winner, restricted to the winning symbols."""
+        libraries: list[Library] = []
         for building, winners in self._parts():
             for library in building.libraries():
-                kept = tuple(s for s in library.symbols if s in winners)
-                if kept:
-                    found.append(evolve(library, symbols=kept))
-        return tuple(found)
+                symbols = tuple(s for s in library.symbols if s in winners)
+                if symbols:
+                    libraries.append(evolve(library, symbols=symbols))
+        return tuple(libraries)
 
     def addresses(self) -> Mapping[str, KernelFunction]:
         """Return the winners' functions by symbol."""
-        found: dict[str, KernelFunction] = {}
+        functions: dict[str, KernelFunction] = {}
         for building, winners in self._parts():
             table = building.addresses()
-            found |= {symbol: table[symbol] for symbol in winners}
-        return found
+            functions |= {symbol: table[symbol] for symbol in winners}
+        return functions
 
     def _parts(self) -> Iterator[tuple[Building, frozenset[str]]]:
-        """Yield the builds that have winners, and those: the others may never be done."""
+        """Yield the builds that have winners, with these; the other builds may never finish."""
         for number, variant in enumerate(self.variants):
             winners = frozenset(s for s, n in self.winners.items() if n == number)
             if winners:
@@ -157,48 +157,51 @@ class Chosen:
 
 
 Choose = Callable[[TileProgram], TileProgram]
-"""Leaves kernels out of a program, and candidates."""
+"""Restricts a program to some kernels and candidates."""
 
 
-def first(known: Mapping[str, Winner], arch: str) -> Choose:
-    """Keep each kernel's winner if it is of this target, else its best guess."""
+def first(winners: Mapping[str, Winner], arch: str) -> Choose:
+    """Keep each kernel's winner if it belongs to this target, else its default candidate."""
 
     def chosen(program: TileProgram) -> TileProgram:
-        return _narrowed(program, [(k, _best(k, known, arch)) for k in program.kernels])
+        return _narrowed(program, [(k, _best(k, winners, arch)) for k in program.kernels])
 
     return chosen
 
 
-def elsewhere(known: Mapping[str, Winner], arch: str) -> Choose:
-    """Keep the kernels that are to be measured for another target, and those that won there."""
+def elsewhere(winners: Mapping[str, Winner], arch: str) -> Choose:
+    """Keep the kernels that have to be measured for another target, and those that won there."""
 
     def chosen(program: TileProgram) -> TileProgram:
-        kept = (
-            k for k in program.kernels if name_of(k) not in known or known[name_of(k)].arch == arch
+        kernels = (
+            k
+            for k in program.kernels
+            if name_of(k) not in winners or winners[name_of(k)].arch == arch
         )
-        return _narrowed(program, [(k, _best(k, known, arch)) for k in kept])
+        return _narrowed(program, [(k, _best(k, winners, arch)) for k in kernels])
 
     return chosen
 
 
-def alternative(known: Collection[str], number: int) -> Choose:
-    """Keep the candidate of this number, of kernels that have so many and are to be measured."""
+def alternative(measured: Collection[str], number: int) -> Choose:
+    """Keep the candidate with this index of the kernels that have that many and have to be
+    measured."""
 
     def chosen(program: TileProgram) -> TileProgram:
-        found = ((k, candidates_of(k)) for k in program.kernels if name_of(k) not in known)
-        return _narrowed(program, [(k, c[number]) for k, c in found if number < len(c)])
+        kernels = ((k, candidates_of(k)) for k in program.kernels if name_of(k) not in measured)
+        return _narrowed(program, [(k, c[number]) for k, c in kernels if number < len(c)])
 
     return chosen
 
 
-def most_candidates(program: TileProgram, known: Collection[str]) -> int:
-    """Return how many candidates a kernel has at most that is to be measured."""
-    kernels = (k for k in program.kernels if name_of(k) not in known)
+def most_candidates(program: TileProgram, measured: Collection[str]) -> int:
+    """Return the maximum number of candidates of the kernels that have to be measured."""
+    kernels = (k for k in program.kernels if name_of(k) not in measured)
     return max((len(candidates_of(k)) for k in kernels), default=0)
 
 
-def _best(tiled: Tiled, known: Mapping[str, Winner], arch: str) -> Configuration | None:
-    winner = known.get(name_of(tiled))
+def _best(tiled: Tiled, winners: Mapping[str, Winner], arch: str) -> Configuration | None:
+    winner = winners.get(name_of(tiled))
     if winner is not None and winner.arch == arch:
         return winner.configuration
     return next(iter(candidates_of(tiled)), None)
@@ -218,13 +221,13 @@ def tune(
     device_type: str,
     runner: Runner,
     budget: Budget,
-    known: Mapping[str, Winner] = MappingProxyType({}),
+    stored: Mapping[str, Winner] = MappingProxyType({}),
 ) -> Chosen:
-    """Time every kernel of each variant in turn, on data of the sizes that the program expects; but
-    those that are known.
+    """Time every kernel without a `stored` winner in each variant, on data of the sizes that the
+    program expects.
 
-    Waiting for the variants may take half of the budget. What it leaves unmeasured, and what cannot
-    be built, stays as in the first variant.
+    Waiting for builds may use half of the budget. Kernels that are not measured, or cannot be
+    built, stay as in the first variant.
     """
     tables = [variants[0].building.addresses()]
     with budget.running():
@@ -236,21 +239,21 @@ def tune(
     archs = [v.arch for v in variants]
     # Kernels of subprograms are not measured.
     winners = dict.fromkeys((k.symbol for u in variants[0].units for k in u.kernels), 0)
-    for name, winner in known.items():
+    for name, winner in stored.items():
         number = archs.index(winner.arch)
         symbol = written[0][name].symbol
         winners[symbol] = number if symbol in tables[number] else 0
     measured: dict[str, Winner] = {}
     repeated = (v.kernels for v in [variants[0].program] if v is not None)
     left_out = {k.name for kernels in repeated for k in kernels if isinstance(k, Repeat)}
-    here = [
+    measurable = [
         k
         for k in host.kernels
-        if k.device.type == device_type and k.name not in known and k.name not in left_out
+        if k.device.type == device_type and k.name not in stored and k.name not in left_out
     ]
-    # Compilers are called while torch traces with fake tensors; kernels need real ones.
+    # The compiler runs while torch traces with fake tensors; kernels need real ones.
     with _disable_current_modes():
-        for kernel in budget.each([k for k in here if len(_distinct(written, k.name)) > 1]):
+        for kernel in budget.each([k for k in measurable if len(_distinct(written, k.name)) > 1]):
             symbol = written[0][kernel.name].symbol
             numbers = _distinct(written, kernel.name)
             built = [n for n in numbers if symbol in tables[n]]
@@ -263,47 +266,49 @@ def tune(
 
 
 def _functions(building: Building, seconds: float) -> Mapping[str, KernelFunction]:
-    """Return what a variant has built after so many seconds, if it can be left at that."""
+    """Return the functions that a variant has built after this many seconds, or all if it cannot
+    be interrupted."""
     if isinstance(building, PartialBuilding):
         return building.within(seconds)
     return building.addresses()
 
 
 def _distinct(written: Sequence[Mapping[str, KernelSource]], name: str) -> tuple[int, ...]:
-    """Return the variants in which a kernel is another than in those before."""
-    found: dict[tuple[str, Configuration | None], int] = {}
+    """Return the indices of the variants in which a kernel differs from those before."""
+    variants: dict[tuple[str, Configuration | None], int] = {}
     for number, sources in enumerate(written):
         source = sources.get(name)
         if source is not None:
-            found.setdefault((source.text, next(iter(source.candidates), None)), number)
-    return tuple(found.values())
+            variants.setdefault((source.text, next(iter(source.candidates), None)), number)
+    return tuple(variants.values())
 
 
 def quickest(
     runs: Mapping[Candidate, Callable[[], object]], device: DeviceInterface, gain: float
 ) -> Candidate:
-    """Return the candidate of least time, the first unless it takes `gain` times as long."""
+    """Return the fastest candidate, or the first one unless it takes at least `gain` times as
+    long."""
     return choose(runs, device, samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS, gain=gain)
 
 
 def remember(cache: Cache, key: CacheKey, best: int | str | Mapping[str, Any]) -> None:
-    """Store what was the quickest."""
+    """Store the fastest candidate."""
     cache.keep(key, {_FILE: json.dumps({"best": best}).encode()})
 
 
 def remembered(cache: Cache, key: CacheKey) -> Any:
-    """Return what was stored as the quickest; None for nothing."""
+    """Return the stored fastest candidate, or None."""
     entry = cache.get(key)
     return None if entry is None else json.loads(entry.read(_FILE))["best"]
 
 
 @frozen
 class Memory:
-    """How each kernel was quickest, for programs that have the same kernel.
+    """The stored winners of kernels, for all programs with the same kernels.
 
     Args:
-        cache: where it is stored.
-        by: bytes that differ where the same Tile IR may become another kernel, or run elsewhere.
+        cache: the cache that stores them.
+        by: bytes that change whenever the same Tile IR may give another kernel, or run elsewhere.
         host: the program whose kernels are looked up.
     """
 
@@ -311,23 +316,23 @@ class Memory:
     by: bytes
     host: HostProgram
 
-    def known(self, program: TileProgram) -> dict[str, Winner]:
-        """Return how kernels that were measured before are quickest, by name."""
-        found: dict[str, Winner] = {}
+    def winners(self, program: TileProgram) -> dict[str, Winner]:
+        """Return the stored winners of kernels, by name."""
+        winners: dict[str, Winner] = {}
         for name, key in self._keys(program):
             best = remembered(self.cache, key)
             if best is not None:
-                found[name] = Winner(best["arch"], Configuration(tuple(best["values"].items())))
-        return found
+                winners[name] = Winner(best["arch"], Configuration(tuple(best["values"].items())))
+        return winners
 
     def add(self, program: TileProgram, measured: Mapping[str, Winner]) -> None:
-        """Store what was measured of the kernels of a program, which has all candidates."""
+        """Store the winners of the kernels of a program that has all candidates."""
         for name, key in self._keys(program):
             if name in measured:
                 remember(self.cache, key, measured[name].data())
 
     def _keys(self, program: TileProgram) -> Iterator[tuple[str, CacheKey]]:
-        """Yield the keys of kernels that have a launch, whatever they are called there."""
+        """Yield the keys of the launched kernels, independent of their names."""
         launched = {k.name: k for k in self.host.kernels}
         hint = self.host.facts.hint
         for tiled in program.kernels:
@@ -343,7 +348,7 @@ class Memory:
 
 
 def _anonymous(tiled: TiledKernel | TiledGroup | TiledTemplate) -> Tiled:
-    """Return what is launched without its name, and without remarks of where it came from."""
+    """Return a launchable without its name and its origins."""
     if isinstance(tiled, TiledGroup):
         kernels = tuple(evolve(k, kernel=_plain(k.kernel)) for k in tiled.kernels)
         return evolve(tiled, name="group", kernels=kernels)
@@ -371,13 +376,13 @@ def _run(
 
 
 def _arguments(kernel: Launchable, host: HostProgram, device_type: str) -> list[torch.Tensor]:
-    """Return a tensor for each parameter: random floats, and zeros, which index anything."""
-    found = []
+    """Return a tensor for each parameter: random floats, or zeros, which are valid indices."""
+    tensors = []
     for parameter in kernel.parameters:
         elements = 1
         for size, stride in zip(parameter.shape, parameter.strides, strict=True):
             elements += (max(host.facts.hint(size) or 1, 1) - 1) * (host.facts.hint(stride) or 0)
         dtype = DTYPES[parameter.dtype]
         tensor = torch.zeros(elements, dtype=dtype, device=device_type)
-        found.append(tensor.uniform_() if parameter.dtype in ("f32", "f64") else tensor)
-    return found
+        tensors.append(tensor.uniform_() if parameter.dtype in ("f32", "f64") else tensor)
+    return tensors

@@ -1,4 +1,4 @@
-"""How convolutions of a CPU are quicker: by planes or by points, each measured once a machine."""
+"""Whether a CPU convolves faster channels-first or channels-last, measured once per machine."""
 
 import math
 from collections import Counter
@@ -12,82 +12,89 @@ from gyrator_lowering.fx_passes import ImageConvolution
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.profile import compare
 
-PLANES, POINTS = "planes", "points"
+FIRST, LAST = "channels_first", "channels_last"
 _GAIN = 1.05
-"""How much quicker points must be, for the copies that they need."""
-_SHARE = 0.8
-"""Of the work of a graph's convolutions that is measured, the dearest first."""
-_MOST = 1 << 27
-"""Multiplications of a convolution as it is measured, if a smaller image has so few."""
-_LEAST_IMAGE = 16
+"""The minimum speedup of channels-last, to pay for the copies that it needs."""
+_MEASURED_SHARE = 0.8
+"""The fraction of a graph's convolution work that is measured, largest convolutions first."""
+_MAX_WORK = 1 << 27
+"""The number of multiplications to which a measured convolution is reduced by shrinking its
+image."""
+_MIN_IMAGE = 16
 _SAMPLES = 3
 _ELEMENT = 16
-"""What an element that is read or written counts as, in multiplications."""
+"""The cost of reading or writing an element, in multiplications."""
 
 
-def points_quicker(
+def channels_last_faster(
     convolutions: Sequence[ImageConvolution],
     measure: Callable[[ImageConvolution], Mapping[str, float]],
 ) -> bool:
-    """Return whether convolutions, taken together, are quicker by points than by planes.
+    """Return whether convolutions are, in total, faster in channels-last than in channels-first
+    layout.
 
-    `measure` returns the seconds of a convolution by both; it is given small ones.
+    `measure` returns the seconds of a small convolution in either layout.
     """
     counts = Counter(convolutions)
     shares = {c: count * work(c) for c, count in counts.items()}
     left = sum(shares.values())
-    enough = (1 - _SHARE) * left
-    planes = points = 0.0
+    enough = (1 - _MEASURED_SHARE) * left
+    first = last = 0.0
     for convolution in sorted(shares, key=shares.__getitem__, reverse=True):
         if left <= enough:
             break
         left -= shares[convolution]
         small = smaller(convolution)
         seconds, scale = measure(small), shares[convolution] / work(small)
-        planes += scale * seconds[PLANES]
-        points += scale * seconds[POINTS]
-    return planes >= _GAIN * points
+        first += scale * seconds[FIRST]
+        last += scale * seconds[LAST]
+    return first >= _GAIN * last
 
 
 def work(convolution: ImageConvolution) -> float:
-    """Return what a convolution costs, about: its multiplications, and elements counted as some."""
+    """Return the approximate cost of a convolution in multiplications, including memory
+    accesses."""
     batch, channels, *image = convolution.input
     out, each, *window = convolution.weight
     stride, *_, transposed, _, _ = convolution.parameters
-    points = batch * math.prod(image) / (1 if transposed else math.prod(stride))
+    elements_out = batch * math.prod(image) / (1 if transposed else math.prod(stride))
     filters, moved = (channels, each * math.prod(stride)) if transposed else (out, out)
-    per_point = each * filters * math.prod(window)
+    per_element = each * filters * math.prod(window)
     passes = max(1, sum(convolution.gradients[:2]))
-    elements = batch * channels * math.prod(image) + points * moved + math.prod(convolution.weight)
-    return passes * (points * per_point + _ELEMENT * elements)
+    elements = (
+        batch * channels * math.prod(image) + elements_out * moved + math.prod(convolution.weight)
+    )
+    return passes * (elements_out * per_element + _ELEMENT * elements)
 
 
 def smaller(convolution: ImageConvolution) -> ImageConvolution:
-    """Return a convolution of fewer and smaller images with the same channels."""
+    """Return a convolution with fewer and smaller images and the same channels."""
     _, channels, *image = convolution.input
     batch = min(convolution.input[0], torch.get_num_threads())
-    least = max(_LEAST_IMAGE, *convolution.weight[2:])
+    minimum = max(_MIN_IMAGE, *convolution.weight[2:])
     while True:
-        found = evolve(convolution, input=(batch, channels, *image))
-        if work(found) <= _MOST or max(image) < 2 * least:
-            return found
-        image = [n // 2 if n >= 2 * least else n for n in image]
+        reduced = evolve(convolution, input=(batch, channels, *image))
+        if work(reduced) <= _MAX_WORK or max(image) < 2 * minimum:
+            return reduced
+        image = [n // 2 if n >= 2 * minimum else n for n in image]
 
 
 def timed(
     convolution: ImageConvolution, device: DeviceInterface, generator: torch.Generator
 ) -> dict[str, float]:
-    """Return the seconds of a convolution by planes and by points; the weight lies by planes, and
-    is brought by the library into what it wants."""
+    """Return the seconds of a convolution in either layout of its images.
 
-    def drawn(shape: Sequence[int]) -> torch.Tensor:
-        made = torch.empty(tuple(shape), dtype=convolution.dtype, device=convolution.device)
-        return made.normal_(generator=generator)
+    The weight is contiguous; the library reorders it as needed.
+    """
 
-    x, weight = drawn(convolution.input), drawn(convolution.weight)
+    def random(shape: Sequence[int]) -> torch.Tensor:
+        tensor = torch.empty(tuple(shape), dtype=convolution.dtype, device=convolution.device)
+        return tensor.normal_(generator=generator)
+
+    x, weight = random(convolution.input), random(convolution.weight)
     stride, padding, dilation, transposed, output_padding, groups = convolution.parameters
     features = weight.shape[1] * groups if transposed else weight.shape[0]
-    bias = drawn([features]) if convolution.biased else None
+    bias = random([features]) if convolution.biased else None
     settings: tuple[Any, ...] = (stride, padding, dilation, transposed, output_padding, groups)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
@@ -97,9 +104,9 @@ def timed(
         mask = list(convolution.gradients)
         return torch.ops.aten.convolution_backward(grad, x, weight, [features], *settings, mask)
 
-    operands = (drawn(forward(x).shape), x) if convolution.gradients else (x,)
+    operands = (random(forward(x).shape), x) if convolution.gradients else (x,)
     run: Callable[..., Any] = gradients if convolution.gradients else forward
     last = [t.contiguous(memory_format=torch.channels_last) for t in operands]
-    runs = {PLANES: lambda: run(*operands), POINTS: lambda: run(*last)}
+    runs = {FIRST: lambda: run(*operands), LAST: lambda: run(*last)}
     times = compare(runs, device, samples=_SAMPLES, warmup=2)
     return {layout: time.least for layout, time in times.items()}

@@ -1,8 +1,8 @@
-"""Which of torch's two libraries for products on a CPU is the quicker one for which product.
+"""The choice between torch's two CPU libraries for matrix products.
 
-A few products are measured once a machine, and the results are stored. From them follows the choice
-for any product, so that equal graphs become equal programs. `max_autotune` measures each product
-of constant sizes instead.
+A few products are measured once per machine, and the results are stored. They determine the choice
+for any product, so that equal graphs become equal programs. `max_autotune` measures each product of
+constant sizes instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gyrator.autotune.integers import (
     sums_are_right,
 )
 from gyrator.autotune.kernels import Budget, remember, remembered
-from gyrator.autotune.layouts import points_quicker, timed
+from gyrator.autotune.layouts import channels_last_faster, timed
 from gyrator.engine.context import CompilerContext
 from gyrator_lowering.fx_passes import (
     NOTHING,
@@ -44,48 +44,49 @@ from gyrator_runtime.profile import compare
 
 _FILE = "libraries.json"
 _SIZES = ((384, 384, 512), (128, 256, 1024), (128, 256, 256), (32, 256, 256), (128, 64, 64))
-"""Rows, depth and columns of what is measured. The first is the best that oneDNN can hope for."""
+"""Rows, depth and columns of the measured products. The first is the best case for oneDNN."""
 _LAYOUTS = ((False, False), (False, True), (True, False))
-"""Whether the left matrix is copied and the right one turned: a layer's gradients and result."""
+"""Whether the left matrix is copied and the right one transposed: a layer's gradients and
+result."""
 _DEPTHS = (256, 384, 512, 768, 1024, 2048, 4096)
 _ROWS = 128
-"""Rows and columns of the products of which the error is measured: enough for its mean."""
+"""Rows and columns of the products whose error is measured, large enough for a stable mean."""
 _GAIN = 1.1
-"""How much quicker oneDNN must be to be taken."""
+"""The minimum speedup of oneDNN."""
 _PACKED_GAIN = 1.05
-"""How much quicker a layout of a weight must make a product than a simpler one."""
+"""The minimum speedup of a packed weight layout over a simpler one."""
 _WHOLE = "onednn, whole"
 _PACKINGS = MappingProxyType({
     "": Packed(), "aten": Packed("aten"), "onednn": Packed("onednn"), "mkl": Packed("mkl"),
     _WHOLE: Packed("onednn", True),
 })  # fmt: skip
-_COLD_BYTES, _MOST_COPIES = 16 << 20, 16
-"""Of a packed weight there are so many copies: in a model, the layers before have filled the
-caches with theirs."""
+_COLD_BYTES, _MAX_COPIES = 16 << 20, 16
+"""The total size and maximum number of copies of a packed weight, to measure with cold caches: in a
+model, other layers evict a weight between its uses."""
 _SPECIAL = (float("nan"), float("inf"), float("-inf"), 0.0)
-_SPREAD = 3.0
-"""Of the numbers at which the error of a function is measured."""
+_STD = 3.0
+"""Standard deviation of the inputs at which the error of a function is measured."""
 _COUNT, _COLUMNS = 1 << 12, 32
 _SAMPLES = 8
 _PACKED_SAMPLES = 24
 _SAMPLE_SECONDS = 3e-4
-_WORSE = 1.05
-"""How much larger an error may be measured to be where both round alike."""
+_ERROR_TOLERANCE = 1.05
+"""The tolerated ratio of measured errors if both libraries round alike."""
 _PARAMETERS = ("X", "W", "B", "attr", "scalars", "algorithm")
 
 
 @frozen
 class Measured:
-    """What oneDNN was found to be better at on one machine."""
+    """The products for which oneDNN is the better library on one machine."""
 
     quicker: frozenset[Product]
-    """Products among those measured."""
+    """The measured products that are faster in oneDNN."""
     depth: int
-    """Up to this depth its sums are as exact as ATen's; 0 for any."""
+    """The depth up to which oneDNN's sums are as accurate as ATen's; 0 for any."""
 
     def takes(self, product: Product, exact: bool) -> bool:
-        """Whether a product goes to oneDNN: whether it was quicker at each of the largest products
-        measured that this one contains, and its sums, if that matters, are as exact."""
+        """Return whether to use oneDNN for a product: whether it was faster for each of the
+        largest measured products that fit into this one, and, if `exact`, is as accurate."""
         if exact and self.depth and product.depth > self.depth:
             return False
         inside = parts(product)
@@ -99,14 +100,14 @@ def probes(device: str) -> tuple[Product, ...]:
 
 
 def parts(product: Product) -> tuple[Product, ...]:
-    """Return those products of `probes` that are no larger than one in any direction."""
+    """Return the products of `probes` that are no larger than `product` in any dimension."""
     return tuple(p for p in probes(product.device) if _inside(p, product))
 
 
-def _inside(part: Product, whole: Product) -> bool:
-    """Whether a product is no larger than another of the same layout in any direction."""
-    alike = part == evolve(whole, rows=part.rows, depth=part.depth, columns=part.columns)
-    sizes = zip(_sizes(part), _sizes(whole), strict=True)
+def _inside(part: Product, other: Product) -> bool:
+    """Return whether a product is no larger than another of the same layout in any dimension."""
+    alike = part == evolve(other, rows=part.rows, depth=part.depth, columns=part.columns)
+    sizes = zip(_sizes(part), _sizes(other), strict=True)
     return alike and all(a <= b for a, b in sizes)
 
 
@@ -115,127 +116,133 @@ def _sizes(product: Product) -> tuple[int, int, int]:
 
 
 def available() -> bool:
-    """Whether this torch has the op, and may use it, for exact products."""
+    """Return whether this torch has the oneDNN op, and may use it for full-precision products."""
     op = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
     onednn: Any = torch.backends.mkldnn
     if op is None or not onednn.is_available() or not onednn.enabled:
         return False
-    precision = onednn.matmul.fp32_precision  # "none" where nobody has chosen
+    precision = onednn.matmul.fp32_precision  # "none" if unset
     named = tuple(a.name for a in op._schema.arguments)
     return precision in ("none", "ieee") and named == _PARAMETERS
 
 
 @define
 class LibraryChoice:
-    """Tells whether oneDNN is the better library for a product; measures what it must know."""
+    """Chooses the library for products, and measures what the choice depends on."""
 
-    setting: CompilerContext
+    context: CompilerContext
     budget: Budget
-    """What `max_autotune` may take."""
-    _known: dict[str, Measured] = field(factory=dict)
+    """The time limit of `max_autotune`."""
+    _measured: dict[str, Measured] = field(factory=dict)
 
     def __call__(self, product: Product) -> bool:
-        """Return whether a product goes to oneDNN."""
+        """Return whether to use oneDNN for a product."""
         if not available():
             return False
-        if self.setting.options.max_autotune:
+        if self.context.options.max_autotune:
             return self._tuned(product)
         if not parts(product):
             return False
-        if product.device not in self._known:
-            self._known[product.device] = self._of_machine(product.device)
-        return self._known[product.device].takes(product, self._exact)
+        if product.device not in self._measured:
+            self._measured[product.device] = self._of_machine(product.device)
+        return self._measured[product.device].takes(product, self._exact)
 
     def packed(self, product: Product, after: Activation, biased: bool) -> Packed:
-        """Return how a product with a packed weight, and what follows it, is computed best.
+        """Return the best way to compute a product with a packed weight and the ops after it.
 
-        What is quickest is measured for each product, with a bias and without, once a machine.
+        Each product is measured once per machine, with and without a bias.
         """
-        asked = (*_PACKINGS, _COLD_BYTES, product, after, biased, self._exact)
-        best = self._found(
-            asked, product.device, lambda m: m.packed(product, after, biased, self._exact)
+        question = (*_PACKINGS, _COLD_BYTES, product, after, biased, self._exact)
+        best = self._lookup(
+            question, product.device, lambda m: m.packed(product, after, biased, self._exact)
         )
         return _PACKINGS[best]
 
     def allows(self, device: str, after: Activation) -> bool:
-        """Return whether oneDNN may compute a function: unless results are to be `fast`, it must
-        keep NaN and be as exact as ATen, which is measured once a machine."""
+        """Return whether oneDNN may compute a function: unless numerics are `fast`, it must
+        propagate NaN and be as accurate as ATen, which is measured once per machine."""
         if not self._exact:
             return True
-        return bool(self._found(("after", after), device, lambda measure: measure.keeps(after)))
+        return bool(self._lookup(("after", after), device, lambda measure: measure.keeps(after)))
 
     def integers(self, call: Product | Convolution) -> bool:
-        """Return whether a product or a convolution of quantised tensors is quicker in integers,
-        which is measured for each, once a machine, and whether their sums are right there."""
+        """Return whether a product or convolution of quantised tensors is faster in integers,
+        which is measured once per machine, and exact on this machine."""
         if not can_multiply_bytes():
             return False
-        right = self._found("bytes", call.device, lambda _: sums_are_right())
+        right = self._lookup("bytes", call.device, lambda _: sums_are_right())
         if not right:
             return False
-        asked = (_COLD_BYTES, call)
-        return bool(self._found(asked, call.device, lambda m: m.in_integers(call)))
+        question = (_COLD_BYTES, call)
+        return bool(self._lookup(question, call.device, lambda m: m.in_integers(call)))
 
-    def _found(self, what: Any, device: str, ask: Callable[[Measure], Any]) -> Any:
-        """Return what was found out on this machine, now or before."""
-        key = self._key(repr(what), device)
-        found = remembered(self.setting.cache, key)
-        if found is None:
+    def _lookup(self, question: Any, device: str, measure_it: Callable[[Measure], Any]) -> Any:
+        """Return the answer to a question about this machine, from the cache or by measuring."""
+        key = self._key(repr(question), device)
+        answer = remembered(self.context.cache, key)
+        if answer is None:
             with self._alone(device) as measure:
-                found = ask(measure)
-            remember(self.setting.cache, key, found)
-        return found
+                answer = measure_it(measure)
+            remember(self.context.cache, key, answer)
+        return answer
 
-    def by_points(self, convolutions: Sequence[ImageConvolution]) -> bool:
-        """Return whether the images of convolutions are to lie by points; each convolution is
-        measured once a machine and number of threads."""
+    def channels_last(self, convolutions: Sequence[ImageConvolution]) -> bool:
+        """Return whether a graph's images should be channels-last.
 
-        def seconds(one: ImageConvolution) -> Any:
-            asked = (one, torch.get_num_threads())
-            return self._found(asked, one.device, lambda m: timed(one, m.device, m.generator))
+        Each convolution is measured once per machine and number of threads.
+        """
 
-        return points_quicker(convolutions, seconds)
+        def seconds(convolution: ImageConvolution) -> Any:
+            question = ("layouts", convolution, torch.get_num_threads())
+            return self._lookup(
+                question, convolution.device, lambda m: timed(convolution, m.device, m.generator)
+            )
+
+        return channels_last_faster(convolutions, seconds)
 
     @property
     def _exact(self) -> bool:
-        return self.setting.options.numerics != "fast"
+        return self.context.options.numerics != "fast"
 
-    def _key(self, what: str, device: str) -> CacheKey:
-        definition, _ = self.setting.targets[device]
-        fields = {"what": what, "machine": definition.machine(), "torch": torch.__version__}
+    def _key(self, question: str, device: str) -> CacheKey:
+        definition, _ = self.context.targets[device]
+        fields = {"what": question, "machine": definition.machine(), "torch": torch.__version__}
         return make_key("libraries", {name: text.encode() for name, text in fields.items()})
 
     def _of_machine(self, device: str) -> Measured:
-        """Return what was measured on this machine, now or before."""
-        found = probes(device)
-        key = self._key(repr((found, _DEPTHS)), device)
-        entry = self.setting.cache.get(key)
+        """Return the measurements of this machine, from the cache or by measuring."""
+        products = probes(device)
+        key = self._key(repr((products, _DEPTHS)), device)
+        entry = self.context.cache.get(key)
         if entry is not None:
             stored = json.loads(entry.read(_FILE))
-            return Measured(frozenset(found[n] for n in stored["quicker"]), stored["depth"])
+            return Measured(frozenset(products[n] for n in stored["quicker"]), stored["depth"])
         with self._alone(device) as measure:
-            best = [n for n, one in enumerate(found[: len(_LAYOUTS)]) if measure.quicker(one)]
-            others = [n for n in range(len(_LAYOUTS), len(found)) if n % len(_LAYOUTS) in best]
-            quicker = best + [n for n in others if measure.quicker(found[n])]
+            best = [
+                n for n, product in enumerate(products[: len(_LAYOUTS)]) if measure.quicker(product)
+            ]
+            others = [n for n in range(len(_LAYOUTS), len(products)) if n % len(_LAYOUTS) in best]
+            quicker = best + [n for n in others if measure.quicker(products[n])]
             depth = measure.depth() if quicker else 0
         text = json.dumps({"quicker": quicker, "depth": depth})
-        self.setting.cache.put(key, {_FILE: text.encode()})
-        return Measured(frozenset(found[n] for n in quicker), depth)
+        self.context.cache.put(key, {_FILE: text.encode()})
+        return Measured(frozenset(products[n] for n in quicker), depth)
 
     def _tuned(self, product: Product) -> bool:
-        """Measure this very product, if the budget allows, and remember the result."""
+        """Measure this product, if the budget allows, and store the result."""
         key = self._key(repr((product, self._exact)), product.device)
-        best = remembered(self.setting.cache, key)
+        best = remembered(self.context.cache, key)
         for _ in self.budget.each([product] if best is None else []):
             with self._alone(product.device) as measure:
                 exact = not self._exact or measure.as_exact(product.depth)
                 best = int(exact and measure.quicker(product))
-            remember(self.setting.cache, key, best)
+            remember(self.context.cache, key, best)
         return bool(best)
 
     @contextmanager
     def _alone(self, device: str) -> Iterator[Measure]:
-        """Yield what measures on a device, outside of the modes in which torch traces."""
-        definition, target = self.setting.targets[device]
+        """Yield a `Measure` for a device, outside of torch's tracing modes."""
+        definition, target = self.context.targets[device]
         autocast = torch._C._DisableAutocast()
         with _disable_current_modes(), torch.no_grad(), autocast:
             yield Measure(definition.device(target), torch.Generator(device).manual_seed(0))
@@ -243,13 +250,13 @@ class LibraryChoice:
 
 @frozen
 class Measure:
-    """Runs products in both libraries."""
+    """Measures products in both libraries."""
 
     device: DeviceInterface
     generator: torch.Generator
 
     def quicker(self, product: Product) -> bool:
-        """Return whether oneDNN takes less time for a product."""
+        """Return whether oneDNN is faster for a product."""
         x, y = self._matrices(product)
         out = torch.empty(product.rows, product.columns, device=product.device)
         runs = {"aten": lambda: torch.mm(x, y, out=out), "onednn": lambda: _linear(x, y)}
@@ -257,15 +264,16 @@ class Measure:
         return times["aten"].least >= _GAIN * times["onednn"].least
 
     def packed(self, product: Product, after: Activation, biased: bool, exact: bool) -> str:
-        """Return which of `_PACKINGS`, if it is `exact` enough, is quickest with what follows, in
-        doubt the simpler; empty for ATen's calls. All have a bias if the product is `biased`; a
-        call that computes what follows too always has one, since no kernel is left to add it."""
+        """Return the fastest of `_PACKINGS` for a product and the ops after it, the simpler one
+        in doubt; empty for ATen's calls. If `exact`, only sufficiently accurate ones are
+        considered. All have a bias if the product is `biased`; a call that fuses the ops after
+        it always has one, since no kernel is left to add it."""
         weights = self._weights(product)
         return _first_quick(self._times(self._packings(product, weights, after, biased, exact)))
 
     def in_integers(self, call: Product | Convolution) -> bool:
-        """Return whether a product or a convolution takes less time of quantised operands than of
-        floats, however these are packed."""
+        """Return whether a product or convolution is faster with quantised operands than with
+        floats in any packing."""
         if isinstance(call, Convolution):
             times = self._times(convolution_calls(call, self.generator))
         else:
@@ -279,16 +287,17 @@ class Measure:
         return min(times.values()) >= _PACKED_GAIN * least
 
     def _times(self, runs: Mapping[str, Callable[[], torch.Tensor]]) -> dict[str, float]:
-        """Return the least seconds of each of some ways."""
-        found = compare(
+        """Return the minimum seconds of each alternative."""
+        times = compare(
             runs, self.device, samples=_PACKED_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS
         )
-        return {name: time.least for name, time in found.items()}
+        return {name: time.least for name, time in times.items()}
 
     def _weights(self, product: Product) -> list[torch.Tensor]:
-        """Return weights for a product, one row an output, that no cache holds at once."""
+        """Return copies of a weight for a product, one row per output, that exceed the caches
+        together."""
         each_bytes = product.dtype.itemsize * product.depth * product.columns
-        count = max(1, min(_MOST_COPIES, _COLD_BYTES // each_bytes))
+        count = max(1, min(_MAX_COPIES, _COLD_BYTES // each_bytes))
         _, y = self._matrices(product)
         return [y.t().clone() for _ in range(count)]
 
@@ -300,10 +309,10 @@ class Measure:
         biased: bool,
         exact: bool,
     ) -> dict[str, Callable[[], torch.Tensor]]:
-        """Return the ways to compute a product with packed weights, and what follows it."""
+        """Return the ways to compute a product with packed weights, and the ops after it."""
         x, _ = self._matrices(product)
-        bias = self._drawn(1, product.columns, False)[0].to(product.dtype)
-        added = bias if biased else None
+        bias = self._random(1, product.columns, False)[0].to(product.dtype)
+        addend = bias if biased else None
         out = x.new_empty(product.rows, product.columns)  # ATen's calls write into planned memory
 
         def each(
@@ -313,9 +322,9 @@ class Measure:
             return lambda: run(*next(packed))
 
         def in_aten(w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-            if added is None:
+            if addend is None:
                 return after.in_aten(torch.mm(x, w, out=out))
-            return after.in_aten(torch.addmm(added, x, w, out=out))
+            return after.in_aten(torch.addmm(addend, x, w, out=out))
 
         runs = {"": each(torch.t, in_aten)}
         if product.turned:
@@ -323,7 +332,7 @@ class Measure:
         if not exact or self.as_exact(product.depth, product.dtype):
             pack = torch.ops.mkldnn._reorder_linear_weight
             for_onednn = partial(pack, batch_size=product.rows)
-            runs["onednn"] = each(for_onednn, lambda w, _: after.in_aten(_onednn(x, w, added)))
+            runs["onednn"] = each(for_onednn, lambda w, _: after.in_aten(_onednn(x, w, addend)))
             if after != NOTHING:
                 runs[_WHOLE] = each(for_onednn, lambda w, _: _onednn(x, w, bias, after))
         if torch._C.has_mkl and product.dtype == torch.float32:
@@ -331,34 +340,34 @@ class Measure:
             rows = product.rows
             runs["mkl"] = each(
                 lambda w: mkl._mkl_reorder_linear_weight(w, rows),
-                lambda p, w: after.in_aten(mkl._mkl_linear(x, p, w, added, rows)),
+                lambda p, w: after.in_aten(mkl._mkl_linear(x, p, w, addend, rows)),
             )
         return runs
 
     def keeps(self, after: Activation) -> bool:
-        """Return whether oneDNN gives NaN and infinities where ATen does, and has no larger an
+        """Return whether oneDNN produces NaN and infinities where ATen does, with no larger
         error elsewhere."""
-        drawn = _SPREAD * self._drawn(1, _COUNT, False)[0]
-        x = torch.cat([torch.tensor(_SPECIAL, device=drawn.device), drawn])
-        rows = torch.ones(_COLUMNS, 1, device=drawn.device)
-        ours, theirs = _onednn(x[:, None], rows, None, after)[:, 0], after.in_aten(x)
+        random = _STD * self._random(1, _COUNT, False)[0]
+        x = torch.cat([torch.tensor(_SPECIAL, device=random.device), random])
+        rows = torch.ones(_COLUMNS, 1, device=random.device)
+        onednn, aten = _onednn(x[:, None], rows, None, after)[:, 0], after.in_aten(x)
         count = len(_SPECIAL)
-        if not torch.allclose(ours[:count], theirs[:count], equal_nan=True):
+        if not torch.allclose(onednn[:count], aten[:count], equal_nan=True):
             return False
-        exact = after.in_aten(drawn.double())
-        mine, others = ((r[count:] - exact).square().mean() for r in (ours, theirs))
-        return bool(mine <= _WORSE**2 * others)
+        exact = after.in_aten(random.double())
+        error, others = ((r[count:] - exact).square().mean() for r in (onednn, aten))
+        return bool(error <= _ERROR_TOLERANCE**2 * others)
 
     def as_exact(self, depth: int, dtype: torch.dtype = torch.float32) -> bool:
-        """Return whether sums of so many products have no larger an error in oneDNN."""
+        """Return whether sums of this many products are as accurate in oneDNN as in ATen."""
         depth = min(depth, _DEPTHS[-1])
         x, y = self._matrices(Product(self.device.type, _ROWS, depth, _ROWS, dtype=dtype))
         exact = x.double() @ y.double()
-        ours, theirs = ((r - exact).square().mean() for r in (_linear(x, y), x @ y))
-        return bool(ours <= _WORSE**2 * theirs)
+        onednn, aten = ((r - exact).square().mean() for r in (_linear(x, y), x @ y))
+        return bool(onednn <= _ERROR_TOLERANCE**2 * aten)
 
     def depth(self) -> int:
-        """Return up to which depth that holds; 0 for any."""
+        """Return the depth up to which sums are as accurate; 0 for any depth."""
         last = 0
         for depth in _DEPTHS:
             if not self.as_exact(depth):
@@ -367,18 +376,19 @@ class Measure:
         return 0
 
     def _matrices(self, product: Product) -> tuple[torch.Tensor, torch.Tensor]:
-        left = self._drawn(product.rows, product.depth, product.copied)
-        right = self._drawn(product.depth, product.columns, product.turned)
+        left = self._random(product.rows, product.depth, product.copied)
+        right = self._random(product.depth, product.columns, product.turned)
         return left.to(product.dtype), right.to(product.dtype)
 
-    def _drawn(self, rows: int, columns: int, turned: bool) -> torch.Tensor:
+    def _random(self, rows: int, columns: int, turned: bool) -> torch.Tensor:
         shape = (columns, rows) if turned else (rows, columns)
-        drawn = torch.randn(shape, generator=self.generator, device=self.generator.device)
-        return drawn.t() if turned else drawn
+        random = torch.randn(shape, generator=self.generator, device=self.generator.device)
+        return random.t() if turned else random
 
 
 def _first_quick(seconds: Mapping[str, float]) -> str:
-    """Return the quickest of ways in order, each later one only where it gains enough."""
+    """Return the fastest of ordered alternatives, preferring earlier ones unless a later one
+    gains enough."""
     best, *others = seconds
     for name in others:
         if seconds[best] >= _PACKED_GAIN * seconds[name]:

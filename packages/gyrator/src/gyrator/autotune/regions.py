@@ -1,8 +1,9 @@
-"""Parts of a graph that are compiled alone, to be measured: products with what is fused to them.
+"""Parts of a graph that are compiled separately to be measured: products with the ops fused to
+them.
 
-A product by itself says little of how quick a kernel is that also does what follows: that may be
-free in the kernel, or in the one that the library's result goes to. So products are measured with
-everything between them and the next ones.
+Measuring a product alone does not predict its speed in a kernel with an epilogue: the ops after it
+may be free in that kernel, or in the kernel that reads the library's result. So products are
+measured with all ops between them and the next products.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ import torch
 from attrs import frozen
 from torch.fx import Graph, GraphModule, Node
 
-_MOST = 32
-"""Nodes after products that are measured with them."""
+_MAX_NODES = 32
+"""Maximum number of nodes measured with products."""
 _NAMESPACES = ("aten", "prims")
 
 
 @frozen(eq=False)
 class Region:
-    """Products that share what follows them.
+    """Products that share the ops after them.
 
-    `nodes` are in the graph's order, the products included; `inputs` are what they read of others,
-    `results` those that others read.
+    `nodes` are in the graph's order and include the products; `inputs` are the outside nodes that
+    they read, `results` the nodes that outside nodes read.
     """
 
     products: tuple[Node, ...]
@@ -34,7 +35,8 @@ class Region:
     results: tuple[Node, ...]
 
     def signature(self) -> str:
-        """Return text that two regions share if they compute the same on tensors of one form."""
+        """Return text that is equal for two regions that compute the same on tensors of the same
+        layouts."""
         names = {n: f"given{k}" for k, n in enumerate(self.inputs)}
         names |= {n: f"made{k}" for k, n in enumerate(self.nodes)}
 
@@ -54,28 +56,28 @@ class Region:
     def alone(self) -> GraphModule:
         """Return a graph of these nodes; its inputs are the region's, in order."""
         graph = Graph()
-        made: dict[Node, Node] = {}
-        for k, given in enumerate(self.inputs):
-            made[given] = graph.placeholder(f"given{k}")
-            made[given].meta = dict(given.meta)
+        copies: dict[Node, Node] = {}
+        for k, node in enumerate(self.inputs):
+            copies[node] = graph.placeholder(f"given{k}")
+            copies[node].meta = dict(node.meta)
         for n in self.nodes:
-            made[n] = graph.node_copy(n, made.__getitem__)
-        graph.output(tuple(made[n] for n in self.results))
+            copies[n] = graph.node_copy(n, copies.__getitem__)
+        graph.output(tuple(copies[n] for n in self.results))
         return GraphModule(torch.nn.Module(), graph)
 
 
 def form(value: Any) -> str:
-    """Return text that tells a tensor's form from others."""
+    """Return text that identifies the layout of a tensor."""
     return f"{value.dtype} {tuple(value.shape)} {tuple(value.stride())} {value.device}"
 
 
 def regions(
     graph: Graph, measured: Callable[[Node], bool], dense: Callable[[Node], bool]
 ) -> tuple[Region, ...]:
-    """Return the regions of a graph, each product that is to be `measured` in one of them.
+    """Return the regions of a graph, such that each product to be `measured` is in one of them.
 
-    What follows a product belongs to its region if it depends on no `dense` node that the product
-    leads to, nor on one that is as far from the graph's inputs without being part of a region.
+    A node after a product belongs to its region if it depends on no later `dense` node, nor on a
+    dense node at the same depth that is not part of a region.
     """
     depth: dict[Node, int] = {}
     groups: dict[Node, _Group] = {}
@@ -87,13 +89,15 @@ def regions(
         elif depth[n] == before and _follows(n):
             near = [groups[i] for i in n.all_input_nodes if i in groups and depth[i] == before]
             distinct = list({id(g): g for g in near}.values())
-            short = sum(len(g.nodes) for g in distinct) < _MOST
+            short = sum(len(g.nodes) for g in distinct) < _MAX_NODES
             if distinct and (short or n.target is operator.getitem):
                 groups[n] = _joined(distinct, groups)
                 groups[n].nodes.append(n)
     order = {n: k for k, n in enumerate(graph.nodes)}
-    found = {id(g): g for g in groups.values()}.values()
-    return tuple(_region(sorted(g.nodes, key=order.__getitem__), g.products) for g in found)
+    distinct_groups = {id(g): g for g in groups.values()}.values()
+    return tuple(
+        _region(sorted(g.nodes, key=order.__getitem__), g.products) for g in distinct_groups
+    )
 
 
 @frozen(eq=False)
@@ -119,7 +123,7 @@ def _region(nodes: Sequence[Node], products: Sequence[Node]) -> Region:
 
 
 def _follows(node: Node) -> bool:
-    """Whether a node may be computed with a product: a pure function with sizes that are known."""
+    """Return whether a node may be fused with a product: a pure function with static sizes."""
     if node.target is operator.getitem:
         return _is_tensor(node)
     op = node.target
@@ -130,8 +134,8 @@ def _follows(node: Node) -> bool:
     if not pure or seeded:
         return False
     val = node.meta.get("val")
-    made = val if isinstance(val, (tuple, list)) else (val,)
-    return all(map(_is_sized, made)) and all(map(_is_tensor, node.all_input_nodes))
+    values = val if isinstance(val, (tuple, list)) else (val,)
+    return all(map(_is_sized, values)) and all(map(_is_tensor, node.all_input_nodes))
 
 
 def _is_tensor(node: Node) -> bool:
@@ -139,7 +143,7 @@ def _is_tensor(node: Node) -> bool:
 
 
 def _is_sized(val: Any) -> bool:
-    """Whether a value is a tensor of constant sizes."""
+    """Return whether a value is a tensor of constant sizes."""
     if not isinstance(val, torch.Tensor):
         return False
     return all(isinstance(n, int) for n in (*val.shape, *val.stride()))

@@ -1,4 +1,4 @@
-"""`gyrator cache`: its place and size, and its entries as one file."""
+"""`gyrator cache`: show, prune, export and import the cache."""
 
 import argparse
 
@@ -8,7 +8,7 @@ from gyrator_runtime.cache import Cache
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export, import or shrink the cache, or say where it is and how large."""
+    """Export, import or prune the cache, or show its folder and size."""
     config = read_config()
     cache = Cache(config.cache_root, config.cache_bytes)
     if args.action is not None:
@@ -17,23 +17,27 @@ def run(args: argparse.Namespace) -> int:
         try:
             cache.prune(parse_bytes(args.prune))
         except ValueError:
-            args.parser.error(f"argument --prune: {args.prune!r} is no size: 500MB, 2GiB")
+            args.parser.error(
+                f"argument --prune: {args.prune!r} is not a size such as 500MB or 2GiB"
+            )
     files = [p for p in config.cache_root.rglob("*") if p.is_file()]
-    held = sum(p.stat().st_size for p in files)
-    about = {"folder": str(config.cache_root), "bytes": held, "files": len(files)}
+    total = sum(p.stat().st_size for p in files)
+    about = {"folder": str(config.cache_root), "bytes": total, "files": len(files)}
     about["limit"] = config.cache_bytes
-    said = f"{config.cache_root}: {size(held)} in {len(files)} files, of {size(config.cache_bytes)}"
-    emit(args, about, lambda console: say(console, said))
+    message = (
+        f"{config.cache_root}: {size(total)} in {len(files)} files, of {size(config.cache_bytes)}"
+    )
+    emit(args, about, lambda console: say(console, message))
     return 0
 
 
 def _transfer(args: argparse.Namespace, cache: Cache) -> int:
     if args.file is None:
-        args.parser.error(f"{args.action} needs the name of a file")
-    from gyrator_runtime.transfer import export_cache, import_cache  # with torch
+        args.parser.error(f"{args.action} needs a file name")
+    from gyrator_runtime.transfer import export_cache, import_cache  # imports torch
 
     count = (export_cache if args.action == "export" else import_cache)(cache, args.file)
-    held = args.file.stat().st_size
-    about = {"file": str(args.file), "bytes": held, "entries": count}
-    emit(args, about, lambda console: say(console, f"{count} entries, {size(held)}"))
+    written = args.file.stat().st_size
+    about = {"file": str(args.file), "bytes": written, "entries": count}
+    emit(args, about, lambda console: say(console, f"{count} entries, {size(written)}"))
     return 0

@@ -1,4 +1,4 @@
-"""`gyrator doctor`: what works on this machine, and what to install for the rest."""
+"""`gyrator doctor`: check what works on this machine, and suggest fixes for the rest."""
 
 import argparse
 import os
@@ -25,17 +25,17 @@ from gyrator_runtime.toolchain import find_toolchain
 
 @frozen
 class Finding:
-    """One line of the doctor's report."""
+    """The result of one check."""
 
     subject: str
     state: Literal["ok", "no", "untested"]
-    """`untested`: nothing is known against it, and nobody has tried it."""
-    found: str
+    """`untested`: expected to work, but not covered by tests."""
+    detail: str
     advice: str = ""
 
 
 def examine(config: Config | None = None) -> tuple[Finding, ...]:
-    """Look at everything that Gyrator needs, without changing anything but the cache folder."""
+    """Check everything that Gyrator needs, modifying nothing but the cache folder."""
     settings = config or read_config()
     checks: tuple[Callable[[Config], Iterator[Finding]], ...] = (
         _versions, _cache, _compiler, _runner, _targets, _triton, _compile,
@@ -44,10 +44,10 @@ def examine(config: Config | None = None) -> tuple[Finding, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what was found; 1 if anything does not work."""
+    """Print the findings; return 1 if anything does not work."""
     findings = examine()
-    rows = [(f"[{_COLOURS[f.state]}]{f.state}[/]", f.subject, f.found, f.advice) for f in findings]
-    titles = ("", "subject", "found", "advice")
+    rows = [(f"[{_COLOURS[f.state]}]{f.state}[/]", f.subject, f.detail, f.advice) for f in findings]
+    titles = ("", "subject", "detail", "advice")
     data = [asdict(f) for f in findings]
     emit(args, data, lambda console: console.print(table(titles, rows)))
     return int(any(f.state == "no" for f in findings))
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 _COLOURS = {"ok": "green", "no": "red", "untested": "yellow"}
 
 
-def _judged(good: bool) -> Literal["ok", "no"]:
+def _state(good: bool) -> Literal["ok", "no"]:
     return "ok" if good else "no"
 
 
@@ -66,21 +66,21 @@ def _versions(_: Config) -> Iterator[Finding]:
         ("Python", python, (3, 11), _PYTHONS, platform.python_version()),
         ("torch", version, (2, 11), _TORCHES, torch.__version__),
     )
-    for subject, has, least, tried, found in rows:
+    for subject, has, least, tried, installed in rows:
         if has < least:
             yield Finding(
-                subject, "no", found, f"Gyrator needs {subject} {_dotted(least)} or later"
+                subject, "no", installed, f"Gyrator needs {subject} {_dotted(least)} or later"
             )
         elif has in tried:
-            yield Finding(subject, "ok", found)
+            yield Finding(subject, "ok", installed)
         else:
             names = ", ".join(map(_dotted, tried))
-            yield Finding(subject, "untested", found, f"Gyrator is tested with {names}")
+            yield Finding(subject, "untested", installed, f"Gyrator is tested with {names}")
 
 
 _PYTHONS = ((3, 11), (3, 13))
 _TORCHES = ((2, 11), (2, 13), (2, 15))
-"""What the tests run with: `docs/install.md` has the same table."""
+"""The versions that are tested; `docs/install.md` has the same table."""
 
 
 def _number(version: str) -> tuple[int, ...]:
@@ -94,8 +94,8 @@ def _dotted(version: tuple[int, ...]) -> str:
 def _cache(config: Config) -> Iterator[Finding]:
     root = config.cache_root
     good = Cache(root).lasting
-    advice = "" if good else "set GYRATOR_CACHE_DIR to a folder that you alone may write"
-    yield Finding("cache folder", _judged(good), str(root), advice)
+    advice = "" if good else "set GYRATOR_CACHE_DIR to a folder that only you can write to"
+    yield Finding("cache folder", _state(good), str(root), advice)
 
 
 def _compiler(config: Config) -> Iterator[Finding]:
@@ -105,9 +105,9 @@ def _compiler(config: Config) -> Iterator[Finding]:
         yield Finding("C++ compiler", "no", error.diagnostic.message, error.diagnostic.help)
         return
     yield Finding("C++ compiler", "ok", f"{toolchain.command[0]}: {toolchain.version}")
-    threads = "" if toolchain.threads else "g++ gives threads; clang's kernels run on one"
-    found = "torch's OpenMP pool" if toolchain.threads else "none"
-    yield Finding("threads in kernels", _judged(toolchain.threads), found, threads)
+    threads = "" if toolchain.threads else "use g++: kernels built by clang run on one thread"
+    pool = "torch's OpenMP pool" if toolchain.threads else "none"
+    yield Finding("threads in kernels", _state(toolchain.threads), pool, threads)
 
 
 def _runner(config: Config) -> Iterator[Finding]:
@@ -115,8 +115,8 @@ def _runner(config: Config) -> Iterator[Finding]:
     name = host_runner(Cache(config.cache_root)).name
     good = name == "native"
     advice = "" if good else "install Python's headers (Debian: python3-dev) for fast host programs"
-    found = f"{name} runner" + ("" if header.exists() else ", no Python.h")
-    yield Finding("host programs", _judged(good), found, advice)
+    detail = f"{name} runner" + ("" if header.exists() else ", no Python.h")
+    yield Finding("host programs", _state(good), detail, advice)
 
 
 def _targets(config: Config) -> Iterator[Finding]:
@@ -126,16 +126,16 @@ def _targets(config: Config) -> Iterator[Finding]:
         yield Finding("targets", "no", error.diagnostic.message, error.diagnostic.help)
         return
     for device, (definition, target) in targets.items():
-        found = f"{target.arch}, kernels in {target.kernel_backend} (from {definition.name})"
-        yield Finding(f"target {device}", "ok", found)
+        detail = f"{target.arch}, kernels in {target.kernel_backend} (from {definition.name})"
+        yield Finding(f"target {device}", "ok", detail)
 
 
 def _triton(_: Config) -> Iterator[Finding]:
-    found = find_spec("triton") is not None
-    if found:
+    installed = find_spec("triton") is not None
+    if installed:
         yield Finding("Triton", "ok", "installed")
     else:
-        yield Finding("Triton", "untested", "not installed", "GPUs need it, CPUs do not")
+        yield Finding("Triton", "untested", "not installed", "required only for GPUs")
 
 
 def _compile(config: Config) -> Iterator[Finding]:
@@ -150,4 +150,6 @@ def _compile(config: Config) -> Iterator[Finding]:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         yield Finding("compiling a function", "no", first, "please report this")
         return
-    yield Finding("compiling a function", _judged(good), "right result" if good else "WRONG result")
+    yield Finding(
+        "compiling a function", _state(good), "correct result" if good else "WRONG result"
+    )

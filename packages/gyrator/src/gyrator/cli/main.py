@@ -12,7 +12,7 @@ from gyrator_ir.diagnostics import GyratorError
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit status: 0, 1 for a finding, 2 for bad input."""
     parser = make_parser()
-    if "_ARGCOMPLETE" in os.environ:  # set by a shell that completes a line
+    if "_ARGCOMPLETE" in os.environ:  # set by a shell for completion
         import argcomplete
 
         argcomplete.autocomplete(parser)
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
-        said = f"{error.filename}: {error.strerror}" if error.filename else error
-        print(f"gyrator: {said}", file=sys.stderr)
+        message = f"{error.filename}: {error.strerror}" if error.filename else error
+        print(f"gyrator: {message}", file=sys.stderr)
         return 2
     return status

@@ -1,4 +1,4 @@
-"""`gyrator opt` and `verify`: the product's own passes and stages, on the text of a program."""
+"""`gyrator opt` and `verify`: run passes and stages on the text of a program."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ from gyrator.engine.pipeline import Stages
 from gyrator.options import Options, make_options, options_of_text
 from gyrator.session import Session, default_session
 from gyrator.targets import discover
-from gyrator_codegen.passes import all_passes
+from gyrator_codegen.passes.registry import all_passes
 from gyrator_ir.diagnostics import GyratorError, ParseError
 from gyrator_ir.host.parse import parse as parse_host
 from gyrator_ir.levels import HOST, KERNEL, LEVELS, LOOP, TILE, level_of_text, parse_program
@@ -30,43 +30,44 @@ from gyrator_scheduler.passes import kernel_pipeline, loop_pipeline
 from gyrator_scheduler.stage import offered
 
 KERNELS = "kernels"
-"""What `to` says for the text of the kernels."""
+"""The value of `to` for the text of the kernels."""
 
 
 class OptError(GyratorError):
-    """The request of `gyrator opt` makes no sense."""
+    """An invalid request to `gyrator opt`."""
 
 
 @frozen(kw_only=True)
 class OptRequest:
-    """What to do with a text: the passes of its level, then stages, up to a level or a language."""
+    """The processing of a text: the passes of its level, then stages, up to a level or a
+    language."""
 
     start: str = ""
-    """Level of the text; empty reads it from its first line."""
+    """The level of the text; if empty, determined by its first line."""
     to: str = ""
-    """A level, whose passes are the last to run; `kernels`, for their text; or a host language, for
-    that of the host program. Empty stays at the level of the text."""
+    """A level, whose passes are the last to run; `kernels` for the kernel text; or a host language
+    for the text of the host program. If empty, the level of the text."""
     passes: str = ""
-    """Run these instead of the passes of the text's level."""
+    """Passes to run instead of those of the text's level."""
     without: tuple[str, ...] = ()
-    """Passes to leave out."""
+    """Passes to skip."""
     before: str = ""
     """Stop before the pass of this name."""
     after: str = ""
     """Stop after the pass of this name."""
     options: Options = field(factory=Options)
-    """As `torch.compile` takes them."""
+    """The options of `torch.compile`."""
 
 
 def run_command(args: argparse.Namespace) -> int:
-    """Do what `gyrator opt` was asked for; 1 where `--run` finds a difference."""
+    """Run `gyrator opt`; return 1 if `--run` finds a difference."""
     if args.list:
         rows = listed()
         data = [asdict(row) for row in rows]
         emit(args, data, lambda console: say(console, "\n".join(map(str, rows))))
         return 0
     if args.json and not args.runs:
-        args.parser.error("argument --json: needs --list or --run; programs are printed as text")
+        args.parser.error("argument --json: requires --list or --run; programs are printed as text")
     text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text("utf-8")
     request = OptRequest(
         start=args.start,
@@ -78,10 +79,10 @@ def run_command(args: argparse.Namespace) -> int:
         options=make_options(options=options_of_text(args.option)),
     )
     tracer = Tracer(texts=args.print_changed)
-    made = run_opt(text, request, tracer)
-    status = _try(args, made, request, args.seed) if args.runs else 0
+    result = run_opt(text, request, tracer)
+    status = _try(args, result, request, args.seed) if args.runs else 0
     if not args.runs:
-        print(made, end="")
+        print(result, end="")
     if args.print_changed:
         print("".join(step.diff() for step in tracer.steps), end="", file=sys.stderr)
     if args.time:
@@ -90,40 +91,40 @@ def run_command(args: argparse.Namespace) -> int:
 
 
 def _try(args: argparse.Namespace, text: str, request: OptRequest, seed: int = 0) -> int:
-    """Run a program's text; return 1 where it does not do what its interpreter says."""
+    """Run a program's text; return 1 if it differs from its interpreter."""
     from gyrator.cli.trial import try_program
 
     try:
         program = parse_program(text)
     except ParseError as error:
-        help = "`gyrator repro` runs graphs; other texts run from the level that they were made of"
+        help = "use `gyrator repro` for graphs; run other texts at their source level"
         levels = ", ".join(LEVELS)
-        said = f"--run takes a program of one of the levels {levels}"
-        raise OptError.of("GY-OPT-002", said, help=help) from error
+        message = f"--run requires a program of one of the levels {levels}"
+        raise OptError.of("GY-OPT-002", message, help=help) from error
     with _opened(request) as session:
-        found = try_program(program, Stages(session.engine(session.options)), seed)
-    emit(args, asdict(found), lambda console: say(console, str(found)))
-    return int(bool(found.difference))
+        trial = try_program(program, Stages(session.engine(session.options)), seed)
+    emit(args, asdict(trial), lambda console: say(console, str(trial)))
+    return int(bool(trial.difference))
 
 
 def run_verify(args: argparse.Namespace) -> int:
-    """Run every kernel of a program beside its IR; 1 where a tiled one differs."""
+    """Compare every kernel of a program with its IR; return 1 if a tiled one differs."""
     text = args.file.read_text("utf-8")
     request = OptRequest(to=HOST.name)
     if _level(text, "") is TILE:
         return _try(args, text, request)
     text = run_opt(text, request)
-    found = Stages(default_session().engine(Options())).verify(parse_host(text))
-    said = "\n".join(f"{name}: {what}" for name, what in found.items())
-    emit(args, found, lambda console: say(console, said))
+    runs = Stages(default_session().engine(Options())).verify(parse_host(text))
+    message = "\n".join(f"{name}: {outcome}" for name, outcome in runs.items())
+    emit(args, runs, lambda console: say(console, message))
     return 0
 
 
 def run_opt(text: str, request: OptRequest, tracer: Tracer | None = None) -> str:
-    """Return the text after the request's passes and stages. Verifies at every border.
+    """Return the text after the request's passes and stages. Every level is verified.
 
-    Raises `OptError` (GY-OPT-001 for text of no known level, GY-OPT-002 for a stage that does not
-    exist from there), and what parsers, passes, verifiers and stages raise.
+    Raises `OptError` (GY-OPT-001 for text of an unknown level, GY-OPT-002 for an unreachable
+    stage), and the errors of parsers, passes, verifiers and stages.
     """
     level = _level(text, request.start)
     assert level.parse is not None
@@ -140,15 +141,15 @@ def _opened(request: OptRequest) -> Session:
 
 
 _LEVELS: Mapping[str, Level[Any]] = MappingProxyType({FX.name: FX, **LEVELS})
-"""In the order in which stages lead from one to the next."""
+"""In the order of the stages."""
 
 
 def _tiled(program: TileProgram, request: OptRequest, stages: Stages, tracer: Tracer | None) -> str:
-    """Run the named passes over kernels that are tiled already, and show or print them."""
+    """Run the named passes over tiled kernels, and return their Tile IR or their text."""
     if request.to not in ("", TILE.name, KERNELS):
-        raise _no_way(f"no stage leads from {TILE.name} to {request.to!r}")
+        raise _invalid(f"no stage leads from {TILE.name} to {request.to!r}")
     if request.without or request.before or request.after:
-        raise _no_way(f"say which passes run on text of the level {TILE.name}")
+        raise _invalid(f"use --passes to select the passes for text of the level {TILE.name}")
     passes = parse_pipeline(request.passes, all_passes())
     program = Pipeline(TILE, passes, "each").run(program, tracer)
     if request.to != KERNELS:
@@ -159,53 +160,53 @@ def _tiled(program: TileProgram, request: OptRequest, stages: Stages, tracer: Tr
 def _run(
     program: Any, level: Level[Any], request: OptRequest, stages: Stages, tracer: Tracer | None
 ) -> str:
-    languages, targets = stages.setting.wrappers, stages.setting.by_device
-    asked = any((request.passes, request.without, request.before, request.after))
-    wanted = request.to or (level.name if asked else "")
+    languages, targets = stages.context.wrappers, stages.context.by_device
+    edited = any((request.passes, request.without, request.before, request.after))
+    goal = request.to or (level.name if edited else "")
     order = (*_LEVELS, KERNELS, *languages)
-    if wanted and (wanted not in order or order.index(wanted) < order.index(level.name)):
-        raise _no_way(f"no stage leads from {level.name} to {wanted!r}")
-    if asked and level is HOST:
-        raise _no_way(f"there are no passes on the level {level.name}")
-    if not wanted:
+    if goal and (goal not in order or order.index(goal) < order.index(level.name)):
+        raise _invalid(f"no stage leads from {level.name} to {goal!r}")
+    if edited and level is HOST:
+        raise _invalid(f"there are no passes for the level {level.name}")
+    if not goal:
         return level.show(program)
     if level is not HOST:
         options = stages.scheduler_options()
-        budget = Budget(stages.setting.options.autotune_seconds)
+        budget = Budget(stages.context.options.autotune_seconds)
         graphs = stages.graph_passes(budget)
         pipelines = graphs, loop_pipeline(options, targets), kernel_pipeline(options)
-        edits, wanted = _edits(request, level, wanted, pipelines)
+        edits, goal = _edits(request, level, goal, pipelines)
         options = evolve(options, passes=edits)
         if level is FX:
             graphs = edits.apply(graphs)
             graphs.run(program, tracer)
-            if wanted == FX.name:
+            if goal == FX.name:
                 return FX.show(program)
             lowering = stages.lowering_options(program, budget, graphs)
             program, level = stages.lowered(program, lowering), LOOP
         if level is LOOP:
-            if wanted == LOOP.name:
+            if goal == LOOP.name:
                 program = offered(program, targets, stages.refused_template)
                 return LOOP.show(LOOP.verify(loop_pipeline(options, targets).run(program, tracer)))
             program = stages.scheduled(program, options, tracer)
         else:
             program = KERNEL.verify(kernel_pipeline(options).run(program, tracer))
-        if wanted == KERNEL.name:
+        if goal == KERNEL.name:
             return KERNEL.show(program)
         program = stages.hosted(program, options)
-    if wanted == HOST.name:
+    if goal == HOST.name:
         return HOST.show(program)
-    if wanted in languages:
-        return languages[wanted].emit(program).text
-    if wanted == TILE.name:
+    if goal in languages:
+        return languages[goal].emit(program).text
+    if goal == TILE.name:
         return "\n".join(TILE.show(tiled) for tiled in stages.tiled(program, tracer))
     return "\n".join(u.text for part in stages.kernels(program).values() for u in part)
 
 
 def _edits(
-    request: OptRequest, level: Level[Any], wanted: str, pipelines: tuple[Pipeline[Any], ...]
+    request: OptRequest, level: Level[Any], goal: str, pipelines: tuple[Pipeline[Any], ...]
 ) -> tuple[PassEdits, str]:
-    """Return what the request changes of these pipelines, and where to stop."""
+    """Return the request's edits of these pipelines, and the level to stop at."""
     edits = PassEdits()
     if request.passes:
         table = next(p for p in pipelines if p.level is level).table
@@ -214,29 +215,31 @@ def _edits(
     edits.check(pipelines)
     stop = request.before or request.after
     if not stop:
-        return edits, wanted
+        return edits, goal
     edited = [edits.apply(p) for p in pipelines]
     PassEdits().without(stop).check(edited)
-    found = next(p for p in edited if stop in p.names)
+    pipeline = next(p for p in edited if stop in p.names)
     order = list(_LEVELS)
-    if order.index(found.level.name) < order.index(level.name):
-        raise _no_way(f"pass {stop!r} of the level {found.level.name} comes before {level.name}")
-    passes = found.until(stop, included=not request.before).running
-    return edits.only(found.level.name, *passes), found.level.name
+    if order.index(pipeline.level.name) < order.index(level.name):
+        raise _invalid(
+            f"pass {stop!r} of the level {pipeline.level.name} comes before {level.name}"
+        )
+    passes = pipeline.until(stop, included=not request.before).running
+    return edits.only(pipeline.level.name, *passes), pipeline.level.name
 
 
 def _level(text: str, start: str) -> Level[Any]:
     if start:
         if start not in _LEVELS:
-            raise _no_way(f"there is no level {start!r}; there are: {', '.join(_LEVELS)}")
+            raise _invalid(f"there is no level {start!r}; known levels are: {', '.join(_LEVELS)}")
         return _LEVELS[start]
     try:
         return level_of_text(text, (FX,))
     except ParseError as error:
         headers = ", ".join(level.kind for level in _LEVELS.values())
         help = f"its first line starts with one of {headers}"
-        raise OptError.of("GY-OPT-001", "the text is no program", help=help) from error
+        raise OptError.of("GY-OPT-001", "the text is not a program", help=help) from error
 
 
-def _no_way(message: str) -> OptError:
+def _invalid(message: str) -> OptError:
     return OptError.of("GY-OPT-002", message, help="see `gyrator opt --help`")

@@ -1,4 +1,4 @@
-"""How commands print: as data, or for people."""
+"""Output of commands, as JSON or as text."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 def emit(args: argparse.Namespace, data: Any, show: Callable[[Console], object]) -> None:
-    """Print data as JSON where `--json` asks for it, else what `show` prints."""
+    """Print data as JSON if `--json` is set, else call `show`."""
     if args.json:
         sys.stdout.write(json.dumps(data, indent=1) + "\n")
     else:
@@ -19,20 +19,20 @@ def emit(args: argparse.Namespace, data: Any, show: Callable[[Console], object])
 
 
 def say(console: Console, text: str) -> None:
-    """Print a line as it is, however wide the terminal."""
+    """Print a line without wrapping or markup."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table of texts."""
-    made = Table(*titles)
+    """Return a table of strings."""
+    result = Table(*titles)
     for row in rows:
-        made.add_row(*row)
-    return made
+        result.add_row(*row)
+    return result
 
 
 def size(count: int) -> str:
-    """Return a number of bytes with a unit."""
+    """Format a number of bytes with a unit."""
     value, units = float(count), ["bytes", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value, units = value / 1024, units[1:]

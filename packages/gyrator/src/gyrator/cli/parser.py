@@ -1,4 +1,4 @@
-"""Every command of the command line and what it takes; what runs them is imported when they run."""
+"""The commands and their arguments; the code of each command is imported when it runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gyrator.cli.usage import (
 )
 
 KINDS = ("any", "error", "wrong", "slow")
-"""What `gyrator minify` may look for."""
+"""The kinds of failure that `gyrator minify` can search for."""
 SHELLS = ("bash", "zsh", "fish")
 _LEVELS = ("fx", "loop", "kernel", "tile", "host")
 _TEXTS = ("kernels", "python", "cpp")
@@ -39,14 +39,14 @@ def make_parser() -> Parser:
 
 def _add_reports(commands: Any) -> None:
     about = (
-        "`module:function` or `file.py:function`; the function returns what to compile, or a tuple "
-        "of it and its arguments"
+        "`module:function` or `file.py:function`; the function returns the function or module to "
+        "compile, or a tuple of it and its arguments"
     )
     explain = add_command(
         commands,
         "explain",
         "gyrator.cli.report:run_explain",
-        "compile a function and say what became of it",
+        "compile a function and describe the result",
         "gyrator explain model.py:make",
         "gyrator explain model.py:make --option numerics=fast --json",
     )
@@ -55,11 +55,11 @@ def _add_reports(commands: Any) -> None:
         commands,
         "report",
         "gyrator.cli.report:run_report",
-        "say the same and time it, in one HTML file",
+        "compile and time a function, and write an HTML report",
         "gyrator report model.py:make -o report.html",
     )
     report.add_argument("-o", "--output", type=Path, default=Path("gyrator-report.html"))
-    report.add_argument("--runs", type=int, default=10, help="calls to time (10)")
+    report.add_argument("--runs", type=int, default=10, help="number of timed calls (10)")
     for parser in (explain, report):
         parser.add_argument("subject", metavar="MODULE:FUNCTION", help=about)
         add_options(parser)
@@ -67,9 +67,9 @@ def _add_reports(commands: Any) -> None:
 
 def _add_facts(commands: Any) -> None:
     facts = (
-        ("doctor", "gyrator.cli.doctor:run", "say what works on this machine, what to install"),
+        ("doctor", "gyrator.cli.doctor:run", "check this machine, and suggest fixes"),
         ("options", "gyrator.cli.settings:run_options", "list the options of torch.compile"),
-        ("modes", "gyrator.cli.settings:run_modes", "list what each mode sets"),
+        ("modes", "gyrator.cli.settings:run_modes", "list the modes and their options"),
     )
     for name, run, help in facts:
         add_json(add_command(commands, name, run, help, f"gyrator {name}"))
@@ -77,7 +77,7 @@ def _add_facts(commands: Any) -> None:
         commands,
         "completion",
         "gyrator.cli.settings:run_completion",
-        "print what makes a shell complete commands and options",
+        "print a shell completion script",
         'eval "$(gyrator completion bash)"',
         "gyrator completion fish > gyrator.fish",
     )
@@ -89,22 +89,24 @@ def _add_cache(commands: Any) -> None:
         commands,
         "cache",
         "gyrator.cli.cache:run",
-        "say where the cache is and how large; carry it elsewhere",
+        "show, prune, export or import the cache",
         "gyrator cache",
         "gyrator cache --prune 500MB",
         "gyrator cache export warm.zip",
         "gyrator cache import warm.zip",
     )
     cache.add_argument("action", nargs="?", choices=("export", "import"))
-    cache.add_argument("file", nargs="?", type=Path, help="what to export to, or import from")
+    cache.add_argument("file", nargs="?", type=Path, help="file to export to or import from")
     cache.add_argument(
-        "--prune", metavar="SIZE", help="shrink it to this size: bytes, or 500MB, 2GiB"
+        "--prune",
+        metavar="SIZE",
+        help="prune the cache to this size, in bytes or with a unit: 500MB, 2GiB",
     )
     add_json(cache)
 
 
 def _add_aot(commands: Any) -> None:
-    aot = add_command(commands, "aot", "", "make, show, check and time ahead-of-time packages")
+    aot = add_command(commands, "aot", "", "compile, show, check and time ahead-of-time packages")
     parts = aot.add_subparsers(required=True, metavar="action")
     make = add_command(
         parts,
@@ -115,15 +117,21 @@ def _add_aot(commands: Any) -> None:
         "gyrator aot compile small=model.pt2 large=model.pt2 -o both.gya --option numerics=fast",
     )
     make.add_argument(
-        "program", nargs="+", help="a .pt2 file of torch.export.save, or NAME=FILE for several"
+        "program", nargs="+", help="a .pt2 file written by torch.export.save; NAME=FILE for several"
     )
-    make.add_argument("-o", "--package", type=Path, help="the file; default: the program's, .gya")
-    isas = make.add_argument("--target", default="", help="levels: avx2,neon; GPUs: sm_90,sm_86+")
+    make.add_argument(
+        "-o", "--package", type=Path, help="output file (default: the program's name with .gya)"
+    )
+    isas = make.add_argument(
+        "--target", default="", help="instruction sets (avx2,neon) or GPUs (sm_90,sm_86+)"
+    )
     complete(isas, _isas)
     add_options(make)
     make.add_argument("--runtime", choices=("python", "standalone", "libtorch"), default="python")
+    when = "with `--option freezing=true`: when to compute constants (default: compile)"
+    make.add_argument("--constants", choices=("compile", "load"), default="compile", help=when)
     show = add_command(
-        parts, "list", "gyrator.cli.aot:run_list", "show what a package holds",
+        parts, "list", "gyrator.cli.aot:run_list", "show the contents of a package",
         "gyrator aot list model.gya",
     )  # fmt: skip
     show.add_argument("package", type=Path)
@@ -132,27 +140,25 @@ def _add_aot(commands: Any) -> None:
         "compare a package with eager mode on random inputs",
         "gyrator aot check model.gya model.pt2 --runs 3",
     )  # fmt: skip
-    check.add_argument("--runs", type=int, default=5, help="inputs to draw (5)")
+    check.add_argument("--runs", type=int, default=5, help="number of random inputs (5)")
     measure = add_command(
-        parts, "bench", "gyrator.cli.aot:run_bench", "time a package beside eager mode",
+        parts, "bench", "gyrator.cli.aot:run_bench", "time a package and eager mode",
         "gyrator aot bench model.gya model.pt2",
     )  # fmt: skip
     measure.add_argument("--runs", type=int, default=50, help="calls of each (50)")
     for part in (check, measure):
         part.add_argument("package", type=Path)
-        part.add_argument("program", type=Path, help="the .pt2 file that it was made of")
-        part.add_argument("--entry", default="", help="an entry point, where there are several")
+        part.add_argument("program", type=Path, help="the .pt2 file that it was compiled from")
+        part.add_argument("--entry", default="", help="entry point, if there are several")
         add_seed(part)
     library = add_command(
         parts, "library", "gyrator.cli.aot:run_library",
         "install the C libraries that run packages without Python",
         "gyrator aot library --out prefix",
     )  # fmt: skip
-    library.add_argument(
-        "--out", type=Path, required=True, help="the folder, as of an installation"
-    )
+    library.add_argument("--out", type=Path, required=True, help="installation prefix")
     isa = library.add_argument(
-        "--target", default="", help="a level of the machine that it is for, such as neon"
+        "--target", default="", help="an instruction set of the machine to build for, such as neon"
     )
     complete(isa, _isas)
     for part in (make, show, check, measure, library):
@@ -179,23 +185,26 @@ def _add_opt(commands: Any) -> None:
     )
     opt.add_argument("file", nargs="?", default="-", help="a .gy file; - reads standard input")
     start = opt.add_argument(
-        "--from", dest="start", default="", metavar="LEVEL", help=f"its level: {', '.join(_LEVELS)}"
+        "--from",
+        dest="start",
+        default="",
+        metavar="LEVEL",
+        help=f"level of the file: {', '.join(_LEVELS)}",
     )
     to = opt.add_argument(
         "--to",
         default="",
         metavar="LEVEL",
-        help="run everything up to the passes of a level, or up to a text: "
-        f"{', '.join(_TEXTS)}, fx",
+        help=f"stop after the passes of this level, or at a text: {', '.join(_TEXTS)}, fx",
     )
     complete(start, lambda: _LEVELS)
     complete(to, lambda: (*_LEVELS, *_TEXTS))
     opt.add_argument(
         "--passes",
         default="",
-        help="instead of those of the text's level, `drop-dead-buffers,inline-pointwise{cost=4}`",
+        help="passes to run instead of the level's, `drop-dead-buffers,inline-pointwise{cost=4}`",
     )
-    opt.add_argument("--without", default="", help="passes to leave out, separated by commas")
+    opt.add_argument("--without", default="", help="comma-separated passes to skip")
     stop = opt.add_mutually_exclusive_group()
     stop.add_argument("--before", default="", metavar="PASS", help="stop before this pass")
     stop.add_argument("--after", default="", metavar="PASS", help="stop after this pass")
@@ -203,22 +212,22 @@ def _add_opt(commands: Any) -> None:
         "--run",
         dest="runs",
         action="store_true",
-        help="compile the result, run it on random arguments beside its interpreter, and describe "
-        "what it gives instead of printing it; tiled kernels run one by one",
+        help="compile the result, run it on random arguments, and compare it with its interpreter, "
+        "instead of printing it; tiled kernels run one by one",
     )
     add_seed(opt)
     add_options(opt)
-    opt.add_argument("--time", action="store_true", help="say how long each pass took")
+    opt.add_argument("--time", action="store_true", help="print the time of each pass")
     opt.add_argument(
-        "--print-changed", action="store_true", help="show what each pass changed, as a diff"
+        "--print-changed", action="store_true", help="print the changes of each pass as a diff"
     )
     opt.add_argument("--list", action="store_true", help="list the passes of all levels")
-    opt.add_argument("--json", action="store_true", help="print JSON, with --list or --run")
+    opt.add_argument("--json", action="store_true", help="print JSON (with --list or --run)")
     verify = add_command(
         commands,
         "verify",
         "gyrator.cli.opt:run_verify",
-        "run the kernels of a program beside the interpreter of their IR",
+        "compare the kernels of a program with the interpreter of their IR",
         "gyrator verify kernel.gy",
     )
     verify.add_argument("file", type=Path, help="a .gy file of any level")
@@ -230,36 +239,44 @@ def _add_repros(commands: Any) -> None:
         commands,
         "repro",
         "gyrator.cli.repro:run_repro",
-        "run the text of a graph beside eager mode",
+        "run the text of a graph, and compare it with eager mode",
         "gyrator repro trace/000_inference",
     )
-    repro.add_argument("--slow", action="store_true", help="compare times, too")
+    repro.add_argument("--slow", action="store_true", help="also compare times")
     small = add_command(
         commands,
         "minify",
         "gyrator.cli.repro:run_minify",
-        "make a graph that fails as small as can be",
+        "minimize a failing graph",
         "gyrator minify trace/000_inference -o small",
     )
-    small.add_argument("--for", dest="kind", choices=KINDS, default="any", help="what to look for")
+    small.add_argument("--for", dest="kind", choices=KINDS, default="any", help="kind of failure")
     small.add_argument(
-        "--seconds", type=float, default=60.0, help="how long one compile and run may take (60)"
+        "--seconds", type=float, default=60.0, help="time limit of one compile and run (60)"
     )
     small.add_argument(
-        "-o", "--output", type=Path, metavar="FOLDER", help="for the graph and script"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="output folder of the graph and the script",
     )
     bisect = add_command(
         commands,
         "bisect",
         "gyrator.cli.repro:run_bisect",
-        "name the first stage, pass or kernel that is wrong",
+        "find the first incorrect stage, pass or kernel",
         "gyrator bisect trace/000_inference -o bisected",
     )
     bisect.add_argument(
-        "-o", "--output", type=Path, metavar="FOLDER", help="for the texts before and after it"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FOLDER",
+        help="output folder of the texts before and after it",
     )
     for parser in (repro, small, bisect):
-        parser.add_argument("file", type=Path, help="a graph's text, or the folder of a trace")
+        parser.add_argument("file", type=Path, help="the text of a graph, or a trace folder")
         add_options(parser)
     for parser in (repro, bisect):
         add_json(parser)

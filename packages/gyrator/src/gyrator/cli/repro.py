@@ -1,4 +1,4 @@
-"""`gyrator repro`, `minify` and `bisect`: what is wrong with the text of a graph."""
+"""`gyrator repro`, `minify` and `bisect`: diagnose failures of the text of a graph."""
 
 import argparse
 import sys
@@ -13,20 +13,20 @@ from gyrator_ir.diagnostics import GyratorError
 
 
 class ReproError(GyratorError):
-    """There is no graph, or nothing goes wrong with it."""
+    """There is no failure to minimize."""
 
 
 def run_repro(args: argparse.Namespace) -> int:
-    """Say what goes wrong; 1 if anything does."""
+    """Print the failure of a graph; return 1 if there is one."""
     from gyrator.repro.failure import find_failure
 
-    found = find_failure(_graph(args.file), _options(args), timed=args.slow)
-    emit(args, asdict(found), lambda console: say(console, str(found)))
-    return 1 if found.kind else 0
+    failure = find_failure(_graph(args.file), _options(args), timed=args.slow)
+    emit(args, asdict(failure), lambda console: say(console, str(failure)))
+    return 1 if failure.kind else 0
 
 
 def run_minify(args: argparse.Namespace) -> int:
-    """Write the smallest graph that fails alike, and a script that shows it."""
+    """Write the smallest graph with the same failure, and a script that reproduces it."""
     from gyrator.repro.minify import calls, minify
     from gyrator.repro.script import write_repro
     from gyrator.repro.worker import Worker
@@ -36,11 +36,11 @@ def run_minify(args: argparse.Namespace) -> int:
     with Worker(options, args.seconds, timed=args.kind in ("any", "slow")) as attempt:
         first = attempt(text)
         if not first.kind or args.kind not in ("any", first.kind):
-            raise _nothing(args.file, first)
+            raise _no_failure(args.file, first)
         if first.kind == "not run":
-            raise _nothing(args.file, first)
-        whole = calls(text)
-        print(f"{first}\n{whole} calls", file=sys.stderr)
+            raise _no_failure(args.file, first)
+        count = calls(text)
+        print(f"{first}\n{count} calls", file=sys.stderr)
 
         def fails(shorter: str) -> bool:
             alike = attempt(shorter).alike(first)
@@ -53,24 +53,24 @@ def run_minify(args: argparse.Namespace) -> int:
     if args.output is not None:
         args.output.mkdir(parents=True, exist_ok=True)
     path = write_repro(parse(small), make_options(options=options), args.output)
-    print(f"{path} shows it", file=sys.stderr)
+    print(f"{path} reproduces it", file=sys.stderr)
     return 0
 
 
 def run_bisect(args: argparse.Namespace) -> int:
-    """Print the culprit, and write the texts before and after it; 1 if there is one."""
+    """Print the culprit, and write the texts before and after it; return 1 if there is one."""
     from gyrator.repro.bisect import bisect
 
-    found = bisect(_graph(args.file), _options(args))
+    culprit = bisect(_graph(args.file), _options(args))
     written: list[str] = []
-    if args.output is not None and found.stage:
+    if args.output is not None and culprit.stage:
         args.output.mkdir(parents=True, exist_ok=True)
-        for name, text in (("before.gy", found.before), ("after.gy", found.after)):
+        for name, text in (("before.gy", culprit.before), ("after.gy", culprit.after)):
             if text:
                 (args.output / name).write_text(text, "utf-8")
                 written.append(str(args.output / name))
-    emit(args, asdict(found), lambda console: say(console, "\n".join((str(found), *written))))
-    return 1 if found.stage else 0
+    emit(args, asdict(culprit), lambda console: say(console, "\n".join((str(culprit), *written))))
+    return 1 if culprit.stage else 0
 
 
 def _graph(path: Path) -> str:
@@ -83,12 +83,12 @@ def _graph(path: Path) -> str:
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    given = options_of_text(args.option)
-    make_options(options=given)
-    return given
+    options = options_of_text(args.option)
+    make_options(options=options)
+    return options
 
 
-def _nothing(file: Path, found: Any) -> ReproError:
-    message = f"{file}: {found}"
-    help = "give the options with which it fails; `--for slow` compares times"
+def _no_failure(file: Path, failure: Any) -> ReproError:
+    message = f"{file}: {failure}"
+    help = "use the options with which it fails; `--for slow` compares times"
     return ReproError.of("GY-OPT-004", message, help=help)

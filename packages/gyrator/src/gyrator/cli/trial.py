@@ -1,4 +1,4 @@
-"""`gyrator opt --run`: a program's text compiled and run beside the interpreter of its level."""
+"""`gyrator opt --run`: compile and run a program's text, and compare it with its interpreter."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -23,16 +23,16 @@ from gyrator_runtime.plan.lower import lower
 
 @frozen
 class Trial:
-    """What came of it."""
+    """The result of a run."""
 
     level: str
     results: tuple[str, ...]
-    """A line for each result, or for each kernel where those run one by one."""
+    """A line for each result, or for each kernel if kernels run one by one."""
     difference: str = ""
-    """Where results are not the interpreter's; empty where they are."""
+    """How results differ from the interpreter's; empty if they match."""
 
     def __str__(self) -> str:
-        verdict = self.difference or f"agrees with the interpreter of the level {self.level}"
+        verdict = self.difference or f"matches the interpreter of the level {self.level}"
         return "\n".join((*self.results, verdict))
 
 
@@ -41,12 +41,12 @@ def try_program(
 ) -> Trial:
     """Compile a program from its level on, run it on random arguments, and interpret it.
 
-    Tiled kernels run one by one, on sizes that their facts admit, and so do those of a host program
-    that does not say what its arguments are.
+    Tiled kernels run one by one, on sizes that satisfy their facts, and so do those of a host
+    program whose arguments are not described.
 
     Raises:
-        VerificationError: GY-VERIFY-010, where `gyrator_testing` is not installed; GY-VERIFY-011,
-            for a kernel of such a host program that does something else than its IR.
+        VerificationError: GY-VERIFY-010 if `gyrator_testing` is not installed; GY-VERIFY-011 for a
+            kernel of such a host program that differs from its IR.
     """
     check_interpreters("running a program's text")
     if isinstance(program, TileProgram):
@@ -55,25 +55,25 @@ def try_program(
     from gyrator_testing.levels import run_program
 
     try:
-        given = feed(program, seed)
-    except ValueError:  # a host program does not say what it passes on to calls
+        arguments = feed(program, seed)
+    except ValueError:  # the host program does not describe arguments that it only passes to calls
         assert isinstance(program, HostProgram)
         runs = stages.verify(program)
-        return Trial(HOST.name, tuple(f"{name}: {said}" for name, said in runs.items()))
-    ours, theirs = given.copy(), given.copy()
-    held = {key: tensor_of(array) for key, array in ours.constants.items()}
-    call = _compiled(_hosted(program, stages), stages, held)
-    tensors = [tensor_of(value) for value in ours.inputs]
+        return Trial(HOST.name, tuple(f"{name}: {difference}" for name, difference in runs.items()))
+    actual, reference = arguments.copy(), arguments.copy()
+    constants = {key: tensor_of(array) for key, array in actual.constants.items()}
+    call = _compiled(_hosted(program, stages), stages, constants)
+    tensors = [tensor_of(value) for value in actual.inputs]
     results = [*cast("Sequence[Any]", call(list(tensors)))]
-    expected = run_program(program, theirs.inputs, theirs.constants, torch_externs())
-    said = ""
+    expected = run_program(program, reference.inputs, reference.constants, torch_externs())
+    difference = ""
     try:
         assert_same([array_of(value) for value in results], expected, "result")
-        assert_same([array_of(value) for value in tensors], theirs.inputs, "argument")
+        assert_same([array_of(value) for value in tensors], reference.inputs, "argument")
     except AssertionError as error:
-        said = " ".join(str(error).split())
+        difference = " ".join(str(error).split())
     lines = (f"result {k}: {_described(value)}" for k, value in enumerate(results))
-    return Trial(level_of(program).name, tuple(lines), said)
+    return Trial(level_of(program).name, tuple(lines), difference)
 
 
 def _hosted(program: LoopProgram | Schedule | HostProgram, stages: Stages) -> HostProgram:
@@ -84,22 +84,22 @@ def _hosted(program: LoopProgram | Schedule | HostProgram, stages: Stages) -> Ho
 
 
 def _compiled(host: HostProgram, stages: Stages, constants: Mapping[str, Any]) -> Plan:
-    setting = stages.setting
+    context = stages.context
     units = stages.kernels(host)
     functions: dict[str, KernelFunction] = {}
     for device, part in units.items():
-        functions |= setting.loader(setting.targets[device][1]).submit(part).addresses()
+        functions |= context.loader(context.targets[device][1]).submit(part).addresses()
     kernels = {k.name: k.loaded(functions[k.symbol]) for k in built_kernels(units)}
-    return Linker(setting.runner(), kernels, constants).link(lower(host))
+    return Linker(context.runner(), kernels, constants).link(lower(host))
 
 
 def _kernels(program: TileProgram, stages: Stages, seed: int) -> Trial:
-    """Run every kernel that has a text of its own beside the interpreter of its IR."""
+    """Compare every kernel with text of its own with the interpreter of its IR."""
     from gyrator_testing.kernels.validate import validate
 
     units = stages.printed(program)
-    target = stages.setting.targets[program.device.type][1]
-    functions = stages.setting.loader(target).submit(units).addresses()
+    target = stages.context.targets[program.device.type][1]
+    functions = stages.context.loader(target).submit(units).addresses()
     kernels = {k.name: k for k in map(_launchable, program.kernels) if k is not None}
     lines: list[str] = []
     for unit, source in ((u, k) for u in units for k in u.kernels):
@@ -107,7 +107,7 @@ def _kernels(program: TileProgram, stages: Stages, seed: int) -> Trial:
             continue
         kernel = kernels[source.kernel]
         built = Built(kernel, program, source, unit.language, functions[source.symbol])
-        verdict = validate(kernel, program.facts, runner_of(built, stages.setting), seed)
+        verdict = validate(kernel, program.facts, runner_of(built, stages.context), seed)
         lines.append(f"{kernel.name}: {verdict.skipped or f'{verdict.runs} runs'}")
         if verdict.difference:
             return Trial(TILE.name, tuple(lines), f"{kernel.name}: {verdict.difference}")
@@ -115,7 +115,8 @@ def _kernels(program: TileProgram, stages: Stages, seed: int) -> Trial:
 
 
 def _launchable(tiled: Tiled) -> Launchable | None:
-    """Return what a launch runs; None for a repeat, whose text is another kernel's."""
+    """Return the launchable of a tiled kernel; None for a repeat, which shares another kernel's
+    text."""
     match tiled:
         case TiledGroup(name, device, kernels, members):
             return KernelGroup(name, device, tuple(t.kernel for t in kernels), members)

@@ -1,4 +1,4 @@
-"""What every command's parser has: suggestions, examples, and options that commands share."""
+"""Shared parts of the parsers: suggestions, examples, and common options."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<know
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors say which word may have been meant."""
+    """A parser whose errors suggest similar words."""
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message; exit with 2."""
-        found = _CHOICE.search(message)
-        if found is not None:
-            message += meant(found["given"], re.findall(r"[\w.-]+", found["known"]))
+        match = _CHOICE.search(message)
+        if match is not None:
+            message += suggestion(match["given"], re.findall(r"[\w.-]+", match["known"]))
         super().error(message)
 
     def refuse(self, words: Iterable[str]) -> NoReturn:
-        """Exit as `error` does, for words that stand for nothing."""
+        """Exit like `error` for unrecognized words."""
         options = re.findall(r"--[\w-]+", self.format_usage())
-        said = (word + meant(word.partition("=")[0], options) for word in words)
-        self.error(f"unrecognized arguments: {', '.join(said)}")
+        hints = (word + suggestion(word.partition("=")[0], options) for word in words)
+        self.error(f"unrecognized arguments: {', '.join(hints)}")
 
 
-def meant(word: str, known: Iterable[str]) -> str:
-    """Return which word was probably meant, in brackets; empty where none resembles it."""
-    near = get_close_matches(word, list(known), n=1)
+def suggestion(word: str, words: Iterable[str]) -> str:
+    """Return a suggestion of the most similar word in parentheses, or an empty string."""
+    near = get_close_matches(word, list(words), n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 
 
@@ -38,11 +38,11 @@ def add_command(commands: Any, name: str, run: str, help: str, *examples: str) -
     """Add a command.
 
     Args:
-        commands: what `add_subparsers` returned.
-        name: of the command.
+        commands: the result of `add_subparsers`.
+        name: the name of the command.
         run: `module:function`, which takes the parsed arguments and returns the exit status.
-        help: one line.
-        examples: lines of a shell, for the end of the command's help; they run as they stand.
+        help: a one-line description.
+        examples: shell lines for the end of the command's help, which must run unchanged.
     """
     text = "\n".join(("examples:", *(f"  {line}" for line in examples))) if examples else None
     parser: Parser = commands.add_parser(
@@ -57,29 +57,29 @@ def add_command(commands: Any, name: str, run: str, help: str, *examples: str) -
 
 
 def add_json(parser: Parser) -> None:
-    """Let a command print data."""
+    """Add the option `--json` to a command."""
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def add_options(parser: Parser) -> None:
-    """Let a command take options of `torch.compile`."""
-    given = parser.add_argument(
+    """Add the option `--option` for options of `torch.compile`."""
+    argument = parser.add_argument(
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="an option of torch.compile (`gyrator options` lists them); may be repeated",
     )
-    complete(given, _option_names)
+    complete(argument, _option_names)
 
 
 def add_seed(parser: Parser) -> None:
-    """Let a command draw other arguments."""
-    parser.add_argument("--seed", type=int, default=0, help="of the random arguments (0)")
+    """Add the option `--seed` to a command."""
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random arguments (0)")
 
 
 def complete(action: argparse.Action, words: Any) -> None:
-    """Offer words for an argument when a shell completes it: a function that returns them."""
+    """Set a function that returns the completions of an argument."""
     vars(action)["completer"] = lambda **_: words()
 
 
@@ -90,7 +90,7 @@ def _option_names() -> list[str]:
 
 
 class PrintVersion(argparse.Action):
-    """Prints the version, which takes a while to look up, and exits."""
+    """Prints the version, which is slow to look up, and exits."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         """Print and exit."""

@@ -19,11 +19,11 @@ STEPS: tuple[Step, ...] = ("inference", "training")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo. Returns 0 if every row is right, else 1."""
+    """Run the demo. Returns 0 if every row is correct, else 1."""
     args = _arguments(argv)
     console = Console()
     if not console.is_terminal:
-        console = Console(width=140)  # a log has no width of its own
+        console = Console(width=140)  # a log has no width
     jobs = [
         (WORKLOADS[name], step, DTYPES[dtype])
         for dtype in args.dtypes
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """Return the rows as a table for people."""
+    """Return the rows as a table for the terminal."""
     result = Table(*TITLES)
     for r in rows:
         *cells, right = _cells(r)
@@ -63,7 +63,7 @@ def report(rows: Sequence[Row]) -> page.Page:
     """Return the rows as a page."""
     anchors = tuple(f"{r.model}-{r.step}-{_short(r.dtype)}" for r in rows)
     return page.Page(
-        "Gyrator: what became of the models",
+        "Gyrator: compiled models",
         "Times are medians of interleaved runs on this machine. Errors are relative to a float64 "
         "run of the same model (L2 norm; the worst of loss, logits and all gradients together).",
         tuple(

@@ -1,4 +1,4 @@
-"""Measuring one workload: is it right, how fast is it, how long did compiling take."""
+"""Measuring one workload: accuracy, speed, and compile time."""
 
 import time
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from gyrator.session import Session
 
 Step = Literal["inference", "training"]
 Run = Callable[[Inputs], list[Tensor]]
-DRAWS = {torch.float32: 1, torch.bfloat16: 8}
-"""How many weights and inputs are compared: few digits leave much to chance."""
+SAMPLES = {torch.float32: 1, torch.bfloat16: 8}
+"""Number of samples of weights and inputs to compare: errors in narrow dtypes vary more."""
 
 
 @frozen
@@ -32,12 +32,12 @@ class Row:
     """Median of interleaved runs, like `gyrator_ms`."""
     gyrator_ms: float
     compile_s: float
-    """The first call, tracing included."""
+    """The time of the first call, including tracing."""
     eager_errors: tuple[float, ...]
-    """Relative error against float64 on each draw of weights and inputs, see `worst_error`."""
+    """Relative error against float64 for each sample of weights and inputs, see `worst_error`."""
     gyrator_errors: tuple[float, ...]
     records: tuple[GraphRecord, ...]
-    """The graphs that ran after the first call: a model may change in it, and be compiled again."""
+    """The graphs that ran after the first call, during which a model may be compiled again."""
 
     @property
     def kernels(self) -> int:
@@ -46,7 +46,7 @@ class Row:
 
     @property
     def externs(self) -> int:
-        """Calls into ATen."""
+        """ATen calls."""
         return sum(len(r.externs) for r in self.records)
 
     @property
@@ -73,23 +73,23 @@ def measure(workload: Workload, step: Step, dtype: torch.dtype, repeat: int = 7)
     inputs = _inputs(workload, dtype, 0)
     eager = _runner(model, step)
     records: list[GraphRecord] = []
-    # What the cache has could not be shown level by level, and the time would not be a compile's.
+    # Programs from the cache have no levels to show, and no compile time.
     options = {"timed": True, "cache": False}
     with Session(options=options, observer=records.append) as session:
-        twin = deepcopy(model)
-        compiled = _runner(twin, step, torch.compile(twin, backend=session.backend))
+        copy = deepcopy(model)
+        compiled = _runner(copy, step, torch.compile(copy, backend=session.backend))
         start = time.perf_counter()
         compiled(inputs)
         compile_s = time.perf_counter() - start
         compiled(inputs)
-        records[:] = [r.from_now() for r in records]  # a first call is no measure
+        records[:] = [r.from_now() for r in records]  # exclude the first call
         errors: list[tuple[float, float]] = []
-        for draw in range(DRAWS[dtype]):
-            fresh = _model(workload, step, dtype, draw)
-            for taken in (model, twin):
-                taken.load_state_dict(fresh.state_dict())
-            exact = _runner(fresh.double(), step)(_inputs(workload, torch.float64, draw, dtype))
-            inputs = _inputs(workload, dtype, draw)
+        for sample in range(SAMPLES[dtype]):
+            fresh = _model(workload, step, dtype, sample)
+            for target in (model, copy):
+                target.load_state_dict(fresh.state_dict())
+            exact = _runner(fresh.double(), step)(_inputs(workload, torch.float64, sample, dtype))
+            inputs = _inputs(workload, dtype, sample)
             errors.append((worst_error(eager(inputs), exact), worst_error(compiled(inputs), exact)))
         eager_ms, gyrator_ms = interleaved((eager, compiled), inputs, repeat)
     eager_errors, gyrator_errors = zip(*errors, strict=True)
@@ -100,13 +100,13 @@ def measure(workload: Workload, step: Step, dtype: torch.dtype, repeat: int = 7)
 
 
 def _ran(record: GraphRecord) -> bool:
-    """Whether a graph ran, as far as its kernels tell."""
+    """Return whether a graph ran, according to its kernel timings."""
     timings = record.timings() if record.timings is not None else {}
     return not timings or any(calls for calls, _ in timings.values())
 
 
 def interleaved(runs: tuple[Run, ...], inputs: Inputs, repeat: int) -> list[float]:
-    """Return each function's median time in milliseconds, taking turns so that noise is shared."""
+    """Return each function's median time in milliseconds, interleaved so that noise is shared."""
     times: list[list[float]] = [[] for _ in runs]
     for round_ in range(repeat + 2):
         for k, run in enumerate(runs):
@@ -117,16 +117,16 @@ def interleaved(runs: tuple[Run, ...], inputs: Inputs, repeat: int) -> list[floa
     return [median(t) for t in times]
 
 
-def _model(workload: Workload, step: Step, dtype: torch.dtype, draw: int) -> nn.Module:
-    torch.manual_seed(draw)
+def _model(workload: Workload, step: Step, dtype: torch.dtype, sample: int) -> nn.Module:
+    torch.manual_seed(sample)
     return workload.build(0.0).to(dtype).train(step == "training")
 
 
 def _inputs(
-    workload: Workload, dtype: torch.dtype, draw: int, rounded: torch.dtype | None = None
+    workload: Workload, dtype: torch.dtype, sample: int, rounded: torch.dtype | None = None
 ) -> Inputs:
-    """Return the inputs of a draw as `dtype`; `rounded` to another type before, if given."""
-    inputs = workload.inputs(torch.Generator().manual_seed(draw + 1))
+    """Return the inputs of a sample as `dtype`, after rounding to `rounded` if it is set."""
+    inputs = workload.inputs(torch.Generator().manual_seed(sample + 1))
     for kind in (rounded, dtype) if rounded else (dtype,):
         inputs = {k: v.to(kind) if v.is_floating_point() else v for k, v in inputs.items()}
     return inputs

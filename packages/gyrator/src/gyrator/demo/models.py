@@ -25,13 +25,13 @@ Inputs = dict[str, Tensor]
 
 @frozen
 class Workload:
-    """A model and how to feed it."""
+    """A model and its inputs."""
 
     name: str
     build: Callable[[float], nn.Module]
-    """Make the model with this dropout probability."""
+    """Build the model with this dropout probability."""
     inputs: Callable[[torch.Generator], Inputs]
-    """Fresh random inputs, labels included."""
+    """Generate random inputs, including labels."""
 
 
 def _tokens(vocabulary: int, batch: int, length: int) -> Callable[[torch.Generator], Inputs]:
@@ -112,7 +112,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType({
         Workload("ViT", _vit, _images(128)),
     )
 })  # fmt: skip
-"""By name, in the order in which tables show them."""
+"""The workloads by name, in the order of tables."""
 
 
 def outputs_of(result: Any) -> list[Tensor]:
@@ -131,7 +131,7 @@ def inference(model: nn.Module, call: Callable[..., Any]) -> Callable[[Inputs], 
 
 
 def training_step(model: nn.Module, call: Callable[..., Any]) -> Callable[[Inputs], list[Tensor]]:
-    """Return a function that gives the loss, the logits and every gradient."""
+    """Return a function that computes the loss, the logits and all gradients."""
 
     def run(inputs: Inputs) -> list[Tensor]:
         model.zero_grad(set_to_none=True)

@@ -1,1 +1,1 @@
-"""From an ATen graph to a callable: the stages in order, and what surrounds them."""
+"""From an ATen graph to a callable: the stages in order, with caching and fallbacks."""

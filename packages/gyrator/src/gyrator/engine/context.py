@@ -1,4 +1,4 @@
-"""What one compiler of ATen graphs works with, whether it loads programs or makes them."""
+"""The shared context of an engine: its options, tables, targets and cache."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 from attrs import evolve, field, frozen
 
 from gyrator.config import Config
-from gyrator.engine.compiled import NO_DECOMPOSITIONS, Decompositions
-from gyrator.engine.parts import PartCompiler
+from gyrator.graphs.compiled import NO_DECOMPOSITIONS, Decompositions
+from gyrator.graphs.parts import PartCompiler
 from gyrator.options import Options
 from gyrator.reports.logs import log_graph
 from gyrator.reports.records import GraphRecord, Observer, Stopwatch
@@ -49,37 +49,37 @@ if TYPE_CHECKING:
     from gyrator_lowering.table import LoweringTable
 
 _CALLS_A_KERNEL = 8
-"""Calls of Dynamo's graph for a kernel that has to be built, at the least."""
+"""Minimum number of calls in a Dynamo graph per kernel that has to be built."""
 
 
 @frozen(kw_only=True, eq=False)
 class CompilerContext:
-    """Options, tables, targets and cache; opened loaders are the only state."""
+    """Options, tables, targets and cache; the open loaders are the only mutable state."""
 
     options: Options
     config: Config
     rules: LoweringTable | None
-    """None for the table that we ship."""
+    """None for the default table."""
     passes: PassEdits
     targets: Mapping[str, tuple[TargetDefinition, Target]]
     wrappers: Mapping[str, WrapperBackend]
     cache: Cache
     observer: Observer
     loaders: dict[Target, KernelLoader] = field(factory=dict)
-    """Those opened so far."""
+    """The loaders opened so far."""
     decompositions: Decompositions = NO_DECOMPOSITIONS
     parts: PartCompiler | None = None
-    """What compiles a part of every graph in our place."""
+    """Compiles parts of every graph instead of Gyrator."""
     keeps_repros: bool = True
-    """Whether a graph on which the compiler fails is written to a folder."""
+    """Whether a graph on which the compiler fails is written to disk."""
     memory: GraphMemory = field(factory=GraphMemory)
-    """What captured graphs share."""
+    """Memory shared by captured graphs."""
     complete: bool = False
-    """Whether kernels are for processes that have no compiler: see `LoaderContext`."""
+    """Whether kernels must load in processes without a compiler: see `LoaderContext`."""
 
     @property
     def by_device(self) -> Mapping[str, Target]:
-        """The targets by device type. Products of `f32` are rounded to TF32 if torch's are."""
+        """The targets by device type. Products of `f32` may use TF32 if torch's may."""
         rounded = torch.get_float32_matmul_precision() != "highest"
         return {
             device: target if rounded else _exact(target)
@@ -88,10 +88,10 @@ class CompilerContext:
 
     @property
     def identity(self) -> dict[str, bytes]:
-        """Fields of cache keys that differ where the same graph may become another program."""
+        """The fields of cache keys that determine the program generated for a graph."""
         targets = self.by_device
-        languages = {d: what.kernels.content_hash for d, (what, _) in self.targets.items()}
-        # A program that the language asked for cannot express is in Python.
+        languages = {d: target.kernels.content_hash for d, (target, _) in self.targets.items()}
+        # Programs that the chosen language cannot express are in Python.
         hosts = [self.wrapper, self.wrappers["python"]]
         fields = {
             "options": repr(self.options.code_fields()),
@@ -109,25 +109,27 @@ class CompilerContext:
         return {name: text.encode() for name, text in fields.items()}
 
     def machine(self, devices: Iterable[str]) -> bytes:
-        """Return bytes that differ where other libraries may be quicker on these devices."""
-        known = (self.targets[device][0] for device in sorted(devices) if device in self.targets)
-        return "\n\n".join(definition.machine() for definition in known).encode()
+        """Return bytes that change whenever the choice of libraries on these devices may change."""
+        definitions = (
+            self.targets[device][0] for device in sorted(devices) if device in self.targets
+        )
+        return "\n\n".join(definition.machine() for definition in definitions).encode()
 
     @property
     def wrapper(self) -> WrapperBackend:
-        """The host language asked for, or Python where this process cannot run that."""
+        """The host language of the options, or Python if this process cannot run that."""
         if self.options.wrapper == "cpp" and self._cpp() is None:
             return self.wrappers["python"]
         return self.wrappers[self.options.wrapper]
 
     def runner(self) -> Runner:
-        """Return what runs host programs in this process."""
+        """Return the runner of host programs in this process."""
         return host_runner(self.cache)
 
     def loader(self, target: Target) -> KernelLoader:
-        """Return what builds a target's kernels, opened at the first call.
+        """Return the loader that builds a target's kernels, opened on first use.
 
-        GyratorError where the target's compiler is missing.
+        Raises GyratorError if the target's compiler is missing.
         """
         if target not in self.loaders:
             definition, _ = self.targets[target.device]
@@ -143,44 +145,45 @@ class CompilerContext:
         return self.loaders[target]
 
     def close_loaders(self) -> None:
-        """End the processes that loaders keep for further kernels."""
+        """Stop the worker processes of the loaders."""
         for loader in self.loaders.values():
             if isinstance(loader, ClosingLoader):
                 loader.close()
 
     @property
     def seconds(self) -> float:
-        """How long one call of a compiler may take."""
+        """Time limit of one compiler call in seconds; infinite if the option is 0."""
         chosen = self.options.compile_seconds
         return chosen if chosen > 0 else math.inf
 
     def progress(self) -> ProgressReporter:
-        """Return what tells the user how far a build is."""
+        """Return a reporter that shows the user the progress of builds."""
         return make_progress(sys.stderr) if self.options.progress else SilentProgress()
 
     def stopwatch(self) -> Stopwatch:
-        """Return what watches one compile."""
+        """Return a stopwatch for one compile."""
         texts = self.options.pass_texts or bool(self.options.trace_dir)
         return Stopwatch(tracer=Tracer(texts), limit=self.options.stage_seconds or math.inf)
 
     def prepare(self, devices: Iterable[str], calls: int) -> None:
-        """Start the compilers that a graph of so many calls on these devices will need."""
+        """Start the compiler processes that a graph with this many calls on these devices will
+        need."""
         begin_runner(self.cache)
         for device in devices:
             if device not in self.targets:
                 continue
-            with contextlib.suppress(GyratorError):  # is raised again where there is a kernel
+            with contextlib.suppress(GyratorError):  # raised again if there is a kernel to build
                 loader = self.loader(self.targets[device][1])
                 if isinstance(loader, WarmLoader):
                     loader.warm(-(-calls // _CALLS_A_KERNEL))
 
     def observe(self, record: GraphRecord) -> None:
-        """Tell the logs and the observer of a compiled graph."""
+        """Pass the record of a compiled graph to the logs and the observer."""
         log_graph(record)
         self.observer(record)
 
     def running(self) -> LoadContext:
-        """Return how loaded programs run."""
+        """Return the context in which loaded programs run."""
         loaders = {device: definition.load for device, (definition, _) in self.targets.items()}
         graphs = {
             device: partial(definition.device, target)
@@ -202,12 +205,12 @@ class CompilerContext:
     def _fx_compiler(self) -> Callable[..., Any] | None:
         if not self.options.fx_compiler:
             return None
-        from gyrator_wrapper_fx.load import find_compiler  # FX host programs alone need it
+        from gyrator_wrapper_fx.load import find_compiler  # only FX host programs need it
 
         return find_compiler(self.options.fx_compiler)
 
     def _cpp(self) -> CppHost | None:
-        from gyrator.wrappers.cpp import cpp_host  # C++ host programs alone need it
+        from gyrator.wrappers.cpp import cpp_host  # only C++ host programs need it
 
         return cpp_host(self.cache)
 

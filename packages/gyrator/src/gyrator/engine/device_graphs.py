@@ -1,4 +1,4 @@
-"""Programs that replay a device's graph, as the plan of the host program says."""
+"""Programs that replay device graphs, as the plan of the host program specifies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ NO_GRAPHS: GraphDevices = MappingProxyType({})
 
 
 def captured(program: HostProgram) -> Captured | None:
-    """Return what is stored about the graph that may stand for a program, if one may."""
+    """Return the stored facts about the graph capture of a program; None if it cannot be
+    captured."""
     if program.capture is None:
         return None
     device = program.capture.device
@@ -32,12 +33,12 @@ def replayed(
     devices: GraphDevices,
     memory: GraphMemory,
 ) -> Callable[[list[Any]], Any]:
-    """Return a program that replays a graph, or the program itself where none can stand for it.
+    """Return a program that replays a device graph, or the program itself if it cannot be captured.
 
     Args:
-        facts: what `captured` gave for the program.
-        devices: interfaces by device type; empty where graphs are not wanted.
-        memory: what the graphs share.
+        facts: the result of `captured` for the program.
+        devices: interfaces by device type; empty if device graphs are disabled.
+        memory: the memory that the graphs share.
     """
     if facts is None or facts.device not in devices:
         return plan

@@ -1,4 +1,4 @@
-"""From an ATen graph to a callable, of the cache where it has one (`Engine.compile`)."""
+"""From an ATen graph to a callable, loaded from the cache if possible (`Engine.compile`)."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from attrs import asdict, evolve, frozen
 from torch._dynamo.debug_utils import AccuracyError
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from gyrator.engine.compiled import Begun, Boxed, CompiledGraph, Phase
 from gyrator.engine.context import CompilerContext
 from gyrator.engine.idle_options import warn_idle
-from gyrator.engine.nan import naming_op
-from gyrator.engine.parts import PartCompiler, PartError
-from gyrator.frontend.boundary import plain_boundary
-from gyrator.frontend.fallback import eager_graph, warn_fallback
-from gyrator.frontend.graph_key import fills_empty, graph_bytes
+from gyrator.graphs.boundary import plain_boundary
+from gyrator.graphs.compiled import Boxed, CompiledGraph, PendingGraph, Phase
+from gyrator.graphs.fallback import eager_graph, warn_fallback
+from gyrator.graphs.graph_key import fills_empty, graph_bytes
+from gyrator.graphs.nan import naming_op
+from gyrator.graphs.parts import PartCompiler, PartError
 from gyrator.reports.records import ExternRecord, GraphRecord, Stopwatch
 from gyrator.store.programs import StoredProgram, load_program
-from gyrator.targets import AskedBuilding
+from gyrator.targets import PollableBuilding
 from gyrator_ir.diagnostics import (
     Diagnostic,
     GyratorError,
@@ -41,63 +41,65 @@ if TYPE_CHECKING:
     from gyrator_lowering.fx_passes import Libraries
 
 _DEPTH = 3
-"""How often a piece of a graph may be cut again, for what only its own compile shows."""
+"""How many times a piece of a graph may be split again for nodes refused in its own compile."""
 _PIECES = "pieces"
-_PASSING = ("GY-COMPILE-003", "GY-BUILD-002", "GY-BUILD-003")
-"""Codes of what another try, on a machine with more time and memory, may not meet."""
-_ACCURACY = 4
-"""Of PyTorch's levels of repros, the one that compares results."""
+_TRANSIENT = ("GY-COMPILE-003", "GY-BUILD-002", "GY-BUILD-003")
+"""Codes of errors that may not recur with more time or memory."""
+_ACCURACY_LEVEL = 4
+"""PyTorch's repro level that compares results."""
 _WARNED = ("GY-LOWER-030", "GY-LOWER-031")
-"""Codes of calls of ATen that a user would not expect."""
+"""Codes of ATen calls that are unexpected and reported to the user."""
 
 
 @frozen(kw_only=True, eq=False)
 class Engine(CompilerContext):
-    """The compiler of ATen graphs for one choice of options. Keeps no state but its builders."""
+    """Compiles ATen graphs with one set of options. Its builders are its only state."""
+
+    packs: ClassVar[bool] = True
 
     def compile(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
     ) -> CompiledGraph:
-        """Return a callable for the graph. PyTorch runs what of it cannot be compiled, and all of
-        it, with a warning, where nothing can."""
+        """Return a callable for the graph. Nodes that cannot be compiled run in eager PyTorch;
+        if none can, the whole graph does, with a warning."""
         return self.begin(gm, phase, watch).finish()
 
     def begin(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
-    ) -> Begun:
-        """Do what `compile` does, but for waiting for the compilers of kernels. `finish` warns,
-        raises and reports."""
+    ) -> PendingGraph:
+        """Start compiling a graph, without waiting for kernel compilers. `finish` of the result
+        waits, warns, raises and reports."""
         watch = watch or self.stopwatch()
         warn_idle(self.options, self.targets, _devices(gm), phase)
         if self.parts is not None:
-            return _Begun(partial(self._parted, gm, phase, watch, self.parts))
+            return _Pending(partial(self._parted, gm, phase, watch, self.parts))
         return self._begin_adapted(gm, phase, _DEPTH, watch)
 
     def _parted(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch, parts: PartCompiler
     ) -> CompiledGraph:
-        """Let another compiler have its parts of a graph, and compile what is around them."""
-        from gyrator.engine.pieces import Piece, as_said, costs, cut, glue
+        """Compile the parts that another compiler supports with it, and the rest with Gyrator."""
+        from gyrator.graphs.pieces import Piece, conforming, costs, cut, glue
 
-        def ours(piece: Piece) -> Boxed:
+        def compile_piece(piece: Piece) -> Boxed:
             return self._adapted(piece.module, phase, _DEPTH, watch).call
 
-        def compiled(piece: Piece) -> Boxed:
+        def compile_part(piece: Piece) -> Boxed:
             if not piece.compiled or not costs(piece):
-                return ours(piece)
+                return compile_piece(piece)
             try:
-                return as_said(piece, parts.call(piece))
+                return conforming(piece, parts.call(piece))
             except PartError as error:
                 if self.options.strict:
                     raise
-                said = error.diagnostic
-                warn(said.code, f"{said.message}; Gyrator compiles it", said.help)
-                return ours(piece)
+                failure = error.diagnostic
+                warn(failure.code, f"{failure.message}; Gyrator compiles it instead", failure.help)
+                return compile_piece(piece)
 
         pieces = cut(gm, parts.refused(gm))
         if not any(piece.compiled and costs(piece) for piece in pieces):
             return self._adapted(gm, phase, _DEPTH, watch)
-        return CompiledGraph(glue(gm, pieces, [compiled(piece) for piece in pieces]))
+        return CompiledGraph(glue(gm, pieces, [compile_part(piece) for piece in pieces]))
 
     def _adapted(
         self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
@@ -106,58 +108,58 @@ class Engine(CompilerContext):
 
     def _begin_adapted(
         self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
-    ) -> Begun:
+    ) -> PendingGraph:
         adapt = plain_boundary(gm)
-        begun: Begun
+        pending: PendingGraph
         try:
-            if _repros_asked() and torch._dynamo.config.repro_level >= _ACCURACY:
+            if _repros_enabled() and torch._dynamo.config.repro_level >= _ACCURACY_LEVEL:
                 self._check_results(gm)
-            begun = self._begin(gm, phase, depth, watch)
+            pending = self._begin(gm, phase, depth, watch)
         except Exception as error:
-            begun = _Failed(error)
+            pending = _Failed(error)
 
         def finished() -> CompiledGraph:
             try:
-                compiled = begun.finish()
+                compiled = pending.finish()
             except Exception as error:
                 compiled = self._by_eager(gm, phase, error)
             return compiled if adapt is None else CompiledGraph(adapt(compiled.call))
 
-        return _Begun(finished, begun.waits)
+        return _Pending(finished, pending.is_building)
 
     def _by_eager(self, gm: torch.fx.GraphModule, phase: Phase, error: Exception) -> CompiledGraph:
-        """Let PyTorch run a graph that could not be compiled, with a warning; raise the error where
-        it is to be seen."""
+        """Run a graph that could not be compiled in eager PyTorch, with a warning; raise
+        verification errors, and all errors with `strict`."""
         path = self._repro(gm, error)
-        shown = f"`python {path}` shows it without the model" if path is not None else ""
+        hint = f"run `python {path}` to reproduce it without the model" if path is not None else ""
         if self.options.strict or isinstance(error, VerificationError | AccuracyError):
             if path is not None:
                 from gyrator.repro.script import MINIFIER
 
-                error.add_note(shown)
-                # PyTorch's message about a backend that failed names what is under this.
+                error.add_note(hint)
+                # PyTorch's message about a failed backend refers to this path.
                 vars(error)["minifier_path"] = path.with_name(MINIFIER)
             raise error
-        warn_fallback(error, phase, shown)
+        warn_fallback(error, phase, hint)
         calls = sum(n.op == "call_function" for n in gm.graph.nodes)
         self.observe(GraphRecord("main", phase, calls, fallback=str(error)))
         return CompiledGraph(eager_graph(gm))
 
     def _repro(self, gm: torch.fx.GraphModule, error: Exception) -> Path | None:
-        """Keep a graph on which the compiler itself failed; return the script that shows it, or
-        that of the first graph with which it failed alike."""
-        known = isinstance(error, GyratorError) and not isinstance(error, BuildError)
-        if (known and not _repros_asked()) or not self.keeps_repros:
+        """Save a graph on which the compiler itself failed; return the path of the script that
+        reproduces it, or that of the first graph with the same error."""
+        expected = isinstance(error, GyratorError) and not isinstance(error, BuildError)
+        if (expected and not _repros_enabled()) or not self.keeps_repros:
             return None
         from gyrator.repro.script import first_repro
 
-        with contextlib.suppress(Exception):  # nothing may hide the error itself
+        with contextlib.suppress(Exception):  # must not hide the original error
             return first_repro(str(error), gm, self.options)
         return None
 
     def _check_results(self, gm: torch.fx.GraphModule) -> None:
-        """Raise AccuracyError where random arguments of a graph's sizes give other results than in
-        eager mode: `TORCHDYNAMO_REPRO_LEVEL=4`."""
+        """Raise AccuracyError if a graph's results on random arguments differ from eager mode's:
+        `TORCHDYNAMO_REPRO_LEVEL=4`."""
         if not self.keeps_repros:
             return
         from gyrator.repro.example import Example, difference
@@ -167,18 +169,17 @@ class Engine(CompilerContext):
         engine = evolve(self, options=options, keeps_repros=False)
         with torch._guards.tracing(None), unset_fake_temporarily():
             example = Example.read(show(gm))
-            expected, given = example.eager(), example.arguments()
-            results = engine.compile(deepcopy(example.gm), "inference").call(list(given))
-            found = difference([*results, *given], expected, example)
-        if found:
-            raise AccuracyError(f"results differ from eager mode's: {found}")
+            expected, arguments = example.eager(), example.arguments()
+            results = engine.compile(deepcopy(example.gm), "inference").call(list(arguments))
+            mismatch = difference([*results, *arguments], expected, example)
+        if mismatch:
+            raise AccuracyError(f"results differ from eager mode's: {mismatch}")
 
     def find(self, key: str, phase: Phase) -> Boxed | None:
         """Return the program stored under the hex digest of a key, or None."""
         watch = Stopwatch()
         with watch.stage("load"):
-            named = CacheKey("programs", key, {})
-            stored = self._stored(named, None)
+            stored = self._stored(CacheKey("programs", key, {}), None)
         if stored is None:
             return None
         record = stored.record(phase, True, tuple(watch.seconds.items()))
@@ -187,7 +188,7 @@ class Engine(CompilerContext):
         return stored.call
 
     def libraries(self) -> Libraries | None:
-        """Return what knows the libraries that are called; None where none is."""
+        """Return the choice among libraries; None if no library is called."""
         from gyrator.autotune.kernels import Budget
         from gyrator.autotune.library import LibraryChoice, available
 
@@ -197,7 +198,9 @@ class Engine(CompilerContext):
             return None
         return LibraryChoice(self, Budget(self.options.autotune_seconds))
 
-    def _begin(self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch) -> Begun:
+    def _begin(
+        self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
+    ) -> PendingGraph:
         self.check(gm)
         with watch.stage("key"):
             key = self._key(gm)
@@ -209,16 +212,16 @@ class Engine(CompilerContext):
             if stored is not None:
                 record = stored.record(phase, True, tuple(watch.seconds.items()))
                 record = evolve(record, passes=tuple(watch.tracer.steps), levels={"fx": gm})
-                return _Begun(partial(self._finish, key, stored, record))
+                return _Pending(partial(self._finish, key, stored, record))
         from gyrator.engine.pipeline import Stages  # the stages take 0.5 s to import
 
         if refused is not None:
-            return _Begun(partial(self._in_pieces, gm, phase, RefusedError(refused), depth))
+            return _Pending(partial(self._in_pieces, gm, phase, RefusedError(refused), depth))
         stages = Stages(self)
         try:
             product, building = stages.product(gm, phase, watch)
         except RefusedError as error:
-            return _Begun(partial(self._without, gm, key, phase, error, depth))
+            return _Pending(partial(self._without, gm, key, phase, error, depth))
 
         def finished() -> CompiledGraph:
             try:
@@ -231,39 +234,40 @@ class Engine(CompilerContext):
             record = evolve(record, passes=tuple(watch.tracer.steps), levels=product.levels)
             return self._finish(key, stored, record)
 
-        return _Begun(finished, lambda: not all(map(_built, building.values())))
+        return _Pending(finished, lambda: not all(map(_is_built, building.values())))
 
     def _without(
         self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, error: RefusedError, depth: int
     ) -> CompiledGraph:
-        """Do `_in_pieces`, and remember what is refused, unless another try may take it."""
-        passing = any(why.code in _PASSING for why in error.nodes.values())
-        if self.options.cache and not passing:
-            _keep_refused(self.cache, key, gm, error.nodes)
+        """Run `_in_pieces`, and cache the refused nodes unless the refusals are transient."""
+        transient = any(why.code in _TRANSIENT for why in error.nodes.values())
+        if self.options.cache and not transient:
+            _store_refused(self.cache, key, gm, error.nodes)
         return self._in_pieces(gm, phase, error, depth)
 
     def _stored(self, key: CacheKey, gm: torch.fx.GraphModule | None) -> StoredProgram | None:
-        """Return the stored program; None where there is none, or none that works here."""
+        """Return the stored program; None if there is none that is valid here."""
         try:
             return load_program(self.cache, key, gm, self.running())
-        except Exception as error:  # whatever it is, compiling is still to be tried
-            said = error.diagnostic.message if isinstance(error, GyratorError) else str(error)
-            self.cache.discard(key, said or type(error).__name__)
+        except Exception as error:  # any failure to load is recovered by compiling
+            message = error.diagnostic.message if isinstance(error, GyratorError) else str(error)
+            self.cache.discard(key, message or type(error).__name__)
             return None
 
     def _in_pieces(
         self, gm: torch.fx.GraphModule, phase: Phase, error: RefusedError, depth: int
     ) -> CompiledGraph:
-        """Compile what surrounds refused nodes, which PyTorch runs."""
+        """Compile the graph around the refused nodes, which PyTorch runs."""
         if self.options.strict or not depth:
             raise error
-        from gyrator.engine.pieces import by_pytorch, cut, glue, record  # hardly ever needed
+        from gyrator.graphs.pieces import by_pytorch, cut, glue, record  # rarely used
 
         pieces = cut(gm, error.nodes)
         nodes = [n for n in gm.graph.nodes if n.op == "call_function" and n.name in error.nodes]
-        said = error.diagnostic
-        if said.code in _PASSING:
-            warn(said.code, f"PyTorch runs a part of a graph ({phase}): {said.message}", said.help)
+        reason = error.diagnostic
+        if reason.code in _TRANSIENT:
+            message = f"PyTorch runs part of a graph ({phase}): {reason.message}"
+            warn(reason.code, message, reason.help)
         externs = tuple(record(n, error.nodes[n.name]) for n in nodes)
         self.observe(GraphRecord("main", phase, len(nodes), externs=externs))
         calls = [
@@ -277,7 +281,8 @@ class Engine(CompilerContext):
     def _refused_before(
         self, gm: torch.fx.GraphModule, key: CacheKey
     ) -> Mapping[str, Diagnostic] | None:
-        """Return what `_keep_refused` stored, if it did, after the passes over the graph."""
+        """Return the refused nodes stored by `_store_refused`, if any, after running the passes
+        over the graph."""
         entry = self.cache.get(CacheKey(_PIECES, key.hex, {}))
         if entry is None:
             return None
@@ -300,11 +305,11 @@ class Engine(CompilerContext):
         return CompiledGraph(call, None if stored.constants else key)
 
     def check(self, gm: torch.fx.GraphModule) -> None:
-        """Raise UnsupportedError for a graph that can only run as it is."""
+        """Raise UnsupportedError for a graph that can only run in eager mode."""
         self._check_devices(gm)
 
     def report(self, externs: Iterable[ExternRecord]) -> None:
-        """Warn of calls that should have been kernels; with `strict`, raise what was refused."""
+        """Warn of ATen calls that should have been kernels; with `strict`, raise refusals."""
         for extern in externs:
             code, colon, message = extern.reason.partition(": ")
             if not colon or not code.startswith("GY-"):
@@ -312,19 +317,19 @@ class Engine(CompilerContext):
             if self.options.strict:
                 raise UnsupportedError.of(code, message, provenance=(extern.source,))
             if code in _WARNED:
-                warn(code, message, "`gyrator.explain` lists all calls of ATen")
+                warn(code, message, "`gyrator.explain` lists all ATen calls")
 
     def _check_devices(self, gm: torch.fx.GraphModule) -> None:
-        """Refuse a graph all of whose tensors lie where no target is."""
+        """Raise an error for a graph whose tensors are all on devices without a target."""
         devices = _devices(gm)
         if devices and not devices.keys() & self.targets.keys():
             device, node = next(iter(devices.items()))
-            known = ", ".join(self.targets) or "none"
+            names = ", ".join(self.targets) or "none"
             raise UnsupportedError.of(
                 "GY-TARGET-003",
                 f"no target for device type {device!r}",
                 provenance=(f"%{node.name} = {node.target}",),
-                help=f"targets found: {known}; `gyrator doctor` shows what is installed",
+                help=f"installed targets: {names}; see `gyrator doctor`",
             )
 
     def _key(self, gm: torch.fx.GraphModule) -> CacheKey:
@@ -338,58 +343,58 @@ class Engine(CompilerContext):
         return make_key("programs", fields)
 
 
-def _keep_refused(
+def _store_refused(
     cache: Cache, key: CacheKey, gm: torch.fx.GraphModule, refused: Mapping[str, Diagnostic]
 ) -> None:
-    """Store which nodes of a graph, which the passes have seen, are refused."""
+    """Store which nodes of a graph are refused, after the passes have run over it."""
     nodes = [(k, n.name) for k, n in enumerate(gm.graph.nodes) if n.name in refused]
     rows = [[k, asdict(refused[name])] for k, name in nodes]
     cache.put(CacheKey(_PIECES, key.hex, {}), {_PIECES: json.dumps(rows).encode()})
 
 
-def _nothing_waits() -> bool:
+def _nothing_building() -> bool:
     return False
 
 
 @frozen(eq=False)
-class _Begun:
+class _Pending:
     """A graph whose kernels may still be being built."""
 
     finish: Callable[[], CompiledGraph]
-    waits: Callable[[], bool] = _nothing_waits
+    is_building: Callable[[], bool] = _nothing_building
 
 
 @frozen(eq=False)
 class _Failed:
-    """A graph whose stages have failed."""
+    """A graph whose compilation failed before its kernels were submitted."""
 
     error: Exception
 
-    def waits(self) -> bool:
+    def is_building(self) -> bool:
         return False
 
     def finish(self) -> CompiledGraph:
         raise self.error
 
 
-def _built(building: object) -> bool:
-    """Whether what is being built is at hand, as far as its loader tells."""
-    return not isinstance(building, AskedBuilding) or building.done()
+def _is_built(building: object) -> bool:
+    """Return whether a build has finished, as far as its loader reports that."""
+    return not isinstance(building, PollableBuilding) or building.done()
 
 
-def _repros_asked() -> bool:
-    """Whether `TORCHDYNAMO_REPRO_AFTER=aot` asks for a repro of whatever fails."""
+def _repros_enabled() -> bool:
+    """Return whether `TORCHDYNAMO_REPRO_AFTER=aot` requests a repro of every failure."""
     return bool(torch._dynamo.config.repro_after == "aot")
 
 
 def _devices(gm: torch.fx.GraphModule) -> dict[str, torch.fx.Node]:
-    """Return the types of the devices of a graph's tensors, each with a node that has one."""
+    """Return the device types of a graph's tensors, each with one of its nodes."""
     tensors = [n for n in gm.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
     return {n.meta["val"].device.type: n for n in tensors}
 
 
 def _product_devices(gm: torch.fx.GraphModule) -> set[str]:
-    """Return where a graph has products whose library may be chosen by measuring."""
+    """Return the device types with matrix products whose library may be chosen by measurement."""
     products = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
-    found = (n.meta["val"] for n in gm.graph.nodes if n.target in products)
-    return {val.device.type for val in found if val.dtype == torch.float32}
+    values = (n.meta["val"] for n in gm.graph.nodes if n.target in products)
+    return {val.device.type for val in values if val.dtype == torch.float32}

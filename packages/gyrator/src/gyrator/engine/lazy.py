@@ -1,4 +1,4 @@
-"""Backends of ours that are imported when they are first asked for text."""
+"""Gyrator's backends, imported when their text is first requested."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
 @frozen
 class Shipped:
-    """A backend of a sibling package; a warm start asks for its name and its hash only."""
+    """A backend of a sibling package; a warm start needs only its name and hash."""
 
     name: str
     module: str
     attribute: str
     package: str = field(kw_only=True)
-    """What writes the text: the top of `module`, unless that only passes it on."""
+    """The package that generates the text: the top-level package of `module`, unless that only
+    delegates."""
 
     @package.default
     def _top(self) -> str:
@@ -38,7 +39,7 @@ class Shipped:
 
     @property
     def content_hash(self) -> str:
-        """A digest of the source of the package, and of what it imports of ours."""
+        """A digest of the package's source, including the sibling packages that it imports."""
         return content_hash(self.package)
 
     def _backend(self) -> Any:
@@ -50,9 +51,9 @@ class ShippedKernels(Shipped):
     """A kernel language."""
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
-        """Say why this kernel can't be emitted for the target, or None."""
-        found: Diagnostic | None = self._backend().refuses(kernel, target)
-        return found
+        """Return why a kernel cannot be emitted for the target, or None."""
+        refusal: Diagnostic | None = self._backend().refuses(kernel, target)
+        return refusal
 
     def emit(
         self,
@@ -61,7 +62,7 @@ class ShippedKernels(Shipped):
         origins: Sequence[Origin],
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
-        """Write the kernels."""
+        """Emit the kernels."""
         units: tuple[TranslationUnit, ...] = self._backend().emit(kernels, facts, origins, target)
         return units
 
@@ -74,25 +75,25 @@ class ShippedKernels(Shipped):
         edits: PassEdits = NO_EDITS,
         tracer: Tracer | None = None,
     ) -> TileProgram:
-        """Decide how the kernels run."""
+        """Tile the kernels."""
         backend = self._backend()
-        found: TileProgram = backend.tile(kernels, facts, origins, target, edits, tracer)
-        return found
+        program: TileProgram = backend.tile(kernels, facts, origins, target, edits, tracer)
+        return program
 
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
-        """Write tiled kernels."""
+        """Emit tiled kernels."""
         units: tuple[TranslationUnit, ...] = self._backend().emit_tiled(program, target)
         return units
 
 
 @frozen
 class ShippedTemplates(ShippedKernels):
-    """A kernel language that has templates."""
+    """A kernel language with templates."""
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
-        """Say why this template can't be emitted for the target, or None."""
-        found: Diagnostic | None = self._backend().refuses_template(kernel, target)
-        return found
+        """Return why a template cannot be emitted for the target, or None."""
+        refusal: Diagnostic | None = self._backend().refuses_template(kernel, target)
+        return refusal
 
 
 @frozen
@@ -100,6 +101,6 @@ class ShippedWrapper(Shipped):
     """A host language."""
 
     def emit(self, program: HostProgram) -> Program:
-        """Write the host program."""
+        """Emit the host program."""
         text: Program = self._backend().emit(program)
         return text

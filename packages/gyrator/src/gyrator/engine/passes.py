@@ -1,4 +1,4 @@
-"""The passes of all levels: which there are, and what they did."""
+"""Listing and timing of the passes of all levels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from gyrator_codegen.passes import every_pass
+from gyrator_codegen.passes.registry import every_pass
 from gyrator_ir.passes import Pipeline, Step
 from gyrator_lowering.fx_passes import fx_pipeline, joint_pipeline
 from gyrator_lowering.options import LoweringOptions
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def pipelines() -> tuple[Pipeline[Any], ...]:
-    """Return the pipeline of each level, in the order in which they run, by default options: what
-    a user's edits may name."""
+    """Return the pipelines of all levels with default options, in the order in which they run: a
+    user's edits may name any of their passes."""
     options = SchedulerOptions()
     return (
         joint_pipeline(LoweringOptions()),
@@ -33,12 +33,12 @@ def pipelines() -> tuple[Pipeline[Any], ...]:
 
 @frozen
 class PassRow:
-    """A pass as it is listed."""
+    """A row in the list of passes."""
 
     level: str
     name: str
     about: str
-    """The first line of its description."""
+    """The first line of the pass's docstring."""
 
     def __str__(self) -> str:
         return f"{self.level:7} {self.name:24} {self.about}"
@@ -47,26 +47,26 @@ class PassRow:
 def listed() -> list[PassRow]:
     """Return the passes of all levels, in order."""
     return [
-        PassRow(p.level.name, name, (type(one).__doc__ or "").strip().partition("\n")[0])
+        PassRow(p.level.name, name, (type(pass_).__doc__ or "").strip().partition("\n")[0])
         for p in pipelines()
-        for name, one in p.table.items()
+        for name, pass_ in p.table.items()
     ]
 
 
 def times(steps: Iterable[Step]) -> Table:
-    """Return how often each pass ran, how often it changed something, and how long it took."""
+    """Return a table of how often each pass ran and changed something, and how long it took."""
     from rich.table import Table
 
-    found: dict[tuple[str, str], list[Step]] = {}
+    groups: dict[tuple[str, str], list[Step]] = {}
     for step in steps:
-        found.setdefault((step.level, step.name), []).append(step)
+        groups.setdefault((step.level, step.name), []).append(step)
     table = Table("level", "pass")
     for title in ("runs", "changes", "ms"):
         table.add_column(title, justify="right")
-    for (level, name), ran in found.items():
+    for (level, name), ran in groups.items():
         changes = sum(s.changed for s in ran)
         table.add_row(level, name, str(len(ran)), str(changes), _ms(ran))
-    table.add_row("", "all", "", "", _ms(s for part in found.values() for s in part))
+    table.add_row("", "all", "", "", _ms(s for part in groups.values() for s in part))
     return table
 
 

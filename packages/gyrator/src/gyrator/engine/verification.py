@@ -1,4 +1,4 @@
-"""The option `verify`: every built kernel runs beside the interpreter of its IR."""
+"""The option `verify`: compare every built kernel with the interpreter of its IR."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @frozen(eq=False)
 class Built:
-    """A kernel, the program it belongs to, and what was made of it."""
+    """A built kernel with its program and source."""
 
     kernel: Launchable
     program: HostProgram | TileProgram
@@ -44,39 +44,39 @@ def verified(
     host: HostProgram,
     units: Mapping[str, Sequence[TranslationUnit]],
     building: Mapping[str, Building],
-    setting: CompilerContext,
+    context: CompilerContext,
     folder: Path | None,
 ) -> dict[str, str]:
-    """Run every kernel beside its IR; return for each its number of runs, or why there was none.
+    """Compare every kernel with its IR; return for each its number of runs, or why it was skipped.
 
-    `folder` takes what shows a difference; None makes a new one.
+    `folder` receives the files that reproduce a difference; None creates a temporary folder.
 
     Raises:
-        VerificationError: GY-VERIFY-010 where `gyrator_testing` is not installed, GY-VERIFY-011
-            for the first kernel that does something else than its IR.
+        VerificationError: GY-VERIFY-010 if `gyrator_testing` is not installed, GY-VERIFY-011 for
+            the first kernel that differs from its IR.
     """
     try:
-        from gyrator_testing.kernels.validate import Verdict, validate  # not in every installation
+        from gyrator_testing.kernels.validate import Verdict, validate  # an optional dependency
     except ImportError as error:
         why = f"the option 'verify' needs gyrator_testing, which cannot be imported: {error}"
         raise VerificationError.of(
             "GY-VERIFY-010", why, help="pip install 'gyrator[verify]'"
         ) from error
-    found: dict[str, str] = {}
-    known: dict[Any, Verdict] = {}
-    # Compilers are called while torch traces with fake tensors; kernels need real ones.
+    runs: dict[str, str] = {}
+    verdicts: dict[Any, Verdict] = {}
+    # The compiler runs while torch traces with fake tensors; kernels need real ones.
     with _disable_current_modes():
         for built in _all(host, units, building):
-            alike = _form(built)
-            if alike not in known:
-                known[alike] = validate(
-                    built.kernel, built.program.facts, runner_of(built, setting)
+            form = _form(built)
+            if form not in verdicts:
+                verdicts[form] = validate(
+                    built.kernel, built.program.facts, runner_of(built, context)
                 )
-            verdict = known[alike]
+            verdict = verdicts[form]
             if verdict.difference:
                 raise _different(built, verdict.difference, folder)
-            found[built.kernel.name] = verdict.skipped or f"{verdict.runs} runs"
-    return found
+            runs[built.kernel.name] = verdict.skipped or f"{verdict.runs} runs"
+    return runs
 
 
 def _all(
@@ -84,9 +84,9 @@ def _all(
     units: Mapping[str, Sequence[TranslationUnit]],
     building: Mapping[str, Building],
 ) -> Iterator[Built]:
-    for device, made in units.items():
+    for device, texts in units.items():
         functions = building[device].addresses()
-        written = {k.kernel: (k, u.language) for u in made for k in u.kernels}
+        written = {k.kernel: (k, u.language) for u in texts for k in u.kernels}
         for part in programs(host):
             for kernel in part.kernels:
                 if kernel.device.type == device:
@@ -95,7 +95,7 @@ def _all(
 
 
 def _form(built: Built) -> tuple[object, ...]:
-    """Return what kernels that differ in their names alone have in common."""
+    """Return the kernel's content without its name, equal for kernels that differ only in names."""
     kernel = _nameless(built.kernel)
     lines = built.source.text.replace(built.source.symbol, "k").splitlines()
     return (
@@ -118,22 +118,22 @@ def _without_names(kernel: Kernel) -> Kernel:
     return evolve(kernel, name="k", origins=(), refusals=())
 
 
-def runner_of(built: Built, setting: CompilerContext) -> Run:
-    """Return what runs a kernel on its device, on copies of NumPy arrays of bytes."""
+def runner_of(built: Built, context: CompilerContext) -> Run:
+    """Return a function that runs a kernel on its device, on copies of NumPy byte arrays."""
     from gyrator_testing.kernels.validate import GUARD
 
     kernel = built.kernel
-    definition, target = setting.targets[kernel.device.type]
+    definition, target = context.targets[kernel.device.type]
     interface, index = definition.device(target), kernel.device.index or 0
     checks = tuple((RuntimeError, c.message) for c in sorted(built.source.checks, key=_code))
-    where = torch.device(str(kernel.device))
+    device = torch.device(str(kernel.device))
 
     def run(memories: Sequence[Any], sizes: Sequence[int]) -> Sequence[Any]:
         buffers = tuple(Buffer(k) for k in range(len(memories)))
         launch = PlanLaunch(built.function, buffers, tuple(sizes), checks, name=kernel.name)
-        plan = setting.runner().plan(PlanProgram(len(memories), len(memories), (launch,)))
+        plan = context.runner().plan(PlanProgram(len(memories), len(memories), (launch,)))
         with interface.guard(index):
-            raw = [torch.from_numpy(m).to(where, copy=True) for m in memories]
+            raw = [torch.from_numpy(m).to(device, copy=True) for m in memories]
             plan(
                 *(
                     r[GUARD : r.numel() - GUARD].view(DTYPES[p.dtype])
@@ -161,8 +161,8 @@ def _different(built: Built, difference: str, folder: Path | None) -> Verificati
     origins = [program.origins[o] for o in kernel.origins]
     return VerificationError.of(
         "GY-VERIFY-011",
-        f"kernel {kernel.name} does not do what its IR says: {difference}",
-        where=f"{path}, written as {text}",
+        f"kernel {kernel.name} does not match its IR: {difference}",
+        where=f"{path}, emitted as {text}",
         provenance=tuple(
             line
             for o in origins

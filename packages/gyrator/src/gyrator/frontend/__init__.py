@@ -1,1 +1,1 @@
-"""Between Dynamo and the engine: AOTAutograd, gradients, and calls of what was compiled."""
+"""From Dynamo to the engine: AOTAutograd, gradients, and calls of compiled graphs."""

@@ -1,4 +1,5 @@
-"""Between Dynamo and the compiler: AOTAutograd, the joint graph's passes, and the partitioner."""
+"""From Dynamo to the compiler: AOTAutograd, the passes over the joint graph, and the
+partitioner."""
 
 import json
 import os
@@ -16,25 +17,31 @@ from torch._dynamo.utils import (
 )
 from torch._guards import CompileContext, TracingContext, compile_context
 
-from gyrator.engine.compiled import Begun, Boxed, CompiledGraph, GraphCompiler, Phase, untraced
-from gyrator.frontend.background import in_background
 from gyrator.frontend.direct import GraphFacts, callable_for, facts_of
-from gyrator.frontend.double_backward import Replay, forward_mode, watched
-from gyrator.frontend.dynamo_graph import unwrapped
-from gyrator.frontend.eager_only import eager_only
-from gyrator.frontend.eager_strides import strides_of_results
-from gyrator.frontend.fallback import warn_fallback
+from gyrator.frontend.double_backward import Replay, forward_mode, with_double_backward
+from gyrator.frontend.dynamo.corrections import correct_attention_sums, normalize_axes
+from gyrator.frontend.dynamo.eager_only import eager_only
+from gyrator.frontend.dynamo.eager_strides import strides_of_results
+from gyrator.frontend.dynamo.graph import unwrapped
+from gyrator.frontend.dynamo.recurrent import differentiable
 from gyrator.frontend.freezing import (
     SharedConstants,
-    known_inputs,
+    frozen_inputs,
     or_eagerly,
     with_constants,
     zero_inputs,
 )
 from gyrator.frontend.gradients import compiles_autograd, resolving
-from gyrator.frontend.graph_key import traced_bytes
-from gyrator.frontend.mended import mend, mend_types
-from gyrator.frontend.recurrent import differentiable
+from gyrator.graphs.compiled import (
+    Boxed,
+    CompiledGraph,
+    GraphCompiler,
+    PendingGraph,
+    Phase,
+    untraced,
+)
+from gyrator.graphs.fallback import warn_fallback
+from gyrator.graphs.graph_key import traced_bytes
 from gyrator.options import Options
 from gyrator.reports.records import GraphRecord, Stopwatch
 from gyrator_ir.deadline import LateError
@@ -50,7 +57,7 @@ _NONE: frozenset[int] = frozenset()
 
 @frozen(eq=False)
 class Frontend:
-    """Turns Dynamo's graphs into callables."""
+    """Compiles Dynamo graphs into callables."""
 
     compiler: GraphCompiler
     options: Options
@@ -58,9 +65,9 @@ class Frontend:
     constants: SharedConstants = field(factory=SharedConstants)
 
     def compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Trace Dynamo's graph to ATen, split it for training, and compile the parts.
+        """Trace a Dynamo graph to ATen, partition it for training, and compile the parts.
 
-        A graph that was compiled before is not traced again.
+        A graph that is in the cache is not traced again.
         """
         if any(isinstance(x, list | tuple | dict) for x in inputs):
             return flatten_graph_inputs(gm, inputs, self._compile)
@@ -68,37 +75,39 @@ class Frontend:
 
     def _compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         plain = unwrapped(gm)
-        mend(plain)
+        normalize_axes(plain)
         why = eager_only(plain)
         if why is not None:
             return self._eagerly(gm, inputs, UnsupportedError(why))
-        # Compiled autograd looks into AOTAutograd's own nodes, and into no other.
+        # Compiled autograd can only trace AOTAutograd's own autograd nodes.
         direct = not compiles_autograd()
-        known = direct and self.options.looks_up and isinstance(gm, torch.fx.GraphModule)
-        places = known_inputs(plain, inputs) if self.options.freezing and plain is gm else _NONE
-        zeros = zero_inputs(inputs, places)
-        key = self._key(gm, inputs, places, zeros) if known else None
-        compiled = None if key is None else self._find(key, gm, inputs)
+        cacheable = direct and self.options.looks_up and isinstance(gm, torch.fx.GraphModule)
+        frozen = frozen_inputs(plain, inputs) if self.options.freezing and plain is gm else _NONE
+        zeros = zero_inputs(inputs, frozen)
+        key = self._key(gm, inputs, frozen, zeros) if cacheable else None
+        compiled = None if key is None else self.loaded(key, gm, "", inputs)
         saving = _saving()
         if saving and key is None and self.options.looks_up:
-            # It is not looked up, as one with symbolic sizes; what is stored is saved.
+            # Graphs without a key, such as those with symbolic sizes, are stored only to be saved.
             key = make_key("graphs", {"saved": os.urandom(16)})
         if compiled is None:
             try:
-                compiled = self._trace(gm, inputs, key, direct, places, zeros)
+                compiled = self._trace(gm, inputs, key, direct, frozen, zeros)
             except LateError as error:  # in a pass over the joint graph
                 return self._eagerly(gm, inputs, error)
         if zeros and not self.options.strict:
             compiled = or_eagerly(compiled, gm)
-        return Kept(compiled, self.options, self.cache, key) if saving else untraced(compiled)
+        return (
+            SavableGraph(compiled, self.options, self.cache, key) if saving else untraced(compiled)
+        )
 
     def _eagerly(
         self, gm: torch.fx.GraphModule, inputs: Sequence[Any], error: UnsupportedError
     ) -> Callable[..., Any]:
-        """Return the user's graph, after a warning; with `strict`, raise what is wrong with it."""
+        """Return the user's graph after a warning; with `strict`, raise `error`."""
         if self.options.strict:
             raise error
-        warn_fallback(error, "as the user wrote it")
+        warn_fallback(error, "as written by the user")
         calls = len(unwrapped(gm).graph.nodes) - len(inputs)
         self.compiler.observe(GraphRecord("main", "eager", calls, fallback=str(error)))
         return untraced(gm)
@@ -109,34 +118,40 @@ class Frontend:
         inputs: Sequence[Any],
         key: CacheKey | None,
         direct: bool,
-        places: frozenset[int],
+        frozen: frozenset[int],
         zeros: frozenset[int],
     ) -> Callable[..., Any]:
         plain = unwrapped(gm)
         calls = len(plain.graph.nodes) - len(inputs)
         self.compiler.prepare({x.device.type for x in inputs if isinstance(x, torch.Tensor)}, calls)
         strides = strides_of_results(plain)
-        tracing = Tracing(self.compiler, self.options, strides, places, zeros, self.constants)
+        tracing = Tracing(self.compiler, self.options, strides, frozen, zeros, self.constants)
         compiled = tracing.run(gm, inputs)
-        wrapped = plain is not gm  # and calls with one list what stands for it
+        wrapped = plain is not gm  # which calls its replacement with a single list
         facts = tracing.facts(len(inputs)) if direct and not wrapped else None
-        begun = None if facts is None or facts.tangents is None else tracing.meanwhile("backward")
+        pending = (
+            None if facts is None or facts.tangents is None else tracing.begin_early("backward")
+        )
         tracing.finish()
         replay = Replay.of(gm, inputs, tracing.refusal if facts is None else facts.refusal)
         if facts is None:
             if wrapped:
                 return compiled
-            return watched(compiled, replay) if tracing.trained else forward_mode(compiled, gm)
+            return (
+                with_double_backward(compiled, replay)
+                if tracing.trained
+                else forward_mode(compiled, gm)
+            )
         if facts.tangents is None:
             self._store(key, facts, tracing.front, None, tracing.folding)
             return callable_for(facts, tracing.front.call, None, replay)
 
         def compile_backward() -> Boxed:
-            made = tracing.compile("backward") if begun is None else begun.finish()
-            self._store(key, facts, tracing.front, made)
-            return made.call
+            program = tracing.compile("backward") if pending is None else pending.finish()
+            self._store(key, facts, tracing.front, program)
+            return program.call
 
-        back: Boxed = compile_backward() if _saving() else _Lazily(compile_backward)
+        back: Boxed = compile_backward() if _saving() else _LazyBackward(compile_backward)
         return callable_for(facts, tracing.front.call, back, replay)
 
     def _store(
@@ -150,14 +165,9 @@ class Frontend:
         parts = [front] if back is None else [front, back]
         keys = [part.key.hex for part in parts if part.key is not None]
         if key is not None and len(keys) == len(parts):
-            known = None if folding is None else folding.as_json()
-            stored = {"facts": facts.as_json(), "programs": keys, "folding": known}
+            constants = None if folding is None else folding.as_json()
+            stored = {"facts": facts.as_json(), "programs": keys, "folding": constants}
             self.cache.keep(key, {_FILE: json.dumps(stored).encode()})
-
-    def _find(
-        self, key: CacheKey, gm: torch.fx.GraphModule, inputs: Sequence[Any]
-    ) -> Callable[..., Any] | None:
-        return self.loaded(key, gm, "", inputs)
 
     def loaded(
         self,
@@ -166,13 +176,14 @@ class Frontend:
         refusal: str,
         inputs: Sequence[Any] = (),
     ) -> Callable[..., Any] | None:
-        """Return the graph that is stored under a key; None where there is none that works here.
+        """Load the graph that is stored under a key; return None if there is none that is valid
+        here.
 
         Args:
-            key: the graph's.
-            function: the graph itself, which is called for derivatives that programs do not have.
-            refusal: why it cannot be called for gradients of gradients; empty if it can.
-            inputs: what it takes.
+            key: the key of the graph.
+            function: the graph itself, called for derivatives that programs do not provide.
+            refusal: why `function` cannot be rerun for second-order gradients; empty if it can.
+            inputs: the inputs of the graph.
         """
         entry = self.cache.get(key)
         if entry is None:
@@ -184,25 +195,25 @@ class Frontend:
             if facts.tangents is not None:
                 phases = ("forward", "backward")
             programs = list(zip(stored["programs"], phases, strict=True))
-            known = stored["folding"]
-            folding = None if known is None else Folding.from_json(known)
+            constants = stored["folding"]
+            folding = None if constants is None else Folding.from_json(constants)
         except Exception as error:
             self.cache.discard(key, f"{type(error).__name__}: {error}")
             return None
-        found: list[Boxed] = []
+        runs: list[Boxed] = []
         for program, phase in programs:
             run = self.compiler.find(program, phase)
             if run is None:
                 return None
-            found.append(run if folding is None else with_constants(folding, run, self.constants))
+            runs.append(run if folding is None else with_constants(folding, run, self.constants))
         replay = Replay.of(function, inputs, facts.refusal or refusal)
-        return callable_for(facts, found[0], found[1] if len(found) > 1 else None, replay)
+        return callable_for(facts, runs[0], runs[1] if len(runs) > 1 else None, replay)
 
     def _key(
         self,
         gm: torch.fx.GraphModule,
         inputs: Sequence[Any],
-        places: frozenset[int],
+        frozen: frozenset[int],
         zeros: frozenset[int],
     ) -> CacheKey | None:
         graph = traced_bytes(gm, inputs)
@@ -210,7 +221,7 @@ class Frontend:
             return None
         fields = {
             "graph": graph,
-            "known": repr((sorted(places), sorted(zeros))).encode(),
+            "known": repr((sorted(frozen), sorted(zeros))).encode(),
             "machine": self.compiler.machine({x.device.type for x in inputs}),
             **self.compiler.identity,
         }
@@ -218,22 +229,22 @@ class Frontend:
 
 
 @frozen(eq=False)
-class Kept:
-    """A compiled graph that is to be saved."""
+class SavableGraph:
+    """A compiled graph that Dynamo or the user will save."""
 
     call: Callable[..., Any]
     options: Options
     cache: Cache
     key: CacheKey | None
-    """Of what the cache may hold of it; None for what it does not."""
+    """The key of its cache entry; None if it cannot be cached."""
 
     def __call__(self, *args: Any) -> Any:
-        """Call it."""
+        """Call the graph."""
         return self.call(*args)
 
 
 def _saving() -> bool:
-    """Whether Dynamo will save what becomes of the graph (`aot_compile`)."""
+    """Return whether Dynamo will save the compiled graph (`aot_compile`)."""
     config = torch._functorch.config
     return bool(
         getattr(config, "bundled_autograd_cache", False)
@@ -241,8 +252,8 @@ def _saving() -> bool:
     )
 
 
-def _own_cache() -> AbstractContextManager[object]:
-    """Keep AOTAutograd from storing what it makes of a graph, for its cache takes Inductor's."""
+def _without_autograd_cache() -> AbstractContextManager[object]:
+    """Disable AOTAutograd's cache, which accepts only Inductor's compiled graphs."""
     if not _saving():
         return nullcontext()
     names = ("strict_autograd_cache", "bundled_autograd_cache", "force_autograd_cache")
@@ -252,12 +263,12 @@ def _own_cache() -> AbstractContextManager[object]:
 
 
 @define(eq=False)
-class _Lazily:
-    """A backward program that is compiled when it first runs, for a step may never come to it."""
+class _LazyBackward:
+    """A backward program that is compiled on its first call, since a step may never reach it."""
 
     compile: Callable[[], Boxed]
     context: CompileContext | None = field(factory=CompileContext.try_get)
-    """The frame that it belongs to, for PyTorch's logs and metrics."""
+    """The compile context of the frame, for PyTorch's logs and metrics."""
     _program: Boxed | None = None
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
@@ -282,32 +293,32 @@ class _Lazily:
 
 @define(eq=False)
 class Tracing:
-    """One run of AOTAutograd: its callbacks, and what they saw."""
+    """One run of AOTAutograd: its callbacks, and the graphs that they received."""
 
     compile_graph: GraphCompiler
     options: Options
     strides: Sequence[Any]
-    """Eager's strides of the function's results; None for one of which they are not known."""
-    places: frozenset[int] = _NONE
-    """The function's inputs that are known."""
+    """Eager's strides of each of the function's results; None if they are unknown."""
+    frozen: frozenset[int] = _NONE
+    """Indices of the function's inputs that are frozen: parameters and buffers."""
     zeros: frozenset[int] = _NONE
-    """Those of them that are integers and all zero."""
+    """Indices of the frozen inputs that are integer tensors and all zero."""
     constants: SharedConstants = field(factory=SharedConstants)
     folding: Folding | None = None
-    """What computes constants of them, if anything does."""
+    """Computes constants from the frozen inputs, if there are any."""
     graphs: dict[Phase, CompiledGraph] = field(factory=dict)
     modules: dict[Phase, torch.fx.GraphModule] = field(factory=dict)
     metadata: Any = None
     watch: Stopwatch | None = None
-    """What watched the passes over the joint graph, until a part of it is compiled."""
-    begun: Begun | None = None
-    """The forward graph, until its kernels have been waited for."""
+    """Timed the passes over the joint graph; passed on to the first graph that is compiled."""
+    pending: PendingGraph | None = None
+    """The compile of the forward graph, until its kernels are built."""
     random: bool = False
-    """Whether the user's function draws random numbers."""
+    """Whether the user's function generates random numbers."""
 
     def run(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Trace a graph, compile what becomes of it, and return AOTAutograd's callable."""
-        # Here, since a warm start needs neither: 0.4 s of imports.
+        """Trace a graph, compile the resulting graphs, and return AOTAutograd's callable."""
+        # Imported here because a warm start needs neither, and they take 0.4 s.
         from torch._functorch.aot_autograd import aot_module_simplified
 
         from gyrator_lowering.decompositions import (
@@ -323,7 +334,7 @@ class Tracing:
         decompositions = edited(table(self.compile_graph.rules), changes)
         with (
             whole_ops() if bitwise else nullcontext(),
-            _own_cache(),
+            _without_autograd_cache(),
             differentiable(gm, inputs),
         ):
             compiled: Callable[..., Any] = aot_module_simplified(
@@ -347,7 +358,7 @@ class Tracing:
             context = TracingContext.try_get()
             if phase != "backward" and context is not None:
                 self.metadata = context.fw_metadata
-                # Programs write over no saved tensor: a graph may always be retained.
+                # Programs never overwrite saved tensors, so a graph may always be retained.
                 self.metadata.bw_donated_idxs = []
             if phase == "forward":
                 return self.begin_forward(graph)
@@ -356,19 +367,19 @@ class Tracing:
         return run
 
     def compile(self, phase: Phase, graph: torch.fx.GraphModule | None = None) -> CompiledGraph:
-        """Compile one graph, or that which is known for a phase, and remember it."""
+        """Compile a graph, by default the stored graph of the phase, and store the result."""
         graph = self.modules[phase] if graph is None else graph
         self.modules[phase] = graph
         watch, self.watch = self.watch, None
-        found = self._apart(graph) if phase == "inference" else None
-        if self.begun is not None:
-            begun = self.compile_graph.begin(graph, phase, watch)
-            self.finish()  # the forward graph, whose kernels were asked for before
-            self.graphs[phase] = begun.finish()
-        elif found is None:
+        split = self.split_constants(graph) if phase == "inference" else None
+        if self.pending is not None:
+            pending = self.compile_graph.begin(graph, phase, watch)
+            self.finish()  # the forward graph, whose kernels were submitted earlier
+            self.graphs[phase] = pending.finish()
+        elif split is None:
             self.graphs[phase] = self._compiled(graph, phase, watch)
         else:
-            self.folding, rest = found
+            self.folding, rest = split
             compiled = self._compiled(rest, phase, watch)
             call = with_constants(self.folding, compiled.call, self.constants)
             self.graphs[phase] = evolve(compiled, call=call)
@@ -379,51 +390,55 @@ class Tracing:
     ) -> CompiledGraph:
         if not self.in_background:
             return self.compile_graph.compile(graph, phase, watch)
+        from gyrator.frontend.background import in_background  # rarely used
+
         return in_background(graph, lambda gm: self.compile_graph.begin(gm, phase, watch))
 
     def begin_forward(self, graph: torch.fx.GraphModule) -> Boxed:
-        """Compile the forward graph but for waiting for its kernels: `finish` does that."""
+        """Compile the forward graph, except for waiting for its kernels, which `finish` does."""
         self.modules["forward"] = graph
         if self.in_background:
             return self.compile("forward", graph).call
         watch, self.watch = self.watch, None
-        self.begun = self.compile_graph.begin(graph, "forward", watch)
+        self.pending = self.compile_graph.begin(graph, "forward", watch)
 
         def run(args: list[Any]) -> Sequence[Any]:
             return self.graphs["forward"].call(args)
 
-        run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
+        run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
         return run
 
     def finish(self) -> None:
-        """Wait for the forward graph's kernels, if there is one."""
-        if self.begun is not None:
-            self.graphs["forward"] = self.begun.finish()
-            self.begun = None
+        """Wait for the kernels of the forward graph, if there is one."""
+        if self.pending is not None:
+            self.graphs["forward"] = self.pending.finish()
+            self.pending = None
 
-    def meanwhile(self, phase: Phase) -> Begun | None:
-        """Begin with the graph of a later phase while kernels of the forward graph are being built;
-        None if they are not. What fails is raised when that graph is asked for."""
-        if self.begun is None or not self.begun.waits():
+    def begin_early(self, phase: Phase) -> PendingGraph | None:
+        """Start compiling the graph of a later phase while kernels of the forward graph are
+        being built; return None if they are not. Errors are raised when the result is requested."""
+        if self.pending is None or not self.pending.is_building():
             return None
         with torch.no_grad(), torch._C._DisableAutocast():
             return self.compile_graph.begin(self.modules[phase], phase)
 
     def _mark(self, graph: torch.fx.GraphModule) -> bool:
-        """Mark the inputs that are known; return whether there are any."""
-        if not self.places:
+        """Mark the frozen inputs; return whether there are any."""
+        if not self.frozen:
             return False
         from torch._functorch._aot_autograd.descriptors import PlainAOTInput
 
         for node in graph.graph.find_nodes(op="placeholder"):
-            given = node.meta.get("desc")
-            place = given.idx if isinstance(given, PlainAOTInput) else None
-            node.meta[FROZEN], node.meta[ZEROS] = place in self.places, place in self.zeros
+            descriptor = node.meta.get("desc")
+            index = descriptor.idx if isinstance(descriptor, PlainAOTInput) else None
+            node.meta[FROZEN], node.meta[ZEROS] = index in self.frozen, index in self.zeros
         return True
 
-    def _apart(self, graph: torch.fx.GraphModule) -> tuple[Folding, torch.fx.GraphModule] | None:
-        """Return what computes constants, and the graph that takes them, if inputs are known."""
-        if not self.places:
+    def split_constants(
+        self, graph: torch.fx.GraphModule
+    ) -> tuple[Folding, torch.fx.GraphModule] | None:
+        """Split a graph with frozen inputs into the computation of constants and the rest."""
+        if not self.frozen:
             return None
         from gyrator_lowering.freezing import freeze
 
@@ -434,7 +449,7 @@ class Tracing:
         return untraced(resolving(untraced(self.compiler("backward"))(graph, inputs), graph))
 
     def partition(self, joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
-        """Choose what the forward pass saves for the backward pass."""
+        """Choose the activations that the forward pass saves for the backward pass."""
         from torch._functorch.partitioners import (
             default_partition,
             min_cut_rematerialization_partition,
@@ -444,11 +459,12 @@ class Tracing:
             torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
             for node in joint.graph.nodes
         )
-        mend_types(joint)
+        correct_attention_sums(joint)
         self._prepare(joint, recomputing=self.options.min_cut)
         cut = min_cut_rematerialization_partition if self.options.min_cut else default_partition
-        # The joint graph has been through a pass for equal calls; torch's imports TorchInductor's
-        # lowerings, a sixth of the time of a first training step.
+        # The joint graph has been through common subexpression elimination. PyTorch's version
+        # imports TorchInductor's lowerings, which takes a sixth of the time of a first training
+        # step.
         with torch._functorch.config.patch(cse=False):
             forward, backward = cut(joint, inputs, **kwargs)
         self.modules["backward"] = backward
@@ -463,26 +479,28 @@ class Tracing:
         from gyrator_lowering.options import LoweringOptions
 
         # Random ops become pure functions of a saved seed before the cut is chosen, so that a
-        # recomputation in the backward pass draws the same numbers.
+        # recomputation in the backward pass generates the same numbers.
         options = LoweringOptions(
             fallback_random=self.options.fallback_random, numerics=Numerics(self.options.numerics)
         )
         targets = self.compile_graph.by_device
         described = graph.graph.output_node().meta.get("desc", ())
         strides = {
-            place: self.strides[what.idx]
-            for place, what in enumerate(described)
-            if isinstance(what, PlainAOTOutput) and self.strides[what.idx] is not None
+            index: self.strides[output.idx]
+            for index, output in enumerate(described)
+            if isinstance(output, PlainAOTOutput) and self.strides[output.idx] is not None
         }
         libraries = self.compile_graph.libraries()
-        pipeline = joint_pipeline(options, targets, recomputing, strides, frozen, libraries)
+        packs = self.compile_graph.packs
+        pipeline = joint_pipeline(options, targets, recomputing, strides, frozen, libraries, packs)
         self.watch = watch = self.compile_graph.stopwatch()
         with watch.stage("joint"):
             self.compile_graph.passes.apply(pipeline).run(graph, watch.tracer)
 
     @property
     def in_background(self) -> bool:
-        """Whether nothing waits for kernels; what is saved has to be whole."""
+        """Whether kernels are built in the background; a graph that will be saved must be
+        complete."""
         return self.options.build_in_background and not _saving()
 
     @property
@@ -492,15 +510,15 @@ class Tracing:
 
     @property
     def trained(self) -> bool:
-        """Whether the graph was split for training."""
+        """Whether the graph was partitioned for training."""
         return "forward" in self.graphs
 
     @property
     def refusal(self) -> str:
-        """Why the user's function would not compute the same again; empty if it would."""
+        """Why rerunning the user's function would not give the same results; empty if it would."""
         metadata = self.metadata
         if self.random:
-            return "it draws random numbers"
+            return "it generates random numbers"
         if metadata is None or metadata.tokens or any(i.mutates_data for i in metadata.input_info):
             return "it has side effects, such as writing to its inputs"
         if metadata.num_outputs_aliased or metadata.num_intermediate_bases:
@@ -508,7 +526,8 @@ class Tracing:
         return ""
 
     def facts(self, inputs: int) -> GraphFacts | None:
-        """Return how the graphs are called, if AOTAutograd's own wrapper can be left out."""
+        """Return the calling convention of the graphs, or None if AOTAutograd's wrapper is
+        needed."""
         if "inference" in self.modules:
             return facts_of(self.metadata, inputs, self.modules["inference"], None, self.refusal)
         if "forward" not in self.modules or "backward" not in self.modules:

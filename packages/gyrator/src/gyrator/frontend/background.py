@@ -8,116 +8,117 @@ from typing import Any
 import torch
 from attrs import define, field, frozen
 
-from gyrator.engine.compiled import Begun, Boxed, CompiledGraph
-from gyrator.frontend.fallback import eager_graph
+from gyrator.graphs.compiled import Boxed, CompiledGraph, PendingGraph
+from gyrator.graphs.fallback import eager_graph
 from gyrator_runtime.collector import only_new_objects
 from gyrator_runtime.host.outside import ALL, conform
 
 
 def in_background(
-    gm: torch.fx.GraphModule, begin: Callable[[torch.fx.GraphModule], Begun]
+    gm: torch.fx.GraphModule, begin: Callable[[torch.fx.GraphModule], PendingGraph]
 ) -> CompiledGraph:
-    """Return what `begin` makes of a graph, without waiting for its kernels.
+    """Compile a graph with `begin`, without waiting for its kernels.
 
-    Until they are built, PyTorch runs the graph as it is here; `begin` may alter it. The results
-    of both have the same sizes, strides and types. What is wrong with the graph is said by the
-    first call that finds its kernels built.
+    Until they are built, PyTorch runs a copy of the graph, since `begin` may modify it. Both give
+    results of the same sizes, strides and dtypes. Build errors are raised by the first call after
+    the builds have ended.
     """
-    meanwhile = _by_pytorch(_copy(gm))
-    begun = begin(gm)
-    if not begun.waits():
-        return begun.finish()
-    calls = _Meanwhile(begun, meanwhile)
+    eager = _eager_run(_copy(gm))
+    pending = begin(gm)
+    if not pending.is_building():
+        return pending.finish()
+    calls = _BackgroundBuild(pending, eager)
 
     def run(args: list[Any]) -> Sequence[Any]:
         return calls.current()(args)
 
-    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
+    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return CompiledGraph(run)
 
 
 @define(eq=False)
-class _Meanwhile:
-    """Calls PyTorch until a program is built, and the program from then on."""
+class _BackgroundBuild:
+    """Runs PyTorch until the program is built, and the program from then on."""
 
-    _begun: Begun | None
-    _meanwhile: Boxed | None
+    _pending: PendingGraph | None
+    _eager: Boxed | None
     _program: Boxed | None = field(default=None, init=False)
     _process: int = field(factory=os.getpid, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
     def current(self) -> Boxed:
-        """Return what a call now runs."""
-        # Read first: another thread that finishes the program lets go of it.
-        meanwhile = self._meanwhile
+        """Return the callable for the next call."""
+        # Read first: another thread may finish the program and clear this attribute.
+        eager = self._eager
         if self._program is None:
             self._finish()
-        run = self._program or meanwhile
+        run = self._program or eager
         assert run is not None
         return run
 
     def _finish(self) -> None:
-        """Take the program if it is built; in a process forked before that, wait for it."""
+        """Take over the program if it is built; in a process forked before that, wait for it."""
         if not self._lock.acquire(blocking=False):
             return
         try:
-            begun = self._begun
-            if begun is None or (self._process == os.getpid() and begun.waits()):
+            pending = self._pending
+            if pending is None or (self._process == os.getpid() and pending.is_building()):
                 return
             with torch.no_grad(), torch._C._DisableAutocast(), only_new_objects():
-                self._program = begun.finish().call
-            self._begun = self._meanwhile = None
+                self._program = pending.finish().call
+            self._pending = self._eager = None
         finally:
             self._lock.release()
 
 
-def _by_pytorch(gm: torch.fx.GraphModule) -> Boxed:
-    run, laid = eager_graph(gm), _Laid.like(gm)
+def _eager_run(gm: torch.fx.GraphModule) -> Boxed:
+    run, layouts = eager_graph(gm), _ResultLayouts.like(gm)
 
     def call(args: list[Any]) -> Sequence[Any]:
-        sizes = laid.sizes(args)
+        sizes = layouts.sizes(args)
         with torch.no_grad(), torch._C._DisableAutocast():
-            return laid.out(run(args), sizes)
+            return layouts.out(run(args), sizes)
 
     return call
 
 
 @frozen(eq=False)
-class _Laid:
-    """How the results of a graph lie in memory."""
+class _ResultLayouts:
+    """Memory layouts of the results of a graph."""
 
     symbols: Sequence[tuple[Any, int, int | None]]
-    """Symbols of sizes, each with the place of an argument that is it, or has it on an axis."""
+    """Size symbols, each with the index of the argument that is its value, or that has it as the
+    size of an axis."""
     results: Sequence[torch.Tensor | None]
-    """Fake tensors; None for what is none, or lies in no strides."""
+    """Fake tensors; None for a result that is not a strided tensor."""
 
     @classmethod
-    def like(cls, gm: torch.fx.GraphModule) -> "_Laid":
-        """Read a graph's arguments and results."""
+    def like(cls, gm: torch.fx.GraphModule) -> "_ResultLayouts":
+        """Read the arguments and results of a graph."""
         symbols: list[tuple[Any, int, int | None]] = []
-        for place, node in enumerate(gm.graph.find_nodes(op="placeholder")):
+        for index, node in enumerate(gm.graph.find_nodes(op="placeholder")):
             val = node.meta.get("val")
             if isinstance(val, torch.SymInt):
-                symbols.append((val.node.expr, place, None))
+                symbols.append((val.node.expr, index, None))
             elif isinstance(val, torch.Tensor):
                 shape: Sequence[Any] = val.shape
                 sized = [(d, n) for d, n in enumerate(shape) if isinstance(n, torch.SymInt)]
-                symbols += [(n.node.expr, place, d) for d, n in sized]
+                symbols += [(n.node.expr, index, d) for d, n in sized]
         results: Any = gm.graph.output_node().args[0]
         return cls([s for s in symbols if s[0].is_Symbol], [_strided(r) for r in results])
 
     def sizes(self, args: list[Any]) -> Mapping[Any, int]:
-        """Return the symbolic sizes in one call."""
+        """Return the values of the size symbols in one call."""
         return {
-            symbol: args[place] if axis is None else args[place].shape[axis]
-            for symbol, place, axis in self.symbols
+            symbol: args[index] if axis is None else args[index].shape[axis]
+            for symbol, index, axis in self.symbols
         }
 
-    def out(self, given: Sequence[Any], sizes: Mapping[Any, int]) -> Sequence[Any]:
-        """Return results as a program returns them: themselves, or copies in other strides."""
+    def out(self, results: Sequence[Any], sizes: Mapping[Any, int]) -> Sequence[Any]:
+        """Return results in the layouts that a program returns, copied if their strides differ."""
         return tuple(
             value if like is None else _conformed(value, like, sizes)
-            for value, like in zip(given, self.results, strict=True)
+            for value, like in zip(results, self.results, strict=True)
         )
 
 
@@ -126,15 +127,15 @@ def _strided(result: Any) -> torch.Tensor | None:
     return val if isinstance(val, torch.Tensor) and val.layout is torch.strided else None
 
 
-def _conformed(given: torch.Tensor, like: torch.Tensor, sizes: Mapping[Any, int]) -> torch.Tensor:
+def _conformed(result: torch.Tensor, like: torch.Tensor, sizes: Mapping[Any, int]) -> torch.Tensor:
     strides: list[int] = []
     stride: Any
     for stride in like.stride():
-        known = stride if isinstance(stride, int) else stride.node.expr.xreplace(sizes)
-        if not isinstance(known, int) and not known.is_Integer:  # of a size that the data decides
-            return given
-        strides.append(int(known))
-    return conform(given, given.shape, strides, like.dtype, like.device, ALL, "", "")
+        value = stride if isinstance(stride, int) else stride.node.expr.xreplace(sizes)
+        if not isinstance(value, int) and not value.is_Integer:  # depends on a data-dependent size
+            return result
+        strides.append(int(value))
+    return conform(result, result.shape, strides, like.dtype, like.device, ALL, "", "")
 
 
 def _copy(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:

@@ -1,9 +1,10 @@
-"""Calling compiled graphs without AOTAutograd's own wrappers, where a graph is simple enough.
+"""Calling compiled graphs without AOTAutograd's wrappers, if a graph is simple enough.
 
-Simple: static sizes, plain tensors, no result that shares memory with an input or another result,
-no mutation that autograd would have to see. Then a training graph is one `autograd.Function`, an
-inference graph is the compiled program itself, and what AOTAutograd found out fits into a few
-numbers that are stored with the programs, so that a warm start need not trace again.
+A graph is simple if it has static sizes, plain tensors, no result that shares memory with an input
+or another result, and no mutation that autograd has to see. A training graph is then a single
+`autograd.Function`, an inference graph is the compiled program itself, and AOTAutograd's analysis
+fits into a few numbers that are stored with the programs, so that a warm start need not trace
+again.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,15 +14,15 @@ import torch
 from attrs import asdict, frozen
 from torch.autograd import forward_ad
 
-from gyrator.engine.compiled import Boxed, untraced
-from gyrator.frontend.double_backward import Held, Replay
+from gyrator.frontend.double_backward import Replay, WeakInputs
 from gyrator.frontend.gradients import is_batched, is_lazy
+from gyrator.graphs.compiled import Boxed, untraced
 from gyrator_runtime.host.outside import laid_out
 
 
 @frozen
 class Tangent:
-    """A gradient that the backward graph takes: of which result, and with which layout."""
+    """A gradient that the backward graph takes: the result that it belongs to, and its layout."""
 
     output: int
     shape: tuple[int, ...]
@@ -29,27 +30,29 @@ class Tangent:
     dtype: str
     device: str
     reaches: tuple[int, ...]
-    """The inputs whose gradients are computed from it."""
+    """Indices of the inputs whose gradients depend on it."""
 
 
 @frozen
 class GraphFacts:
-    """How the programs of a simple graph are called."""
+    """The calling convention of the programs of a simple graph."""
 
     outputs: int
-    """Results that the user sees; a forward program's others are saved for the backward pass."""
+    """Number of results for the user; a forward program's others are saved for the backward
+    pass."""
     constant: tuple[int, ...]
-    """Results that do not require gradients."""
+    """Indices of results that do not require gradients."""
     mutated: tuple[int, ...]
-    """Inputs written in place, whose version counters must rise."""
+    """Indices of inputs written in place, whose version counters must be incremented."""
     autocast: bool
-    """Autocast was on; the programs already contain its casts."""
+    """Whether autocast was enabled; the programs already contain its casts."""
     tangents: tuple[Tangent, ...] | None = None
     """None for an inference graph."""
     detached: tuple[int, ...] = ()
-    """Inputs that require gradients and never get one: eager mode leaves them out of its graph."""
+    """Indices of inputs that require gradients but never get one: eager mode omits them from its
+    graph."""
     refusal: str = ""
-    """Why there are no gradients of gradients; empty if there are."""
+    """Why second-order gradients are unavailable; empty if they are available."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the facts as JSON data."""
@@ -57,7 +60,7 @@ class GraphFacts:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "GraphFacts":
-        """Read what `as_json` gave."""
+        """Read the data that `as_json` returned."""
         tangents = data["tangents"]
         return cls(
             data["outputs"],
@@ -82,14 +85,14 @@ def facts_of(
     backward: torch.fx.GraphModule | None,
     refusal: str,
 ) -> GraphFacts | None:
-    """Return how to call the graphs, or None where only AOTAutograd's wrapper does it right.
+    """Return the calling convention of the graphs, or None if they need AOTAutograd's wrapper.
 
     Args:
-        metadata: what AOTAutograd found out about the user's function (`ViewAndMutationMeta`).
+        metadata: AOTAutograd's analysis of the user's function (`ViewAndMutationMeta`).
         inputs: number of the function's inputs.
         forward: the inference or forward graph.
         backward: the backward graph of a training step.
-        refusal: why there are no gradients of gradients, if so.
+        refusal: why second-order gradients are unavailable; empty if they are available.
     """
     if metadata is None or not _simple(metadata) or torch.are_deterministic_algorithms_enabled():
         return None
@@ -103,10 +106,9 @@ def facts_of(
         if saved:
             return None
     else:
-        found = _tangents(infos, saved, inputs, backward)
-        if found is None:
+        tangents = _tangents(infos, saved, inputs, backward)
+        if tangents is None:
             return None
-        tangents = found
         detached = tuple(
             k
             for k, (info, result) in enumerate(
@@ -128,7 +130,7 @@ def facts_of(
 def callable_for(
     facts: GraphFacts, forward: Boxed, backward: Boxed | None, replay: Replay
 ) -> Callable[..., Sequence[Any]]:
-    """Return a function of the graph's inputs, one argument each."""
+    """Return a function that takes the graph's inputs as separate arguments."""
     run = _without_autocast(forward) if facts.autocast else forward
     if facts.tangents is None:
         call = _inference(run, replay.function)
@@ -142,7 +144,7 @@ def callable_for(
 
 def _inference(run: Boxed, function: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
     def call(*args: Any) -> Sequence[Any]:
-        # Checked here, not by `forward_mode`, for the sake of small graphs.
+        # Checked here rather than by `forward_mode` to save a call in small graphs.
         return function(*args) if forward_ad._current_level >= 0 else run(list(args))
 
     return call
@@ -157,9 +159,9 @@ def _training(
         """One compiled training graph as a node of the autograd graph."""
 
         @staticmethod
-        def forward(ctx: Any, held: Held, *args: Any) -> tuple[Any, ...]:
+        def forward(ctx: Any, inputs: WeakInputs, *args: Any) -> tuple[Any, ...]:
             ctx.set_materialize_grads(False)
-            ctx.held = held
+            ctx.inputs = inputs
             results = run(list(args))
             ctx.save_for_backward(*results[outputs:])
             ctx.mark_non_differentiable(
@@ -168,21 +170,21 @@ def _training(
             return tuple(results[:outputs])
 
         @staticmethod
-        @untraced  # autograd may call it where Dynamo is on
+        @untraced  # autograd may call it while Dynamo is tracing
         def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-            given = tuple(t for t in tangents if gradients[t.output] is not None)
-            wanted = ctx.needs_input_grad[1:]
-            if not given:
-                return None, *(None for _ in wanted)
+            present = tuple(t for t in tangents if gradients[t.output] is not None)
+            needed = ctx.needs_input_grad[1:]
+            if not present:
+                return None, *(None for _ in needed)
             args = list(ctx.saved_tensors)
             if torch.is_grad_enabled() or any(map(is_batched, gradients)):
-                return None, *replay.gradients(ctx.held, gradients, wanted)
+                return None, *replay.gradients(ctx.inputs, gradients, needed)
             # Saved activations may die while the program runs, unless the graph is retained.
             ctx.maybe_clear_saved_tensors()
             args.extend(_as_compiled(gradients[t.output], t) for t in tangents)
             results = back(args)
             return None, *(
-                results if len(given) == len(tangents) else _reached(results, tangents, given)
+                results if len(present) == len(tangents) else _reached(results, tangents, present)
             )
 
     apply: Callable[..., Sequence[Any]] = CompiledGraph.apply
@@ -193,7 +195,7 @@ def _training(
         inputs = list(args)
         for k in facts.detached:
             inputs[k] = inputs[k].detach()
-        return apply(replay.hold(args), *inputs)
+        return apply(replay.weak_inputs(args), *inputs)
 
     return call
 
@@ -214,17 +216,17 @@ def _as_compiled(gradient: torch.Tensor | None, tangent: Tangent) -> torch.Tenso
 
 
 def _reached(
-    results: Sequence[Any], tangents: Sequence[Tangent], given: Sequence[Tangent]
+    results: Sequence[Any], tangents: Sequence[Tangent], present: Sequence[Tangent]
 ) -> list[Any]:
-    """Return the gradients with None for those that depend only on gradients that do not exist."""
-    lost = {k for t in tangents for k in t.reaches} - {k for t in given for k in t.reaches}
+    """Replace gradients that depend on missing tangents alone by None."""
+    lost = {k for t in tangents for k in t.reaches} - {k for t in present for k in t.reaches}
     return [None if k in lost else result for k, result in enumerate(results)]
 
 
 def _bumping(
     call: Callable[..., Sequence[Any]], mutated: tuple[int, ...]
 ) -> Callable[..., Sequence[Any]]:
-    """Let autograd notice that the program writes some of its inputs."""
+    """Increment the version counters of the inputs that the program writes."""
 
     def bump(*args: Any) -> Sequence[Any]:
         torch.autograd.graph.increment_version(tuple(args[k] for k in mutated))
@@ -269,10 +271,10 @@ def _tangents(
     flow = [
         k for k, o in enumerate(infos) if getattr(o, "requires_grad_for_backward", o.requires_grad)
     ]
-    given = _placeholders(backward)
-    if len(given) != saved + len(flow) or len(_results(backward)) != inputs:
+    placeholders = _placeholders(backward)
+    if len(placeholders) != saved + len(flow) or len(_results(backward)) != inputs:
         return None
-    values: list[Any] = [node.meta.get("val") for node in given[saved:]]
+    values: list[Any] = [node.meta.get("val") for node in placeholders[saved:]]
     if not all(isinstance(v, torch.Tensor) and not is_lazy(v) for v in values):
         return None
     return tuple(
@@ -284,12 +286,12 @@ def _tangents(
             device=str(v.device),
             reaches=_dependents(node, backward),
         )
-        for k, node, v in zip(flow, given[saved:], values, strict=True)
+        for k, node, v in zip(flow, placeholders[saved:], values, strict=True)
     )
 
 
 def _dependents(tangent: torch.fx.Node, backward: torch.fx.GraphModule) -> tuple[int, ...]:
-    """Return the places of the results that are computed from a tangent."""
+    """Return the indices of the results that depend on a tangent."""
     reached = {tangent}
     for node in backward.graph.nodes:
         if not reached.isdisjoint(node.all_input_nodes):

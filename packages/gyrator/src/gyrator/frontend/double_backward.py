@@ -1,8 +1,8 @@
-"""Gradients of gradients: what a compiled graph computes is computed once more in eager mode.
+"""Second-order gradients, by rerunning a compiled graph in eager mode.
 
-A backward program has no derivative. Where autograd wants one (`create_graph=True`), or brings
-gradients that no program can read (those of `vmap`), Dynamo's graph runs again on the same inputs,
-and its own derivative, which autograd can follow, takes the place of the program's results.
+A backward program is not differentiable. If autograd needs its derivative (`create_graph=True`), or
+passes gradients that programs cannot read (those of `vmap`), Dynamo's graph runs again on the same
+inputs, and its eager gradients, which autograd can differentiate, replace the program's.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,33 +15,34 @@ import torch
 from attrs import frozen
 from torch.autograd import forward_ad
 
-from gyrator.engine.compiled import untraced
-from gyrator.frontend.gradients import compiles_autograd
+from gyrator.frontend.gradients import compiles_autograd, is_batched
+from gyrator.graphs.compiled import untraced
 from gyrator_ir.diagnostics import GyratorError
 
-Held = Sequence[tuple[Any, int | None]]
-"""A graph's inputs and their versions: tensors weakly, anything else as it is."""
+WeakInputs = Sequence[tuple[Any, int | None]]
+"""A graph's inputs and their version counters: weak references to tensors, other values as they
+are."""
 
 
 class DoubleBackwardError(GyratorError, RuntimeError):
-    """Gradients of gradients of a compiled graph that cannot be had."""
+    """Second-order gradients of a compiled graph that cannot be computed."""
 
 
 @frozen(eq=False)
 class Replay:
-    """How to run a user's function once more."""
+    """Reruns a user's function in eager mode."""
 
     function: Callable[..., Sequence[Any]]
     refusal: str
-    """Why it would not compute the same again; empty if it would."""
+    """Why a rerun would not give the same results; empty if it would."""
     autocast: tuple[tuple[str, torch.dtype, bool], ...]
-    """By type of device: the dtype of autocast, and whether it is on."""
+    """By device type: the autocast dtype, and whether autocast is enabled."""
 
     @classmethod
     def of(
         cls, function: Callable[..., Sequence[Any]], inputs: Sequence[Any], refusal: str
     ) -> "Replay":
-        """Return how to run the function as it would run here and now."""
+        """Capture the function and the current autocast state."""
         types = sorted({x.device.type for x in inputs if isinstance(x, torch.Tensor)})
         return cls(
             function,
@@ -53,45 +54,45 @@ class Replay:
             ),
         )
 
-    def hold(self, inputs: Sequence[Any]) -> Held:
-        """Remember the inputs of a call without keeping them alive."""
+    def weak_inputs(self, inputs: Sequence[Any]) -> WeakInputs:
+        """Record the inputs of a call without keeping them alive."""
         if self.refusal:
             return ()
         try:
             return [(ref(x), x._version) for x in inputs]
         except (AttributeError, RuntimeError, TypeError):  # numbers, and tensors of inference mode
-            return [_held(x) for x in inputs]
+            return [_weak(x) for x in inputs]
 
     def gradients(
-        self, held: Held, given: Sequence[torch.Tensor | None], wanted: Sequence[bool]
+        self, saved: WeakInputs, tangents: Sequence[torch.Tensor | None], needed: Sequence[bool]
     ) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients of the wanted inputs, which depend on the inputs as in eager mode.
+        """Return the gradients of the inputs that need one, differentiable as in eager mode.
 
         Args:
-            held: the inputs, as `hold` gave them.
-            given: the gradients of the function's results.
-            wanted: for each input, whether it gets a gradient.
+            saved: the inputs, as `weak_inputs` returned them.
+            tangents: the gradients of the function's results.
+            needed: for each input, whether it needs a gradient.
         """
         if self.refusal:
             raise _error(self.refusal, provenance=_lines(self.function))
         create = torch.is_grad_enabled()
-        inputs = [_taken(place, *one) for place, one in enumerate(held)]
+        inputs = [_resolved(index, *entry) for index, entry in enumerate(saved)]
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
             for kind, dtype, enabled in self.autocast:
                 stack.enter_context(torch.autocast(kind, dtype, enabled, cache_enabled=False))
-            # A view of each, since one input may depend on another: partial derivatives are wanted.
-            parts = [x.view_as(x) if w else x for x, w in zip(inputs, wanted, strict=True)]
+            # A view of each: one input may depend on another, and partial derivatives are needed.
+            parts = [x.view_as(x) if w else x for x, w in zip(inputs, needed, strict=True)]
             results = self.function(*parts)
         pairs = [
             (r, g)
-            for r, g in zip(results, given, strict=True)
+            for r, g in zip(results, tangents, strict=True)
             if g is not None and isinstance(r, torch.Tensor) and r.requires_grad
         ]
         if not pairs:
-            return tuple(None for _ in wanted)
-        chosen = [part for part, w in zip(parts, wanted, strict=True) if w]
-        found = iter(
+            return tuple(None for _ in needed)
+        chosen = [part for part, w in zip(parts, needed, strict=True) if w]
+        gradients = iter(
             torch.autograd.grad(
                 [r for r, _ in pairs],
                 chosen,
@@ -100,11 +101,12 @@ class Replay:
                 allow_unused=True,
             )
         )
-        return tuple(next(found) if w else None for w in wanted)
+        return tuple(next(gradients) if w else None for w in needed)
 
 
 def forward_mode(compiled: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """Call the function itself where forward-mode AD may carry tangents, which programs do not."""
+    """Wrap a compiled graph to call the function itself inside forward-mode AD, which programs
+    do not support."""
 
     def call(*inputs: Any) -> Any:
         return function(*inputs) if forward_ad._current_level >= 0 else compiled(*inputs)
@@ -112,18 +114,21 @@ def forward_mode(compiled: Callable[..., Any], function: Callable[..., Any]) -> 
     return call
 
 
-def watched(compiled: Callable[..., Any], replay: Replay) -> Callable[..., Any]:
-    """Let AOTAutograd's callable of a training graph have gradients of gradients."""
+def with_double_backward(compiled: Callable[..., Any], replay: Replay) -> Callable[..., Any]:
+    """Add second-order gradients to AOTAutograd's callable of a training graph."""
 
     def call(*inputs: Any) -> Any:
         if compiles_autograd():
             return compiled(*inputs)
-        held = replay.hold(inputs)
+        saved = replay.weak_inputs(inputs)
+        before = [x.grad_fn for x in inputs if isinstance(x, torch.Tensor)]
         results = compiled(*inputs)
-        node = _node(results)
+        node = _node(results, before)
         if node is not None:
             needed = [x.requires_grad if isinstance(x, torch.Tensor) else None for x in inputs]
-            node.register_hook(partial(_follow, replay, held, needed))
+            batched: list[Sequence[torch.Tensor | None]] = []
+            node.register_prehook(partial(_without_batches, batched))
+            node.register_hook(partial(_follow, replay, saved, needed, batched))
         return results
 
     return forward_mode(call, replay.function)
@@ -132,73 +137,107 @@ def watched(compiled: Callable[..., Any], replay: Replay) -> Callable[..., Any]:
 @untraced  # autograd may call it where Dynamo is on
 def _follow(
     replay: Replay,
-    held: Held,
+    saved: WeakInputs,
     needed: Sequence[bool | None],
-    found: Sequence[torch.Tensor | None],
-    given: Sequence[torch.Tensor | None],
+    batched: list[Sequence[torch.Tensor | None]],
+    computed: Sequence[torch.Tensor | None],
+    tangents: Sequence[torch.Tensor | None],
 ) -> tuple[torch.Tensor | None, ...] | None:
-    """Replace a node's gradients where autograd will differentiate them, or brought it none.
+    """Replace the gradients of a node if autograd will differentiate them, or received none.
 
     Args:
-        replay: how to run the function again.
-        held: its inputs.
-        needed: for each input, whether it requires gradients; None for one that is no tensor.
-        found: the gradients of the tensors among the inputs, from the compiled program.
-        given: the gradients of the function's results.
+        replay: reruns the function.
+        saved: its inputs.
+        needed: for each input, whether it requires gradients; None for one that is not a tensor.
+        batched: the gradients of the function's results, if `_without_batches` replaced them.
+        computed: the gradients of the tensors among the inputs, from the compiled program.
+        tangents: the gradients of the function's results.
     """
-    if all(gradient is None for gradient in given):
-        return (None,) * len(found)
-    if not torch.is_grad_enabled():
+    if all(gradient is None for gradient in tangents):
+        return (None,) * len(computed)
+    if batched:
+        tangents = batched.pop()
+    elif not torch.is_grad_enabled():
         return None
-    places = [k for k, need in enumerate(needed) if need is not None]
-    if len(found) != len(places):
+    tensors = [k for k, need in enumerate(needed) if need is not None]
+    if len(computed) != len(tensors):
         raise _error("its inputs share memory")
-    flow = {k for k, gradient in zip(places, found, strict=True) if gradient is not None}
-    wanted = [bool(need) and k in flow for k, need in enumerate(needed)]
-    gradients = replay.gradients(held, given, wanted)
-    return tuple(gradients[k] for k in places)
+    flow = {k for k, gradient in zip(tensors, computed, strict=True) if gradient is not None}
+    chosen = [bool(need) and k in flow for k, need in enumerate(needed)]
+    gradients = replay.gradients(saved, tangents, chosen)
+    return tuple(gradients[k] for k in tensors)
 
 
-def _node(results: Any) -> Any:
-    """Return AOTAutograd's node in the autograd graph of some results, one view away at most."""
-    for result in results if isinstance(results, tuple | list) else (results,):
-        above = result.grad_fn if isinstance(result, torch.Tensor) else None
-        if above is None:
+@untraced
+def _without_batches(
+    batched: list[Sequence[torch.Tensor | None]], tangents: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor | None, ...] | None:
+    """Replace gradients of `vmap`, which no program can read, by zeros, and keep them for
+    `_follow`."""
+    batched.clear()
+    if not any(map(is_batched, tangents)):
+        return None
+    batched.append(tangents)
+    return tuple(
+        torch.zeros(g.shape, dtype=g.dtype, device=g.device)
+        if g is not None and is_batched(g)
+        else g
+        for g in tangents
+    )
+
+
+def _node(results: Any, before: Sequence[Any]) -> Any:
+    """Return AOTAutograd's autograd node above some results; None if none depends on it.
+
+    Args:
+        results: what the compiled graph returned.
+        before: the nodes of its inputs, where other graphs begin.
+    """
+    seen = {node for node in before if node is not None}
+    waiting = [
+        r.grad_fn
+        for r in (results if isinstance(results, tuple | list) else (results,))
+        if isinstance(r, torch.Tensor)
+    ]
+    while waiting:
+        node = waiting.pop(0)
+        if node is None or node in seen:
             continue
-        for node in (above, *(n for n, _ in above.next_functions)):
-            if node is not None and node.name() == "CompiledFunctionBackward":
-                return node
+        if node.name() == "CompiledFunctionBackward":
+            return node
+        seen.add(node)
+        waiting.extend(above for above, _ in node.next_functions)
     return None
 
 
-def _held(value: Any) -> tuple[Any, int | None]:
+def _weak(value: Any) -> tuple[Any, int | None]:
     if not isinstance(value, torch.Tensor):
         return value, None
     return ref(value), 0 if value.is_inference() else value._version
 
 
-def _taken(place: int, value: Any, version: int | None) -> Any:
+def _resolved(index: int, value: Any, version: int | None) -> Any:
     if version is None:
         return value
     tensor = value()
     if tensor is None:
         raise _error(
-            f"input {place} of the graph no longer exists",
+            f"input {index} of the graph no longer exists",
             help="keep a reference to the tensor for as long as its gradients are differentiated",
         )
     if hasattr(tensor, "_fix_weakref"):
         tensor._fix_weakref()
     if not tensor.is_inference() and tensor._version != version:
         raise _error(
-            f"input {place} of the graph has been modified by an inplace operation",
+            f"input {index} of the graph has been modified by an inplace operation",
             help="modify a copy of it",
         )
     return tensor
 
 
 def _lines(graph: Any) -> tuple[str, ...]:
-    """Return the user's last line in a graph of Dynamo's."""
-    from gyrator_lowering.torch_bridge.origins import innermost  # hardly ever needed
+    """Return the last user line in a Dynamo graph."""
+    from gyrator_lowering.torch_bridge.origins import innermost  # rarely used
 
     for node in reversed(getattr(graph, "graph", torch.fx.Graph()).nodes):
         line, code = innermost(node.meta.get("stack_trace") or "")
@@ -214,7 +253,7 @@ def _error(
 ) -> Exception:
     return DoubleBackwardError.of(
         "GY-COMPILE-010",
-        f"gradients of gradients of a compiled graph cannot be computed: {why}",
+        f"second-order gradients of a compiled graph cannot be computed: {why}",
         provenance=provenance,
         help=help,
     )

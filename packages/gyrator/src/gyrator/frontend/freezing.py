@@ -1,5 +1,5 @@
-"""Calls of graphs whose parameters are known: constants are computed at the first call, and again
-when a parameter has changed."""
+"""Calls of graphs with frozen parameters: constants are computed at the first call, and
+recomputed when a parameter has changed."""
 
 from __future__ import annotations
 
@@ -14,40 +14,42 @@ from attrs import define, field, frozen
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gyrator.engine.compiled import Boxed, untraced
-from gyrator.frontend.fallback import warn_fallback
+from gyrator.graphs.compiled import Boxed, untraced
+from gyrator.graphs.fallback import warn_fallback
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.folding import Folding
 
-_KEPT = 4
-"""Sets of parameters, as of several models of one class, whose constants a graph keeps."""
+_CACHED_SETS = 4
+"""Number of parameter sets, such as those of several models of one class, whose constants a graph
+caches."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_POINTS = (torch.int8, torch.int16, torch.int32, torch.int64)
-"""Types of zero points."""
+_ZERO_POINT_DTYPES = (torch.int8, torch.int16, torch.int32, torch.int64)
+"""Dtypes of the zero points of quantized tensors."""
 _STORAGE = torch.Tensor.untyped_storage
 _VERSION: Callable[[torch.Tensor], int] = attrgetter("_version")
 
 
-def known_inputs(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> frozenset[int]:
-    """Return the places of Dynamo's inputs that are parameters or buffers of modules.
+def frozen_inputs(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> frozenset[int]:
+    """Return the indices of Dynamo's inputs that are parameters or buffers of modules.
 
-    Those made in inference mode count no writes, and are left out.
+    Tensors created in inference mode have no version counter and are excluded.
     """
     nodes = gm.graph.find_nodes(op="placeholder")
     return frozenset(
-        place
-        for place, (node, x) in enumerate(zip(nodes, inputs, strict=False))
+        index
+        for index, (node, x) in enumerate(zip(nodes, inputs, strict=False))
         if type(x) in _PLAIN and (type(x) is torch.nn.Parameter or _static(node))
         if x.layout is torch.strided and not (x.is_inference() or x.is_conj() or x.is_neg())
     )
 
 
-def zero_inputs(inputs: Sequence[Any], places: frozenset[int]) -> frozenset[int]:
-    """Return which of the inputs at some places are integers that are all zero, as zero points."""
+def zero_inputs(inputs: Sequence[Any], indices: frozenset[int]) -> frozenset[int]:
+    """Return the indices among `indices` of integer inputs that are all zero, such as zero
+    points."""
     return frozenset(
-        place
-        for place in places
-        if (x := inputs[place]).dtype in _POINTS and x.dim() < 2 and _is_zero(x)
+        index
+        for index in indices
+        if (x := inputs[index]).dtype in _ZERO_POINT_DTYPES and x.dim() < 2 and _is_zero(x)
     )
 
 
@@ -59,26 +61,27 @@ def _is_zero(x: torch.Tensor) -> bool:
 
 
 class NotZeroError(GyratorError):
-    """Integers are no longer zero that a program takes for zero."""
+    """Integers that a program assumes to be zero are not zero."""
 
     @classmethod
     def of_point(cls) -> NotZeroError:
         """Return the error (GY-COMPILE-004)."""
         return cls.of(
             "GY-COMPILE-004",
-            "zero points of a weight, which were all zero when it was compiled, are not",
+            "the zero points of a weight were zero when the graph was compiled, but are not now",
             help="call `torch.compiler.reset()` once the zero points have been set",
         )
 
 
 def or_eagerly(run: Callable[..., Any], eager: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what calls a frozen graph, and the user's own where it does not hold any more."""
+    """Return a callable that runs a frozen graph, or the user's function if its assumptions
+    fail."""
 
     def call(*args: Any) -> Any:
         try:
             return run(*args)
         except NotZeroError as error:
-            warn_fallback(error, "as the user wrote it")
+            warn_fallback(error, "as written by the user")
         return eager(*args)
 
     return untraced(call)
@@ -90,94 +93,97 @@ def _static(node: torch.fx.Node) -> bool:
 
 @frozen(eq=False)
 class Constants:
-    """The constants of a set of tensors, as they were."""
+    """The constants computed from a set of tensors, and the state of these at that time."""
 
-    given: tuple[torch.Tensor, ...]
+    tensors: tuple[torch.Tensor, ...]
     versions: list[int]
     addresses: list[int]
     values: list[Any]
 
     @classmethod
-    def of(cls, folding: Folding, given: Sequence[torch.Tensor]) -> Constants:
-        """Compute them.
+    def of(cls, folding: Folding, tensors: Sequence[torch.Tensor]) -> Constants:
+        """Compute the constants.
 
         Raises:
-            NotZeroError: where zero points are not zero.
+            NotZeroError: if zero points are not zero.
         """
-        points = [given[folding.given.index(place)] for place in folding.zeros]
+        points = [tensors[folding.sources.index(index)] for index in folding.zeros]
         if not all(map(_is_zero, points)):
             raise NotZeroError.of_point()
         autocast = torch._C._DisableAutocast()
         with _disable_current_modes(), torch.inference_mode(False), torch.no_grad(), autocast:
-            values = folding.constants(given)
-        versions, addresses = list(map(_VERSION, given)), list(map(torch.Tensor.data_ptr, given))
-        return cls(tuple(given), versions, addresses, values)
+            values = folding.constants(tensors)
+        versions, addresses = (
+            list(map(_VERSION, tensors)),
+            list(map(torch.Tensor.data_ptr, tensors)),
+        )
+        return cls(tuple(tensors), versions, addresses, values)
 
     @property
     def bytes(self) -> int:
-        """Memory that they take; views of the parameters take none."""
+        """Memory in bytes of the constants, excluding views of the parameters."""
         plain = [v for v in self.values if v.layout is torch.strided]
         storages = {s.data_ptr(): s.nbytes() for s in map(_STORAGE, plain)}
-        for t in self.given:
+        for t in self.tensors:
             storages.pop(_STORAGE(t).data_ptr(), None)
         packed = (v for v in self.values if v.layout is torch._mkldnn)  # type: ignore[attr-defined]
         total: int = sum(storages.values()) + sum(map(torch.ops.mkldnn._nbytes, packed))
         return total
 
-    def hold(self, given: Sequence[torch.Tensor]) -> bool:
-        """Whether they are those of the very tensors, with nothing written to them since."""
+    def match(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Return whether these are the same tensors, and have not been written to since."""
         return (
-            all(map(is_, given, self.given))
-            and list(map(_VERSION, given)) == self.versions
-            and list(map(torch.Tensor.data_ptr, given)) == self.addresses
+            all(map(is_, tensors, self.tensors))
+            and list(map(_VERSION, tensors)) == self.versions
+            and list(map(torch.Tensor.data_ptr, tensors)) == self.addresses
         )
 
 
 @define(eq=False)
 class SharedConstants:
-    """The constants of all graphs of a session: those of one model are shared by graphs for several
-    sizes."""
+    """The constants of all graphs of a session: graphs of one model for different sizes share
+    them."""
 
-    _found: WeakValueDictionary[tuple[str, tuple[int, ...]], Constants] = field(
+    _constants: WeakValueDictionary[tuple[str, tuple[int, ...]], Constants] = field(
         factory=WeakValueDictionary
     )
     _lock: threading.Lock = field(factory=threading.Lock)
 
     @property
     def bytes(self) -> int:
-        """Memory that they take beside the parameters."""
+        """Memory in bytes of the constants, in addition to the parameters."""
         with self._lock:
-            return sum(found.bytes for found in self._found.values())
+            return sum(constants.bytes for constants in self._constants.values())
 
-    def of(self, folding: Folding, text: str, given: Sequence[torch.Tensor]) -> Constants:
-        """Return the constants of tensors, computed if need be; `text` is the folding's own."""
-        key = text, tuple(map(id, given))
+    def of(self, folding: Folding, text: str, tensors: Sequence[torch.Tensor]) -> Constants:
+        """Return the constants of tensors, computed if necessary; `text` identifies the folding."""
+        key = text, tuple(map(id, tensors))
         with self._lock:
-            found = self._found.get(key)
-            if found is None or not found.hold(given):
-                found = self._found[key] = Constants.of(folding, given)
-            return found
+            constants = self._constants.get(key)
+            if constants is None or not constants.match(tensors):
+                constants = self._constants[key] = Constants.of(folding, tensors)
+            return constants
 
 
 def with_constants(folding: Folding, run: Boxed, shared: SharedConstants) -> Boxed:
-    """Return what runs a graph that is given its constants; it takes all inputs of the graph."""
-    given, kept = folding.given, folding.kept
+    """Return a callable that takes all inputs of a graph, and runs it with its constants."""
+    frozen, variable = folding.sources, folding.remaining
     text = repr((folding.steps, folding.results, folding.zeros))
-    known: tuple[Constants, ...] = ()
+    cached: tuple[Constants, ...] = ()
 
     def call(args: list[Any]) -> Sequence[Any]:
-        nonlocal known
-        tensors = [args[k] for k in given]
-        for found in known:
-            if found.hold(tensors):
+        nonlocal cached
+        tensors = [args[k] for k in frozen]
+        for constants in cached:
+            if constants.match(tensors):
                 break
         else:
-            found = shared.of(folding, text, tensors)
-            others = (c for c in known if not all(map(is_, tensors, c.given)))
-            known = (found, *others)[:_KEPT]
-        rest = [args[k] for k in kept]
+            constants = shared.of(folding, text, tensors)
+            older = (c for c in cached if not all(map(is_, tensors, c.tensors)))
+            cached = (constants, *older)[:_CACHED_SETS]
+        rest = [args[k] for k in variable]
         args.clear()
-        return run(rest + found.values)
+        return run(rest + constants.values)
 
-    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
+    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return call

@@ -1,4 +1,4 @@
-"""What a tensor that comes from autograd may be, other than plain memory."""
+"""Tensors from autograd that are not plain memory."""
 
 import sys
 from collections.abc import Sequence
@@ -6,16 +6,17 @@ from typing import Any
 
 import torch
 
-from gyrator.engine.compiled import Boxed
+from gyrator.graphs.compiled import Boxed
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:
-    """Whether the memory is not yet what the tensor stands for: conjugated, negated or all zero."""
+    """Whether the tensor's values differ from its memory: it is conjugated, negated or a zero
+    tensor."""
     return tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor()
 
 
 def is_batched(value: Any) -> bool:
-    """Whether `vmap`, or another transform of functions, wraps a tensor."""
+    """Whether a tensor is wrapped by `vmap` or another function transform."""
     if not isinstance(value, torch.Tensor):
         return False
     functorch = torch._C._functorch
@@ -23,15 +24,15 @@ def is_batched(value: Any) -> bool:
 
 
 def compiles_autograd() -> bool:
-    """Whether compiled autograd will take the backward passes of what is called here."""
+    """Whether compiled autograd will run the backward passes of functions called here."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")
     enabled = module is not None and module.compiled_autograd_enabled
     return bool(enabled or torch._dynamo.config.compiled_autograd)
 
 
 def with_flags(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return an equal tensor, with the same strides, that is conjugated and negated where `like`
-    is."""
+    """Return an equal tensor, with the same strides, and with the conjugate and negative bits of
+    `like`."""
     plain = tensor.resolve_conj().resolve_neg()
     if tensor._is_zerotensor():
         plain = plain.clone()
@@ -48,19 +49,20 @@ def with_flags(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def resolving(run: Boxed, graph: torch.fx.GraphModule) -> Boxed:
-    """Give a backward program its tangents with the flags that it was compiled for."""
+    """Convert the tangents of a backward program to the conjugate and negative bits that it was
+    compiled for."""
     tangents = [
-        (place, node.meta["val"])
-        for place, node in enumerate(graph.graph.find_nodes(op="placeholder"))
+        (index, node.meta["val"])
+        for index, node in enumerate(graph.graph.find_nodes(op="placeholder"))
         if "tangents" in str(node.target) and isinstance(node.meta.get("val"), torch.Tensor)
     ]
 
     def call(args: list[Any]) -> Sequence[Any]:
-        for place, val in tangents:
-            given = args[place]  # None for the token that keeps ops with effects in order
-            if given is not None and (is_lazy(given) or is_lazy(val)):
-                args[place] = with_flags(given, val)
+        for index, val in tangents:
+            tangent = args[index]  # None for the token that keeps ops with effects in order
+            if tangent is not None and (is_lazy(tangent) or is_lazy(val)):
+                args[index] = with_flags(tangent, val)
         return run(args)
 
-    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
+    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return call

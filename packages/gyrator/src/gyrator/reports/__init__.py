@@ -1,1 +1,1 @@
-"""What became of a compile, for people and tests."""
+"""Reports of compiles, for users and tests."""

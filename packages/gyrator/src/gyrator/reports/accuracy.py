@@ -1,7 +1,7 @@
-"""How far from the exact result a compiled one may be: one rule for all that judges.
+"""The accuracy criterion for compiled results, shared by all checks.
 
-The exact result is computed in float64. Eager execution's own distance from it is the yardstick:
-a compiled program may round in another order, not worse.
+The exact result is computed in float64. A compiled program may round differently from eager
+execution, but its error must not be larger.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,15 @@ _TOLERANCE = {
     torch.complex128: 1e-9,
 }
 _SLACK = 4.0
-"""How many times eager's own distance from float64 a value may be away from it."""
+"""The maximum error of a value relative to eager's largest error, both against float64."""
 
 
 def worst_error(got: Sequence[Tensor], exact: Sequence[Tensor], single: int = 2) -> float:
-    """Return the largest relative error: of each of the first `single` results, and of the rest.
+    """Return the largest relative error of each of the first `single` results, and of the rest.
 
     Each is the L2 norm of the difference over the norm of the exact value, in float64. The rest,
-    gradients, are taken together since some are exactly 0, as that of a bias before a softmax over
-    keys. Infinite where the exact norm is 0 and the result is not, or where the result is not
-    finite.
+    gradients, are combined, since some are exactly 0, such as that of a bias before a softmax over
+    keys. Infinite if the exact norm is 0 and the result is not, or if the result is not finite.
 
     Raises:
         ValueError: The numbers of results differ.
@@ -46,11 +45,13 @@ def worst_error(got: Sequence[Tensor], exact: Sequence[Tensor], single: int = 2)
 
 
 def within_bound(ours: Sequence[float], eager: Sequence[float], dtype: torch.dtype) -> bool:
-    """Tell whether a whole model's errors are within twice eager's in float32, eager's otherwise.
+    """Return whether a model's errors are within twice eager's in float32, or within eager's in
+    other dtypes.
 
-    Element k of both is the error on draw k of weights and inputs. Where both sides round alike,
-    one draw of a narrow type is a toss of a coin: the geometric mean of the ratios is judged, and
-    it may exceed the bound by two standard errors of that mean. A single draw gets no allowance.
+    Element k of both is the error for sample k of weights and inputs. If both sides round alike,
+    either may be better for a single sample of a narrow dtype, so the geometric mean of the ratios
+    is compared, which may exceed the bound by two standard errors of that mean. A single sample
+    gets no allowance.
     """
     factor = 2.0 if dtype is torch.float32 else 1.0
     if len(ours) == 1 or any(error == 0.0 or isinf(error) for error in (*ours, *eager)):
@@ -60,29 +61,30 @@ def within_bound(ours: Sequence[float], eager: Sequence[float], dtype: torch.dty
 
 
 def allowed_block_error(eager_error: float, dtype: torch.dtype) -> float:
-    """Return the bound for small blocks, whose few roundings leave more to chance.
+    """Return the error bound for small blocks, whose errors vary more because they round less
+    often.
 
     Twice eager's error, and never less than one unit in the last place: the distance from 1 to the
-    next value of `dtype`. Eager's error of a single number may happen to be 0.
+    next value of `dtype`. Eager's error of a single value may happen to be 0.
     """
     return max(2.0 * eager_error, torch.finfo(dtype).eps)
 
 
 def plain(t: Tensor) -> Tensor:
-    """Return the elements alone, on the host; of complex ones the parts."""
+    """Return the values as a CPU tensor without lazy bits; complex values as their parts."""
     t = t.detach().resolve_conj().resolve_neg().cpu()
     return torch.view_as_real(t) if t.is_complex() else t
 
 
 def is_close(a: Tensor, b: Tensor) -> bool:
-    """Whether values are within the tolerance of their element type; integers equal."""
+    """Return whether values are within the tolerance of their dtype; integers must be equal."""
     return not bool(differs(a, b).any())
 
 
 def differs(a: Tensor, b: Tensor) -> Tensor:
-    """Return where values are not within the tolerance of their element type, or not equal.
+    """Return a mask of the values that are not within the tolerance of their dtype, or not equal.
 
-    The shape is that of both, followed by 2 where the elements are complex.
+    Its shape is that of the operands, followed by 2 if they are complex.
     """
     tolerance = _TOLERANCE.get(b.dtype)
     if tolerance is None:
@@ -92,9 +94,9 @@ def differs(a: Tensor, b: Tensor) -> Tensor:
 
 
 def is_as_near(a: Tensor, b: Tensor, true: Any) -> bool:
-    """Whether our value is about as near to the one in float64 as eager's.
+    """Return whether a value is about as close to the float64 value as eager's.
 
-    It has to be finite where eager's is, or where the one in float64 is.
+    It must be finite wherever eager's or the float64 value is.
     """
     if not isinstance(true, Tensor) or true.shape != b.shape or b.dtype not in _TOLERANCE:
         return False
@@ -105,21 +107,21 @@ def is_as_near(a: Tensor, b: Tensor, true: Any) -> bool:
     if not bool(((finite == y.isfinite()) | (finite == exact)).all()):
         return False
     ours = torch.where(finite & exact, (x - z).abs(), 0)
-    theirs = torch.where(y.isfinite() & exact, (y - z).abs(), 0)
+    eager = torch.where(y.isfinite() & exact, (y - z).abs(), 0)
     largest = torch.where(exact, z, 0).abs()
     scale = torch.finfo(b.dtype).eps * largest.max() if z.numel() else 0.0
-    return bool((ours <= _SLACK * theirs.max() + _SLACK * scale).all())
+    return bool((ours <= _SLACK * eager.max() + _SLACK * scale).all())
 
 
-def worst_place(a: Tensor, b: Tensor) -> str:
-    """Say how many values differ, and which is the first."""
+def describe_difference(a: Tensor, b: Tensor) -> str:
+    """Describe how many values differ, and the first of them."""
     x, y = plain(a).double().reshape(-1), plain(b).double().reshape(-1)
     wrong = ~torch.isclose(x, y, rtol=_TOLERANCE.get(b.dtype, 0.0), atol=0.0, equal_nan=True)
-    (places,) = torch.nonzero(wrong, as_tuple=True)
-    if not len(places):
+    (indices,) = torch.nonzero(wrong, as_tuple=True)
+    if not len(indices):
         return "equal but for tiny values"
-    k = int(places[0])
-    return f"{len(places)} of {x.numel()} differ, first [{k}] {x[k]:.9g}, eager {y[k]:.9g}"
+    k = int(indices[0])
+    return f"{len(indices)} of {x.numel()} differ, first [{k}] {x[k]:.9g}, eager {y[k]:.9g}"
 
 
 def _ratio(difference: Tensor, norm: Tensor) -> float:

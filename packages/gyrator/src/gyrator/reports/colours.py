@@ -1,4 +1,4 @@
-"""Colours for code, in few bytes: each kind of word in an element of one letter."""
+"""Syntax highlighting in compact HTML: a one-letter element for each kind of token."""
 
 from functools import lru_cache
 
@@ -17,11 +17,11 @@ _KINDS = (
     (String, "s"),
     (Name.Function, "em"),
 )
-"""Elements by kinds of tokens; a more special kind comes first."""
+"""HTML elements by token kind, most specific kinds first."""
 
 
 def coloured(text: str, language: str) -> Markup:
-    """Return a text in the colours of a language, which the page's style gives to elements."""
+    """Return highlighted text; the page's style sheet assigns colours to the elements."""
     parts: list[tuple[str, str]] = []
     for kind, value in _lexer(language).get_tokens(text):
         element = next((e for k, e in _KINDS if kind in k), "")

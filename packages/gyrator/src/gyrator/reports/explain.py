@@ -1,4 +1,4 @@
-"""`gyrator.explain`: compile a function, run it once, and say what became of it."""
+"""`gyrator.explain`: compile a function, run it once, and describe the result."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 @frozen
 class Explanation:
-    """What `explain` found. Print it, or read the records."""
+    """The result of `explain`. Print it, or read the records."""
 
     graphs: tuple[GraphRecord, ...]
     result: Any
-    """What the function returned."""
+    """The return value of the function."""
     name: str = ""
-    """Of the function."""
+    """The name of the function."""
     seconds: tuple[float, ...] = ()
-    """Of each call after the first."""
+    """The time of each call after the first."""
     timeline: Timeline | None = None
-    """What ran when in the median of calls under PyTorch's profiler, where calls were asked for."""
+    """The timeline of the median call under PyTorch's profiler, if `runs` was set."""
     breaks: tuple[str, ...] = ()
-    """Why PyTorch left a graph, and why it compiled a function again."""
+    """The reasons for graph breaks and recompiles."""
 
     def cost(self) -> tuple[Cost, ...]:
-        """Return what the kernels and calls of all graphs take in one run of each: see
+        """Return the cost of the kernels and calls of all graphs in one run of each: see
         `GraphRecord.cost`."""
         return tuple(cost for g in self.graphs for cost in g.cost())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what was found as numbers and texts, for JSON."""
+        """Return the records as numbers and strings, for JSON."""
         return {
             "name": self.name,
             "seconds": self.seconds,
@@ -66,30 +66,30 @@ class Explanation:
         }  # fmt: skip
 
     def save(self, path: str | Path) -> Path:
-        """Write a report as one HTML file, which needs nothing beside it; return its path."""
+        """Write a report as one self-contained HTML file; return its path."""
         from gyrator.reports.measured import measure_limits
         from gyrator.reports.page import Page, Section, amount, duration
 
-        whole = median(self.seconds) if self.seconds else 0.0
+        call = median(self.seconds) if self.seconds else 0.0
         costs = self.cost()
         facts = [
             ("graphs", str(len(self.graphs))),
             ("kernels", f"{self.kernels}, launched {sum(g.launches for g in self.graphs)} times"),
-            ("calls of ATen", str(self.extern_calls.total())),
+            ("ATen calls", str(self.extern_calls.total())),
             ("bytes moved", amount(sum(c.launches * c.bytes for c in costs), "B")),
             ("operations", amount(sum(c.launches * c.flops for c in costs), "FLOP")),
-            ("most memory beside the arguments",
+            ("peak memory beside the arguments",
              amount(max((g.peak_bytes for g in self.graphs), default=0), "B")),
         ]  # fmt: skip
         intro = ""
-        if whole:
-            facts.insert(0, ("one call", f"{duration(whole)}, the median of {len(self.seconds)}"))
+        if call:
+            facts.insert(0, ("one call", f"{duration(call)}, the median of {len(self.seconds)}"))
             intro = (
-                "Rates of kernels are of calls without a profiler; first calls are left out. Click "
-                "on a line, a kernel or a bar to see what it came from and what became of it. "
+                "Kernel rates are measured without a profiler and exclude the first call. Click on "
+                "a line, a kernel or a bar to highlight the related ones. "
             )
         section = Section(
-            self.name or "function", self.graphs, facts=tuple(facts), seconds=whole,
+            self.name or "function", self.graphs, facts=tuple(facts), seconds=call,
             timeline=self.timeline, notes=self.breaks,
         )  # fmt: skip
         limits = measure_limits(self.graphs)
@@ -98,20 +98,20 @@ class Explanation:
 
     @property
     def extern_calls(self) -> Counter[str]:
-        """How often each ATen op is called by the host programs."""
+        """How often the host programs call each ATen op."""
         return Counter(e.target for g in self.graphs for e in g.externs)
 
     @property
     def unlowered(self) -> Counter[tuple[str, str]]:
-        """ATen calls that are not library work, as (op, reason)."""
+        """ATen calls other than library calls, as (op, reason)."""
         return Counter(
             (e.target, e.reason) for g in self.graphs for e in g.externs if e.reason != "library"
         )
 
     @property
     def passes(self) -> tuple[Step, ...]:
-        """What each pass did: none where a graph came from the cache. With the option `pass_texts`
-        also the text before and after."""
+        """The steps of all passes; none for a graph from the cache. With the option
+        `pass_texts`, they include the text before and after."""
         return tuple(step for g in self.graphs for step in g.passes)
 
     @property
@@ -121,17 +121,17 @@ class Explanation:
 
     @property
     def verified(self) -> int:
-        """Number of generated kernels that agree with their IR: with the option `verify`."""
+        """Number of generated kernels that match their IR, with the option `verify`."""
         return sum(k.agrees for g in self.graphs for k in g.kernels)
 
     @property
     def unverified(self) -> dict[str, str]:
-        """Why kernels did not run beside their IR, by name: with the option `verify`."""
+        """Why kernels were not compared with their IR, by name, with the option `verify`."""
         kernels = (k for g in self.graphs for k in g.kernels)
         return {k.name: k.verified for k in kernels if k.verified and not k.agrees}
 
     def __str__(self) -> str:
-        from rich.console import Console  # 0.04 s that only printing should pay
+        from rich.console import Console  # takes 0.04 s, which only printing needs
 
         console = Console(width=100, color_system=None)
         with console.capture() as captured:
@@ -154,9 +154,8 @@ class Explanation:
             if g.fallback:
                 parts.append(Text(f"{g.phase} runs eagerly:\n{g.fallback}"))
         if self.verified or self.unverified:
-            said = f"{self.verified} of {self.kernels} kernels agree with their IR"
-            parts.append(Text(said))
-            parts += (Text(f"{name} was not run: {why}") for name, why in self.unverified.items())
+            parts.append(Text(f"{self.verified} of {self.kernels} kernels match their IR"))
+            parts += (Text(f"{n} was not checked: {why}") for n, why in self.unverified.items())
         externs = Table("extern call", "count", "reason")
         rows = Counter((e.target, e.reason) for g in self.graphs for e in g.externs)
         for (target, reason), count in rows.most_common():
@@ -166,8 +165,8 @@ class Explanation:
         graphs = Table("graph", "kernels and calls", "device graph")
         for g in self.graphs:
             for p in g.partitions:
-                held = p.device and f"captured on {p.device}"
-                graphs.add_row(g.phase, _shortened(p.nodes), held or f"none: {p.reason}")
+                captured = p.device and f"captured on {p.device}"
+                graphs.add_row(g.phase, _shortened(p.nodes), captured or f"none: {p.reason}")
         if graphs.rows:
             parts.append(graphs)
         if self.passes:
@@ -176,7 +175,7 @@ class Explanation:
 
 
 def _shortened(names: tuple[str, ...]) -> str:
-    """Return a few names, and how many there are."""
+    """Return the first few names, and how many there are."""
     few = ", ".join(names[:_FEW])
     return few if len(names) <= _FEW else f"{few}, ... ({len(names)})"
 
@@ -185,7 +184,7 @@ _FEW = 3
 
 
 def _origin(graph: GraphRecord) -> str:
-    """Say whether a graph came from the cache, or else how it differs from what is there."""
+    """Return whether a graph came from the cache, or else how it differs from stored ones."""
     if graph.fallback:
         return "eager"
     if graph.cached:
@@ -204,16 +203,16 @@ def explain(
     runs: int = 0,
     **kwargs: Any,
 ) -> Explanation:
-    """Compile `fn` in a session of its own, run it once on the arguments, and describe the result.
+    """Compile `fn` in a separate session, run it once on the arguments, and describe the result.
 
-    For a training step, pass a function that calls `backward`. With `runs` nothing comes from the
-    cache, and `fn` is called so often again, which the times of kernels are of; then it is compiled
-    with the option `profile`, and called so often under PyTorch's profiler.
+    For a training step, pass a function that calls `backward`. With `runs`, the cache is not used,
+    and `fn` is called that many times to time its kernels; then it is compiled again with the
+    option `profile`, and called that many times under PyTorch's profiler.
     """
     chosen = evolve(make_options(options=options), build_in_background=False)
     if runs:
         chosen = evolve(chosen, cache=False)
-    seen = _breaks()
+    breaks_before = _breaks()
     records: list[GraphRecord] = []
     with Session(options=evolve(chosen, timed=True), observer=records.append) as session:
         compiled = torch.compile(fn, backend=session.backend, dynamic=dynamic)
@@ -222,23 +221,25 @@ def explain(
             records[:] = [r.from_now() for r in records]
         seconds = tuple(elapsed(lambda: compiled(*args, **kwargs)) for _ in range(runs))
     name = getattr(fn, "__name__", type(fn).__name__)
-    breaks = tuple(_breaks() - seen)
-    found = Explanation(tuple(records), result, name, seconds, breaks=breaks)
+    breaks = tuple(_breaks() - breaks_before)
+    explanation = Explanation(tuple(records), result, name, seconds, breaks=breaks)
     if not runs:
-        return found
+        return explanation
     ranged: list[GraphRecord] = []
     with Session(options=evolve(chosen, profile=True), observer=ranged.append) as session:
         compiled = torch.compile(fn, backend=session.backend, dynamic=dynamic)
         compiled(*args, **kwargs)
-        return evolve(found, timeline=timeline(lambda: compiled(*args, **kwargs), ranged, runs))
+        return evolve(
+            explanation, timeline=timeline(lambda: compiled(*args, **kwargs), ranged, runs)
+        )
 
 
 def _breaks() -> Counter[str]:
-    """Return how often PyTorch left a graph for each reason, and compiled a frame again."""
-    left = torch._dynamo.utils.counters["graph_break"]
-    again = (getattr(m, "recompile_reason", None) for m in get_compilation_metrics())
-    found = Counter({f"graph break: {_first(why)}": count for why, count in left.items()})
-    return found + Counter(f"recompiled: {_first(why)}" for why in again if why)
+    """Count graph breaks and recompiles by reason."""
+    counters = torch._dynamo.utils.counters["graph_break"]
+    recompiles = (getattr(m, "recompile_reason", None) for m in get_compilation_metrics())
+    breaks = Counter({f"graph break: {_first(why)}": count for why, count in counters.items()})
+    return breaks + Counter(f"recompiled: {_first(why)}" for why in recompiles if why)
 
 
 def _first(text: str) -> str:

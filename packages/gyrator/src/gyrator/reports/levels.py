@@ -1,4 +1,4 @@
-"""The levels of one compile side by side: which lines of each came from which ATen calls."""
+"""The levels of one compile side by side, with the ATen calls that each line comes from."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,17 +21,17 @@ _ORIGIN = re.compile(r'origin (\d+) %("(?:[^"\\]|\\.)*"|\S+) ')
 _ROWS = re.compile(r"((?: @\d+)+)$")
 _FROM = re.compile(r' (?:from "(?:[^"\\]|\\.)*" "(?:[^"\\]|\\.)*")?( of "(?:[^"\\]|\\.)*")?$')
 _NAMED = re.compile(r"(?:kernel|group|repeat) (\w+)")
-_SHOWN = 8
-"""Nodes that a remark in a host program names at the most."""
+_MAX_NAMES = 8
+"""Maximum number of nodes that a comment in a host program names."""
 
 
 @frozen
 class Block:
-    """Lines that belong together."""
+    """Consecutive lines that come from the same calls."""
 
     text: str
     nodes: frozenset[str] = NONE
-    """The calls of the ATen graph that they compute."""
+    """The calls of the ATen graph that the lines compute."""
 
 
 @frozen
@@ -40,75 +40,77 @@ class Pane:
 
     name: str
     language: str
-    """For whoever colours it."""
+    """The language, for highlighting."""
     blocks: tuple[Block, ...]
 
 
-def panes(record: GraphRecord, made: "Made") -> tuple[Pane, ...]:
-    """Return a graph's levels in the order of the stages; what the cache does not keep is left out.
+def panes(record: GraphRecord, attribution: "Attribution") -> tuple[Pane, ...]:
+    """Return a graph's levels in the order of the stages; levels that are not in the cache are
+    omitted.
 
-    First the user's lines, last the text of the kernels.
+    The first pane contains the user's lines, the last ones the text of the kernels.
     """
     schedule: Schedule | None = record.levels.get("kernel")
-    found = []
+    panes_ = []
     if schedule is not None and any(o.location or o.module for o in schedule.origins):
-        found.append(Pane("lines", "python", tuple(_lines(schedule.origins))))
+        panes_.append(Pane("lines", "python", tuple(_lines(schedule.origins))))
     if "fx" in record.levels:
         blocks = (_fx(line) for line in FX.show(record.levels["fx"]).splitlines())
-        found.append(Pane("fx", "gy", tuple(blocks)))
+        panes_.append(Pane("fx", "gy", tuple(blocks)))
     for name in sorted(record.levels.keys() - {"fx"}, key=_order):
-        text = _shown(record.levels[name])
-        found.append(Pane(name, "gy", tuple(_program(text, made))))
+        text = _level_text(record.levels[name])
+        panes_.append(Pane(name, "gy", tuple(_program(text, attribution))))
     if "host" not in record.levels and record.host_text:
         language = "c++" if "#include" in record.host_text else "python"
-        found.append(Pane("host", language, (Block(record.host_text),)))
+        panes_.append(Pane("host", language, (Block(record.host_text),)))
     texts: dict[str, list[Block]] = {}
     for k in record.kernels:
-        nodes = frozenset(k.nodes) | made.kernels.get(k.name, NONE)
+        nodes = frozenset(k.nodes) | attribution.kernels.get(k.name, NONE)
         texts.setdefault(k.language, []).append(Block(k.text.rstrip() + "\n", nodes))
-    found += [Pane(language, language, tuple(blocks)) for language, blocks in texts.items()]
-    return tuple(found)
+    panes_ += [Pane(language, language, tuple(blocks)) for language, blocks in texts.items()]
+    return tuple(panes_)
 
 
 def _order(name: str) -> tuple[int, str]:
-    """Return where a level stands: what it is called, or begins with, and then its part."""
+    """Return the sort key of a level's name: its level, then its part."""
     return ("loop", "kernel", "tile", "host").index(name.partition("_")[0]), name
 
 
-def _shown(program: Any) -> str:
-    """Return the text of a program; that of a host program without its kernels, which the levels
-    around it have."""
+def _level_text(program: Any) -> str:
+    """Return the text of a program; a host program is shown without its kernels, which other
+    levels contain."""
     if isinstance(program, HostProgram):
         bare = (evolve(p, kernels=()) for p in program.subprograms)
         program = evolve(program, kernels=(), subprograms=tuple(bare))
     return level_of(program).show(program)
 
 
-# What computes what -----------------------------------------------------------------------------
+# Attribution ------------------------------------------------------------------------------------
 
 
 @frozen
-class Made:
-    """Which ATen calls the kernels of a program compute, wherever they are launched."""
+class Attribution:
+    """The ATen calls that the kernels of a program compute, over all their launches."""
 
     kernels: dict[str, frozenset[str]] = field(factory=dict)
-    """By the name of a kernel of the host program, which may run for several of the schedule."""
+    """The calls of each kernel of the host program, which may stand for several kernels of the
+    schedule."""
     launched: dict[str, str] = field(factory=dict)
-    """The kernel of the host program that runs for one of the schedule."""
+    """The kernel of the host program that runs for each kernel of the schedule."""
     nodes: dict[str, frozenset[str]] = field(factory=dict)
-    """By the name of a node of the schedule."""
+    """The calls of each node of the schedule."""
     remarks: dict[tuple[str, ...], frozenset[str]] = field(factory=dict)
-    """By the names that a remark in the host program begins with."""
+    """The calls of each comment in the host program, by the names that it begins with."""
 
     @classmethod
-    def of(cls, record: GraphRecord) -> "Made":
-        """Read a graph's levels; where the cache has it, all is empty."""
+    def of(cls, record: GraphRecord) -> "Attribution":
+        """Read a graph's levels; empty for a graph from the cache."""
         schedule: Schedule | None = record.levels.get("kernel")
         host: HostProgram | None = record.levels.get("host")
         if schedule is None:
             return cls()
-        alike = {} if host is None else _alike(host)
-        made = cls({}, {}, {}, {})
+        names_of = {} if host is None else _launch_names(host)
+        attribution = cls({}, {}, {}, {})
         for part in (schedule, *schedule.subschedules):
             ends = {t.start: t.end for t in part.together}
             n = 0
@@ -118,19 +120,19 @@ class Made:
                 rows = [tuple(part.origins[o].node for o in node.origins) for node in nodes]
                 every = frozenset(name for names in rows for name in names)
                 kernels = [node for node in nodes if isinstance(node, Kernel)]
-                name = alike.get(tuple(canonical(k)[0] for k in kernels), nodes[0].name)
+                name = names_of.get(tuple(canonical(k)[0] for k in kernels), nodes[0].name)
                 if kernels:
-                    made.kernels[name] = made.kernels.get(name, NONE) | every
+                    attribution.kernels[name] = attribution.kernels.get(name, NONE) | every
                 for node, names in zip(nodes, rows, strict=True):
-                    made.launched[node.name] = name
-                    made.nodes[node.name] = every
-                    made.remarks[names[:_SHOWN]] = frozenset(names)
-        return made
+                    attribution.launched[node.name] = name
+                    attribution.nodes[node.name] = every
+                    attribution.remarks[names[:_MAX_NAMES]] = frozenset(names)
+        return attribution
 
 
-def _alike(host: HostProgram) -> dict[tuple[Kernel, ...], str]:
-    """Return the names of what a host program launches, by the kernels that it runs."""
-    found: dict[tuple[Kernel, ...], str] = {}
+def _launch_names(host: HostProgram) -> dict[tuple[Kernel, ...], str]:
+    """Return the names of the launches of a host program, by the kernels that they run."""
+    names: dict[tuple[Kernel, ...], str] = {}
     for part in programs(host):
         for launched in part.kernels:
             if isinstance(launched, KernelGroup):
@@ -138,25 +140,25 @@ def _alike(host: HostProgram) -> dict[tuple[Kernel, ...], str]:
             else:
                 kernels = (launched,) if isinstance(launched, Kernel) else ()
             keys = tuple(evolve(k, name="k", origins=(), refusals=()) for k in kernels)
-            found.setdefault(keys, launched.name)
-    return found
+            names.setdefault(keys, launched.name)
+    return names
 
 
 # Blocks of text ---------------------------------------------------------------------------------
 
 
 def _lines(origins: Iterable[Origin]) -> Iterator[Block]:
-    """Yield the user's lines by file, and under each the modules that run it."""
-    places: dict[tuple[str, int], dict[str, set[str]]] = {}
+    """Yield the user's lines by file, each followed by the modules that run it."""
+    nodes_of: dict[tuple[str, int], dict[str, set[str]]] = {}
     codes: dict[tuple[str, int], str] = {}
     for o in origins:
-        place, _, _ = o.location.rpartition(" in ")
-        path, _, row = place.rpartition(":")
+        position, _, _ = o.location.rpartition(" in ")
+        path, _, row = position.rpartition(":")
         key = path, int(row or 0)
         codes.setdefault(key, o.code)
-        places.setdefault(key, {}).setdefault(o.module, set()).add(o.node)
+        nodes_of.setdefault(key, {}).setdefault(o.module, set()).add(o.node)
     last = ""
-    for (file, number), modules in sorted(places.items()):
+    for (file, number), modules in sorted(nodes_of.items()):
         if file != last:
             last = file
             yield Block(f"# {file}\n")
@@ -174,7 +176,7 @@ def _fx(line: str) -> Block:
 
 
 def _items(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yield each line that is indented as the first with what is below it."""
+    """Yield each line at the indentation of the first one, together with its nested lines."""
     item: list[str] = []
     depth = -1
     for line in lines:
@@ -188,44 +190,44 @@ def _items(lines: Iterable[str]) -> Iterator[list[str]]:
         yield item
 
 
-def _program(text: str, made: Made) -> Iterator[Block]:
-    """Yield the blocks of programs as text."""
+def _program(text: str, attribution: Attribution) -> Iterator[Block]:
+    """Yield the blocks of a program's text."""
     for item in _items(text.splitlines()):
-        yield from _blocks(item, {}, made)
+        yield from _blocks(item, {}, attribution)
 
 
-def _blocks(item: list[str], rows: dict[int, str], made: Made) -> Iterator[Block]:
-    """Yield the blocks of a line and what is below it; what rows of origins are is kept."""
+def _blocks(item: list[str], rows: dict[int, str], attribution: Attribution) -> Iterator[Block]:
+    """Yield the blocks of a line and its nested lines; `rows` collects the origin table."""
     head = item[0].strip()
     if _HEADER.match(head):
         yield Block(item[0] + "\n")
         own: dict[int, str] = {}
         for part in _items(item[1:]):
-            yield from _blocks(part, own, made)
+            yield from _blocks(part, own, attribution)
     elif (origin := _ORIGIN.match(head)) is not None:
         rows[int(origin[1])] = origin[2].strip('"')
     elif head == "do":
         yield Block(item[0] + "\n")
-        yield from _instructions(item[1:], made)
+        yield from _instructions(item[1:], attribution)
     else:
-        yield Block("\n".join(item) + "\n", _nodes(item, rows, made))
+        yield Block("\n".join(item) + "\n", _nodes(item, rows, attribution))
 
 
-def _nodes(item: list[str], rows: Mapping[int, str], made: Made) -> frozenset[str]:
-    """Return what an operation or a kernel computes, by its references and by its name."""
-    found: set[str] = set()
+def _nodes(item: list[str], rows: Mapping[int, str], attribution: Attribution) -> frozenset[str]:
+    """Return the calls that an operation or a kernel computes, by its references and its name."""
+    nodes: set[str] = set()
     for line in item:
         refs = _ROWS.search(line)
         if refs is not None:
-            found |= {rows.get(int(row), "") for row in refs[1].replace("@", " ").split()}
+            nodes |= {rows.get(int(row), "") for row in refs[1].replace("@", " ").split()}
         named = _NAMED.match(line.strip())
         if named is not None:
-            found |= made.kernels.get(named[1], NONE)
-    return frozenset(found - {""})
+            nodes |= attribution.kernels.get(named[1], NONE)
+    return frozenset(nodes - {""})
 
 
-def _instructions(lines: Iterable[str], made: Made) -> Iterator[Block]:
-    """Yield what a host program does, in stretches from remark to remark."""
+def _instructions(lines: Iterable[str], attribution: Attribution) -> Iterator[Block]:
+    """Yield the instructions of a host program, grouped by comment."""
     stretch: list[str] = []
     nodes = NONE
     for line in lines:
@@ -233,7 +235,7 @@ def _instructions(lines: Iterable[str], made: Made) -> Iterator[Block]:
             if stretch:
                 yield Block("\n".join(stretch) + "\n", nodes)
             named = tuple(re.findall(r"%([^\s,\"]+)", line.partition(" (")[0]))
-            nodes, stretch = made.remarks.get(named, frozenset(named)), []
+            nodes, stretch = attribution.remarks.get(named, frozenset(named)), []
         stretch.append(line)
     if stretch:
         yield Block("\n".join(stretch) + "\n", nodes)

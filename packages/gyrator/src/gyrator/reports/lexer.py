@@ -18,7 +18,7 @@ _WORDS = (
 
 
 class GyLexer(RegexLexer):
-    """Colours keywords, element types, ops, names and numbers."""
+    """Highlights keywords, dtypes, ops, names and numbers."""
 
     name = "Gyrator IR"
     aliases: ClassVar = ["gy", "gyrator"]

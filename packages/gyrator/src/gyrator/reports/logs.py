@@ -1,8 +1,8 @@
-"""What `TORCH_LOGS` and `TORCH_TRACE` say of compiled graphs.
+"""Output of compiled graphs for `TORCH_LOGS` and `TORCH_TRACE`.
 
-`TORCH_LOGS=gyrator` has a line for each graph; PyTorch's artifacts of compilers (`output_code`,
-`kernel_code`, `schedule`, `fusion`, `perf_hints`) are ours where Gyrator compiles.
-`TORCH_TRACE=folder` keeps them, and every IR, for `tlparse`.
+`TORCH_LOGS=gyrator` logs a line per graph. PyTorch's compiler artifacts (`output_code`,
+`kernel_code`, `schedule`, `fusion`, `perf_hints`) are filled by Gyrator. `TORCH_TRACE=folder`
+writes them, and every IR, for `tlparse`.
 """
 
 import json
@@ -26,7 +26,7 @@ _LOGGERS = MappingProxyType(
 
 
 def log_graph(record: GraphRecord) -> None:
-    """Write what is known of a compiled graph to the logs that are switched on."""
+    """Log a compiled graph to the enabled logs."""
     _GRAPHS.info("%s", _line(record))
     for name, texts in _TEXTS.items():
         logger = _LOGGERS[name]
@@ -34,7 +34,7 @@ def log_graph(record: GraphRecord) -> None:
             for text in texts(record):
                 logger.debug("%s", text)
     trace_text(
-        f"cache_{_found(record)}.json", lambda: json.dumps(_lookup(record), indent=1), "json"
+        f"cache_{_cache_status(record)}.json", lambda: json.dumps(_lookup(record), indent=1), "json"
     )
     trace_text("graph.json", lambda: json.dumps(_summary(record), indent=1), "json")
     if record.host_text:
@@ -42,18 +42,18 @@ def log_graph(record: GraphRecord) -> None:
 
 
 def trace_text(name: str, text: Callable[[], str], encoding: str = "string") -> None:
-    """Keep a text under `TORCH_TRACE`; it is asked for only there."""
+    """Write a text to `TORCH_TRACE`; `text` is called only if that is enabled."""
     metadata = {"name": f"gyrator_{name}", "encoding": encoding}
     _torch.trace_structured("artifact", metadata_fn=lambda: metadata, payload_fn=text)
 
 
-def _found(record: GraphRecord) -> str:
-    """Return what tlparse marks as found or not: a graph that runs eagerly was passed over."""
+def _cache_status(record: GraphRecord) -> str:
+    """Return the cache status for tlparse: a graph that runs eagerly bypassed the cache."""
     return "bypass" if record.fallback else "hit" if record.cached else "miss"
 
 
 def _lookup(record: GraphRecord) -> dict[str, Any]:
-    """Say what came from the cache, or why it did not."""
+    """Return whether a graph came from the cache, or why it did not."""
     if record.fallback:
         return {"eager": record.fallback}
     differs = None if record.cached else record.missed()
@@ -67,7 +67,7 @@ def _line(record: GraphRecord) -> str:
     seconds = sum(spent for _, spent in record.seconds)
     return (
         f"{how} {record.phase} graph of {record.nodes} calls in {seconds:.3f} s: "
-        f"{len(record.kernels)} kernels, {len(record.externs)} calls of ATen"
+        f"{len(record.kernels)} kernels, {len(record.externs)} ATen calls"
     )
 
 
@@ -106,8 +106,8 @@ def _kernel_code(record: GraphRecord) -> Iterator[str]:
 
 def _schedule(record: GraphRecord) -> Iterator[str]:
     for part in record.partitions:
-        where = f"graph of {part.device}" if part.device else f"no graph: {part.reason}"
-        yield f"{where}: {', '.join(part.nodes)}"
+        label = f"graph of {part.device}" if part.device else f"no graph: {part.reason}"
+        yield f"{label}: {', '.join(part.nodes)}"
     if not record.partitions:
         names = [k.name for k in record.kernels] + [e.target for e in record.externs]
         yield f"{record.launches} launches of {', '.join(names)}"
@@ -116,13 +116,13 @@ def _schedule(record: GraphRecord) -> Iterator[str]:
 def _fusion(record: GraphRecord) -> Iterator[str]:
     for k in record.kernels:
         yield f"{k.name} computes {', '.join(k.nodes)}"
-        yield from (f"{k.name} stays apart: {why}" for why in k.refusals)
+        yield from (f"{k.name} is separate: {why}" for why in k.refusals)
 
 
 def _perf_hints(record: GraphRecord) -> Iterator[str]:
     for e in record.externs:
         if e.reason != "library":
-            yield f"{e.target} is a call of ATen: {e.reason} ({e.source})"
+            yield f"{e.target} is an ATen call: {e.reason} ({e.source})"
 
 
 _TEXTS: MappingProxyType[str, Callable[[GraphRecord], Iterator[str]]] = MappingProxyType(

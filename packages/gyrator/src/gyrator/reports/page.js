@@ -1,9 +1,9 @@
-// Shows the levels of a graph, and marks what belongs together. An element with `data-n` names calls
-// of the ATen graph by number; `data-g`, on it or around it, says of which graph.
+// Shows the levels of a graph, and highlights related elements. `data-n` of an element lists calls
+// of the ATen graph by number; `data-g`, of the element or an ancestor, identifies the graph.
 "use strict";
 
 const linked = new Map(); // graph -> [element, set of its calls]
-const opened = new Map(); // graph -> promise that its levels are there
+const opened = new Map(); // graph -> promise of its levels
 
 function link(parent) {
   for (const element of parent.querySelectorAll("[data-n]")) {
@@ -13,7 +13,7 @@ function link(parent) {
   }
 }
 
-// The levels lie in the page compressed, and become elements when they come into view.
+// The levels are stored compressed, and expanded when they scroll into view.
 async function unpack(levels) {
   const packed = Uint8Array.from(atob(levels.textContent), (c) => c.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -55,8 +55,8 @@ function mark(name, graph, calls) {
   return own.map(([element]) => element);
 }
 
-// Marks calls for good, and moves each pane to the first line that is marked, but for the pane in
-// which the user chose it.
+// Selects calls, and scrolls each pane to the first selected line, except the pane in which the
+// user clicked.
 async function choose(graph, calls, chosen) {
   await open(graph);
   const seen = new Set([chosen && chosen.closest(".text")]);
@@ -110,7 +110,7 @@ const near = new IntersectionObserver(
 );
 for (const levels of document.querySelectorAll(".levels")) near.observe(levels);
 
-// A link to what was chosen: `#levels-0-1:3.5`.
+// A link to the selection: `#levels-0-1:3.5`.
 const address = /^#levels-([\d-]+):([\d.]+)$/.exec(location.hash);
 if (address) {
   choose(address[1], address[2].split("."), null).then(() =>

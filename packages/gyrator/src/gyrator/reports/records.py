@@ -1,4 +1,4 @@
-"""What one compile did, for explain, reports and tests."""
+"""Records of one compile, for `explain`, reports and tests."""
 
 import contextlib
 import math
@@ -14,17 +14,17 @@ from gyrator_ir.passes import Step, Tracer
 
 @define
 class Stopwatch:
-    """Seconds of each named stage, and what passes did."""
+    """Seconds of each named stage, and the steps of passes."""
 
     seconds: dict[str, float] = field(factory=dict)
     tracer: Tracer = field(factory=Tracer)
     limit: float = math.inf
-    """Seconds that one stage may take."""
+    """Time limit of one stage, in seconds."""
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a `with` block, also for Dynamo's metrics and PyTorch's traces of compiles, and let
-        the tracer's deadline be its end."""
+        """Time a `with` block, also for Dynamo's metrics and PyTorch's compile traces, and set
+        the tracer's deadline for it."""
         from torch._dynamo.utils import dynamo_timed
 
         start = time.perf_counter()
@@ -39,21 +39,22 @@ class Stopwatch:
 
 @frozen
 class ExternRecord:
-    """A call into ATen, and why it is one."""
+    """A call of an ATen op, and the reason for it."""
 
     target: str
     node: str
     """The FX node."""
     reason: str
-    """`library` for a dense product or attention, else a sentence."""
+    """`library` for dense products and attention, else a sentence."""
     source: str = ""
     """The user's line."""
     module: str = ""
-    """Path of the `nn.Module` that calls it."""
+    """The path of the `nn.Module` that calls it."""
     bytes_moved: int = 0
-    """Bytes of its arguments and results, sizes at their hints."""
+    """Bytes of its arguments and results, for the size hints."""
     flops: int = 0
-    """Operations on floats of a product or convolution, sizes at their hints; 0 for other ops."""
+    """Floating-point operations of a product or convolution, for the size hints; 0 for other
+    ops."""
 
 
 @frozen
@@ -64,85 +65,85 @@ class KernelRecord:
     language: str
     text: str
     nodes: tuple[str, ...]
-    """FX nodes fused into it at its first launch, from which the three below come, too."""
+    """FX nodes fused into it at its first launch; the next three fields are derived from them."""
     ops: tuple[str, ...]
-    """The ATen ops that those call."""
+    """The ATen ops of the nodes."""
     sources: tuple[str, ...]
-    """The user's lines they came from."""
+    """The user's lines of the nodes."""
     modules: tuple[str, ...] = ()
-    """Paths of the `nn.Module`s that run those lines."""
+    """Paths of the `nn.Module`s that run these lines."""
     bytes_moved: int = 0
-    """Bytes read and written by one run, sizes at their hints."""
+    """Bytes read and written by one run, for the size hints."""
     flops: int = 0
-    """Operations on floats in one run, a function such as `exp` counting as one; sizes at their
-    hints. 0 for a template."""
+    """Floating-point operations in one run, for the size hints; a function such as `exp` counts as
+    one. 0 for a template."""
     launches: int = 1
-    """How often one run of the graph launches it; in the body of a loop, counted once."""
+    """Number of launches in one run of the graph; a launch in a loop body is counted once."""
     refusals: tuple[str, ...] = ()
-    """Why neighbouring work is in other kernels."""
+    """Why adjacent operations were not fused into it."""
     verified: str = ""
-    """With the option `verify`: how often it ran beside its IR, `4 runs`, or why it did not."""
+    """With the option `verify`: the number of comparisons with its IR, `4 runs`, or why there were
+    none."""
 
     @property
     def agrees(self) -> bool:
-        """Whether it ran beside its IR, and agreed with it."""
+        """Whether it was compared with its IR and matched."""
         return self.verified.endswith(" runs")
 
 
 @frozen
 class PartitionRecord:
-    """Kernels and calls that one device graph captures, or that stay outside of graphs."""
+    """Kernels and calls that one device graph captures, or that are not captured."""
 
     nodes: tuple[str, ...]
     """Kernels by name, calls by their op."""
     device: str
-    """Whose graph it is; empty for what stays outside."""
+    """The device of the graph; empty if they are not captured."""
     reason: str
-    """Why it stays outside."""
+    """Why they are not captured."""
 
 
 @frozen
 class StorageRecord:
-    """Memory that one run of a program takes, from the step that allocates it to the one that gives
-    it back; steps are launches and calls, counted from 0."""
+    """Memory that one run of a program allocates, with its lifetime. Steps are launches and
+    calls, counted from 0."""
 
     bytes: int
-    """Sizes at their hints."""
+    """The size, for the size hints."""
     device: str
     first: int
     last: int
-    """The last step that may touch it; one past the last step for what is returned."""
+    """The last step that may use it; one past the last step of the program for a result."""
     owners: tuple[str, ...]
-    """The tensors that lie in it, one after another or side by side."""
+    """The tensors stored in it, sequentially or side by side."""
     nodes: tuple[str, ...] = ()
     """The kernels and calls that use it."""
     pool: bool = False
-    """Whether it is one of the pools that the program places tensors in."""
+    """Whether it is a pool in which the program places tensors."""
 
 
 @frozen
 class Cost:
-    """What a kernel or a call of ATen takes in one run of its graph, known before any ran; sizes at
-    their hints."""
+    """The static cost of a kernel or an ATen call in one run of its graph, for the size hints."""
 
     name: str
-    """Of the kernel, or of the op."""
+    """The name of the kernel or the op."""
     kernel: bool
     """Whether it is a generated kernel."""
     launches: int
     bytes: int
-    """Read and written by one launch."""
+    """Bytes read and written by one launch."""
     flops: int
-    """Operations on floats of one launch: see `KernelRecord` and `ExternRecord`."""
+    """Floating-point operations of one launch: see `KernelRecord` and `ExternRecord`."""
 
 
 @frozen
 class MemoryStep:
-    """What is held from one step of a run on; steps are launches and calls, counted from 0."""
+    """The live memory from one step of a run on. Steps are launches and calls, counted from 0."""
 
     step: int
     bytes: int
-    held: tuple[StorageRecord, ...]
+    storages: tuple[StorageRecord, ...]
 
 
 @frozen
@@ -156,57 +157,58 @@ class GraphRecord:
     kernels: tuple[KernelRecord, ...] = ()
     externs: tuple[ExternRecord, ...] = ()
     partitions: tuple[PartitionRecord, ...] = ()
-    """With the option `device_graphs`: what is captured, in the order in which it runs."""
+    """With the option `device_graphs`: the captured and uncaptured parts, in execution order."""
     storages: tuple[StorageRecord, ...] = ()
-    """What it allocates, in order. What calls of ATen allocate for themselves is not among it."""
+    """Its allocations in order, excluding the internal allocations of ATen calls."""
     launches: int = 0
     """Kernel launches in one run; a kernel may be launched several times."""
     cached: bool = False
     """Loaded from the cache: no pass and no compiler ran."""
     missed: Callable[[], tuple[str, ...] | None] = field(default=lambda: None, eq=False)
-    """Names the parts of the cache's key in which the most similar stored program differs, one of
-    the same graph if there is any; None where the cache has none, or was not asked."""
+    """Returns the fields of the cache key that differ from the most similar stored program,
+    preferably of the same graph; None if the cache is empty or was not used."""
     fallback: str = ""
     """Why the whole graph runs eagerly; empty if it does not."""
     seconds: tuple[tuple[str, float], ...] = ()
-    """Time of each stage."""
+    """Seconds of each stage."""
     passes: tuple[Step, ...] = ()
-    """What each pass did, in order; with the option `pass_texts` also the text before and after."""
+    """The steps of the passes in order; with the option `pass_texts`, including the text before and
+    after."""
     host_text: str = ""
     levels: Mapping[str, Any] = field(factory=dict, eq=False)
-    """What the stages made, to be printed or read: the ATen graph after the passes over it (`fx`),
-    and the programs `loop`, `kernel`, `host` and `tile` (`tile_sub0` and so on for kernels of other
-    devices and of subprograms). Of a graph that came from the cache `fx` at the most."""
+    """The outputs of the stages: the ATen graph after its passes (`fx`), and the programs `loop`,
+    `kernel`, `host` and `tile` (`tile_sub0` and so on for kernels of other devices and of
+    subprograms). For a graph from the cache, at most `fx`."""
     timings: Callable[[], dict[str, tuple[int, int]]] | None = field(default=None, eq=False)
     """With the option `timed`: calls and total nanoseconds of each kernel so far."""
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes that one run holds at a time, beside its arguments."""
+        """The most bytes that one run has allocated at any time, excluding its arguments."""
         return self.peak.bytes
 
     @property
     def peak(self) -> MemoryStep:
-        """The first step that holds most."""
+        """The first step with the most allocated bytes."""
         return max(self.memory(), key=lambda m: m.bytes, default=MemoryStep(0, 0, ()))
 
     def memory(self) -> tuple[MemoryStep, ...]:
-        """Return the steps at which the bytes held change."""
+        """Return the steps at which the allocated memory changes."""
         steps = sorted({s.first for s in self.storages} | {s.last + 1 for s in self.storages})
-        found = []
+        steps_ = []
         for step in steps:
-            held = tuple(s for s in self.storages if s.first <= step <= s.last)
-            found.append(MemoryStep(step, sum(s.bytes for s in held), held))
-        return tuple(found)
+            live = tuple(s for s in self.storages if s.first <= step <= s.last)
+            steps_.append(MemoryStep(step, sum(s.bytes for s in live), live))
+        return tuple(steps_)
 
     def cost(self) -> tuple[Cost, ...]:
-        """Return what each kernel takes, then what each call of ATen does."""
+        """Return the cost of each kernel, then of each ATen call."""
         kernels = (Cost(k.name, True, k.launches, k.bytes_moved, k.flops) for k in self.kernels)
         calls = (Cost(e.target, False, 1, e.bytes_moved, e.flops) for e in self.externs)
         return (*kernels, *calls)
 
     def from_now(self) -> "GraphRecord":
-        """Return this record with timings that count from now on, without the calls so far."""
+        """Return this record with timings that exclude the calls so far."""
         if self.timings is None:
             return self
         read, before = self.timings, self.timings()

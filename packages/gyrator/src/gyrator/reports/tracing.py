@@ -1,4 +1,4 @@
-"""Keeping what each stage made: in a folder, and for whoever reads `TORCH_TRACE`."""
+"""Writing the output of each stage to a folder and to `TORCH_TRACE`."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -15,16 +15,16 @@ from gyrator_ir.passes import Step
 
 @frozen
 class Trace:
-    """What one compile makes."""
+    """The trace of one compile."""
 
     folder: Path | None = None
-    """Where it is written; None for nowhere."""
+    """The folder of the trace; None if it is not written."""
     programs: dict[str, Any] = field(factory=dict)
-    """The programs that were written, by the names of their files without `.gy`."""
+    """The programs of the trace, by file name without `.gy`."""
 
     @classmethod
     def open(cls, root: str, phase: str) -> "Trace":
-        """Make the next numbered folder under `root`; an empty `root` traces nothing."""
+        """Create the next numbered folder under `root`; if `root` is empty, trace nothing."""
         if not root:
             return cls()
         for number in range(10_000):
@@ -34,10 +34,10 @@ class Trace:
             except FileExistsError:
                 continue
             return cls(folder)
-        raise FileExistsError(f"{root} holds ten thousand traces; choose another folder")
+        raise FileExistsError(f"{root} contains ten thousand traces; choose another folder")
 
     def write(self, name: str, text: Callable[[], str]) -> None:
-        """Write one file; `text` is called only if somebody wants it."""
+        """Write one file; `text` is called only if it is needed."""
         trace_text(name, text)
         if self.folder is not None:
             (self.folder / name).write_text(text(), encoding="utf-8")
@@ -47,15 +47,15 @@ class Trace:
         self.write(name, lambda: text)
 
     def ir(self, program: Any, part: str = "") -> None:
-        """Write a program of any level, or what a `part` of a program has of that level."""
+        """Write a program of any level, or the `part` of one."""
         level = level_of(program)
         name = f"{level.name}{part and f'_{part}'}"
         self.programs[name] = program
         self.write(f"{name}.gy", lambda: level.show(program))
 
     def passes(self, steps: Sequence[Step]) -> None:
-        """Write, numbered, the text that each pass left that changed it; where the text before is
-        not that of the file before, that too."""
+        """Write the numbered text after each pass that changed it, and the text before if it
+        differs from that of the previous file."""
         if self.folder is None:
             return
         os.makedirs(self.folder / "passes")

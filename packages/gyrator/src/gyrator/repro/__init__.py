@@ -1,1 +1,1 @@
-"""Finding what goes wrong: running a graph by itself, making it small, naming the stage."""
+"""Diagnosing failures: running a graph alone, minimizing it, and finding the faulty stage."""

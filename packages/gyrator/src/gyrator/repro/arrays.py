@@ -1,4 +1,5 @@
-"""Tensors as arrays for the interpreters of `gyrator_testing`, and torch's ops for those."""
+"""Conversions between tensors and the arrays of `gyrator_testing`'s interpreters, and torch's
+ops for these."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,45 +16,45 @@ if TYPE_CHECKING:
     from gyrator_testing.interp.externs import Externs
 
 
-def check_interpreters(what: str) -> None:
-    """Raise VerificationError (GY-VERIFY-010) where `gyrator_testing` is not installed, which
-    `what` needs."""
+def check_interpreters(purpose: str) -> None:
+    """Raise VerificationError (GY-VERIFY-010) if `gyrator_testing`, which `purpose` needs, is
+    not installed."""
     try:
         import gyrator_testing  # noqa: F401
     except ImportError as error:
-        why = f"{what} needs gyrator_testing, which cannot be imported: {error}"
+        why = f"{purpose} needs gyrator_testing, which cannot be imported: {error}"
         help = "pip install 'gyrator[verify]'"
         raise VerificationError.of("GY-VERIFY-010", why, help=help) from error
 
 
 def torch_externs() -> "Externs":
-    """Return the dispatcher's own ops, but for the seeds of random numbers."""
+    """Return torch's ops for the interpreters, except those for random seeds."""
     from gyrator_testing.interp.externs import DEFAULT, Dispatched
 
     own = {key: DEFAULT[key] for key in DEFAULT if key.startswith("gyrator.")}
-    return Dispatched(_found, _given, array_of, own)
+    return Dispatched(_op, _argument, array_of, own)
 
 
-def _found(target: str) -> Callable[..., Any]:
-    """Return an op, which draws the same random numbers at each call."""
+def _op(target: str) -> Callable[..., Any]:
+    """Return an op; one that consumes random numbers gets the same ones at each call."""
     op = overload(target)
     if torch.Tag.nondeterministic_seeded not in getattr(op, "tags", ()):
         return op
 
-    def drawn(*args: Any, **kwargs: Any) -> Any:
+    def seeded(*args: Any, **kwargs: Any) -> Any:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             return op(*args, **kwargs)
 
-    return drawn
+    return seeded
 
 
-def _given(value: Any) -> Any:
+def _argument(value: Any) -> Any:
     return from_type_arg(value) if isinstance(value, TypeArg) else tensor_of(value)
 
 
 def array_of(value: Any) -> Any:
-    """Return a tensor as an array that shares its memory; anything else as it is."""
+    """Return a tensor as an array that shares its memory; return other values unchanged."""
     from gyrator_testing.interp.dtypes import NUMPY
 
     if not isinstance(value, Tensor):
@@ -66,7 +67,7 @@ def array_of(value: Any) -> Any:
 
 
 def tensor_of(value: Any) -> Any:
-    """Return an array as a tensor that shares its memory; anything else as it is."""
+    """Return an array as a tensor that shares its memory; return other values unchanged."""
     from gyrator_testing.interp.dtypes import DTYPES
 
     kind: Any = None if isinstance(value, Tensor) else getattr(value, "dtype", None)
@@ -79,4 +80,4 @@ def tensor_of(value: Any) -> Any:
 
 
 _BITS = {1: torch.int8, 2: torch.int16}
-"""What has the size of a type that NumPy itself lacks."""
+"""Integer types with the sizes of types that NumPy lacks."""

@@ -1,8 +1,8 @@
-"""Which stage, which pass and which kernel first computes something else than the graph says.
+"""Finds the first stage, pass or kernel whose results differ from the graph's.
 
-The product's own stages run one after another, and what each leaves is interpreted: the graph by
-PyTorch, the levels of IR by the interpreters of `gyrator_testing`. A pass is judged by what goes in
-and what comes out of it, a stage by the results of the graph, a kernel beside its IR.
+The compiler's stages run in order, and their outputs are interpreted: graphs by PyTorch, the levels
+of IR by the interpreters of `gyrator_testing`. A pass is checked by comparing its input with its
+output, a stage by comparing with the results of the graph, a kernel by comparing with its IR.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,30 +31,30 @@ M = TypeVar("M")
 
 @frozen
 class Culprit:
-    """Where results first differ, or where an exception comes from."""
+    """The step whose results first differ, or that raised an exception."""
 
     stage: str
-    """A level of IR, whose passes or stage did it; `kernels`, the text of a kernel; `run`, the host
-    program as it runs; empty for nothing found."""
+    """A level of IR, for its passes or its stage; `kernels`, for the text of a kernel; `run`, for
+    the running host program; empty if there is no culprit."""
     name: str = ""
-    """Of the pass or the kernel; empty for the stage itself."""
+    """The name of the pass or the kernel; empty for the stage itself."""
     detail: str = ""
     before: str = ""
-    """The text of the last program that was right."""
+    """The text of the last correct program."""
     after: str = ""
-    """The text of the first that was not."""
+    """The text of the first incorrect program."""
     checked: int = 0
-    """How many programs were interpreted."""
+    """Number of interpreted programs."""
 
     def __str__(self) -> str:
         if not self.stage:
-            return f"every stage and pass agrees: {self.checked} programs were interpreted"
-        what = {"kernels": "kernel", "run": "host program"}.get(self.stage, "pass")
-        named = f", {what} {self.name}" if self.name else ""
+            return f"all stages and passes are correct: {self.checked} programs were interpreted"
+        kind = {"kernels": "kernel", "run": "host program"}.get(self.stage, "pass")
+        named = f", {kind} {self.name}" if self.name else ""
         return f"stage {self.stage}{named}: {self.detail}"
 
 
-class _Found(Exception):
+class _CulpritError(Exception):
     """Carries the culprit out of the stages."""
 
     def __init__(self, culprit: Culprit) -> None:
@@ -67,83 +67,88 @@ def bisect(
     seed: int = 0,
     passes: PassEdits = NO_EDITS,
 ) -> Culprit:
-    """Compile the text of an ATen graph step by step; return the first step that is wrong.
+    """Compile the text of an ATen graph step by step; return the first incorrect step.
 
     Raises:
-        VerificationError: GY-VERIFY-010, where `gyrator_testing` is not installed.
-        ParseError: as `gyrator_lowering.fx_text.parse`.
+        VerificationError: GY-VERIFY-010, if `gyrator_testing` is not installed.
+        ParseError: like `gyrator_lowering.fx_text.parse`.
     """
     check_interpreters("bisecting")
     chosen = make_options(options={"cache": False, "progress": False, **(options or {})})
     with Session(options=chosen, passes=passes) as session:
         trials = tuple((e, e.eager()) for e in Example.of_sizes(text, seed))
-        watch = _Watch(trials=trials, last=text)
+        checker = _Checker(trials=trials, last=text)
         try:
-            _step_by_step(session.engine(session.options), watch)
-        except _Found as found:
-            return found.culprit
-    return Culprit("", checked=watch.checked)
+            _step_by_step(session.engine(session.options), checker)
+        except _CulpritError as error:
+            return error.culprit
+    return Culprit("", checked=checker.checked)
 
 
-def _step_by_step(engine: Engine, watch: "_Watch") -> None:
-    gm, stages = watch.trials[0][0].gm, Stages(engine)
+def _step_by_step(engine: Engine, checker: "_Checker") -> None:
+    gm, stages = checker.trials[0][0].gm, Stages(engine)
     budget = Budget(engine.options.autotune_seconds)
     options = stages.scheduler_options()
     graph = deepcopy(gm)
-    with watch.stage(FX.name):
-        passes = stages.prepare(graph, budget, watch)
-    with watch.stage(LOOP.name):
+    with checker.stage(FX.name):
+        passes = stages.prepare(graph, budget, checker)
+    with checker.stage(LOOP.name):
         program = stages.lowered(graph, stages.lowering_options(graph, budget, passes))
-        watch.judge(LOOP.name, program, watch.interpreter(program, graph))
-    with watch.stage(KERNEL.name):
-        planned = stages.scheduled(program, options, watch)
-        watch.judge(KERNEL.name, planned, watch.interpreter(planned, graph))
-    with watch.stage(HOST.name):
+        checker.check(LOOP.name, program, checker.interpreter(program, graph))
+    with checker.stage(KERNEL.name):
+        planned = stages.scheduled(program, options, checker)
+        checker.check(KERNEL.name, planned, checker.interpreter(planned, graph))
+    with checker.stage(HOST.name):
         host = stages.hosted(planned, options)
-        watch.judge(HOST.name, host, watch.interpreter(host, graph))
-    with watch.stage("tile"):
-        stages.tiled(host, watch)
-    with watch.stage("kernels"):
+        checker.check(HOST.name, host, checker.interpreter(host, graph))
+    with checker.stage("tile"):
+        stages.tiled(host, checker)
+    with checker.stage("kernels"):
         stages.verify(host)
-    with watch.stage("run"):
+    with checker.stage("run"):
         call = engine.compile(deepcopy(gm), "inference").call
-        watch.judge("run", host, lambda given: [*call(list(given))])
+        checker.check("run", host, lambda arguments: [*call(list(arguments))])
 
 
 @define
-class _Watch(Tracer):
-    """Interprets what each pass is given and what it leaves."""
+class _Checker(Tracer):
+    """Interprets the input and the output of each pass."""
 
     trials: tuple[tuple[Example, list[Any]], ...] = field(kw_only=True)
-    """Arguments, and what PyTorch makes of them: for graphs with symbols, of more than one size."""
+    """Arguments and PyTorch's results; for graphs with symbolic sizes, more than one size."""
     last: str = field(kw_only=True)
-    """The text of the last program that was right."""
+    """The text of the last correct program."""
     checked: int = 0
 
-    def run(self, level: Level[M], one: Pass[M], program: M) -> tuple[M, bool]:
-        """Run a pass; raise where its result means something else."""
+    def run(self, level: Level[M], pass_: Pass[M], program: M) -> tuple[M, bool]:
+        """Run a pass; raise if it changes the program's results."""
         before: Any = deepcopy(program) if level.in_place else program
         try:
-            made, changed = super().run(level, one, program)
+            result, changed = super().run(level, pass_, program)
         except Exception as error:
-            raise _Found(
+            raise _CulpritError(
                 Culprit(
-                    level.name, one.name, str(failed(error)), level.show(before), "", self.checked
+                    level.name, pass_.name, str(failed(error)), level.show(before), "", self.checked
                 )
             ) from error
-        if changed and (said := self._changed(before, made)):
-            raise _Found(
+        if changed and (mismatch := self._changed(before, result)):
+            raise _CulpritError(
                 Culprit(
-                    level.name, one.name, said, level.show(before), level.show(made), self.checked
+                    level.name,
+                    pass_.name,
+                    mismatch,
+                    level.show(before),
+                    level.show(result),
+                    self.checked,
                 )
-            )  # fmt: skip
-        return made, changed
+            )
+        return result, changed
 
     def _changed(self, before: Any, after: Any) -> str:
-        """Say how two programs differ in what they compute."""
+        """Describe how the results of two programs differ."""
         self.checked += 1
         if isinstance(after, GraphModule):
-            return self._difference(lambda given: run_eagerly(after, given)[: -len(given) or None])
+            return self._difference(lambda args: run_eagerly(after, args)[: -len(args) or None])
         from gyrator_testing.feeds import assert_same_meaning
 
         for example, _ in self.trials:
@@ -155,56 +160,56 @@ class _Watch(Tracer):
         return ""
 
     def _difference(self, run: Callable[[list[Any]], list[Any]]) -> str:
-        """Say how what `run` makes of arguments differs from what PyTorch makes of them."""
+        """Describe how the results of `run` differ from PyTorch's."""
         for example, expected in self.trials:
-            given = example.arguments()
-            if said := difference([*run(given), *given], expected, example):
-                return said
+            arguments = example.arguments()
+            if mismatch := difference([*run(arguments), *arguments], expected, example):
+                return mismatch
         return ""
 
     def interpreter(self, program: Any, graph: GraphModule) -> Callable[[list[Any]], list[Any]]:
-        """Return what interprets a program of the whole graph."""
+        """Return a function that interprets a program of the whole graph."""
         from gyrator_testing.levels import run_program
 
         self.checked += 1
         keys = {c.key for part in _parts(program) for c in getattr(part, "constants", ())}
-        held = {key: array_of(attribute(graph, key)) for key in keys}
+        constants = {key: array_of(attribute(graph, key)) for key in keys}
 
-        def run(given: list[Any]) -> list[Any]:
-            arrays = [array_of(value) for value in given]
-            return [*map(tensor_of, run_program(program, arrays, held, torch_externs()))]
+        def run(arguments: list[Any]) -> list[Any]:
+            arrays = [array_of(value) for value in arguments]
+            return [*map(tensor_of, run_program(program, arrays, constants, torch_externs()))]
 
         return run
 
-    def judge(self, stage: str, program: Any, run: Callable[[list[Any]], list[Any]]) -> None:
-        """Raise where a stage's results are not the graph's."""
+    def check(self, stage: str, program: Any, run: Callable[[list[Any]], list[Any]]) -> None:
+        """Raise if a stage's results differ from the graph's."""
         text = level_of(program).show(program)
-        if said := self._difference(run):
-            raise _Found(Culprit(stage, "", said, self.last, text, self.checked))
+        if mismatch := self._difference(run):
+            raise _CulpritError(Culprit(stage, "", mismatch, self.last, text, self.checked))
         self.last = text
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Take exceptions for the stage's."""
+        """Attribute exceptions to the stage."""
         try:
             yield
-        except _Found:
+        except _CulpritError:
             raise
         except Exception as error:
             kernel = _kernel(error) if name == "kernels" else ""
-            raise _Found(
+            raise _CulpritError(
                 Culprit(name, kernel, str(failed(error)), self.last, "", self.checked)
             ) from error
 
 
 def _kernel(error: Exception) -> str:
-    said = str(error)
-    _, found, rest = said.partition("kernel ")
-    return rest.split()[0] if found and rest else ""
+    message = str(error)
+    _, separator, rest = message.partition("kernel ")
+    return rest.split()[0] if separator and rest else ""
 
 
 def _of_sizes(program: Any, example: Example) -> Any:
-    """Return a program that takes the sizes of an example for the usual ones."""
+    """Return a program with the sizes of an example as its hints."""
     facts = getattr(program, "facts", None)
     if facts is None:
         return program
@@ -215,7 +220,7 @@ def _of_sizes(program: Any, example: Example) -> Any:
 
 
 def _parts(program: Any) -> Iterator[Any]:
-    """Yield a program and those that it calls."""
+    """Yield a program and the programs that it calls."""
     yield program
     for called in ("subprograms", "subschedules"):
         for part in getattr(program, called, ()):

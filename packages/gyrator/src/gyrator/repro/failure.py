@@ -1,4 +1,4 @@
-"""What goes wrong with one graph: an error, a wrong result, a slow one, the end of the process."""
+"""Failures of a graph: an error, a wrong result, a slow run, or a crash of the process."""
 
 import warnings
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from attrs import evolve, frozen
 from torch import Tensor
 
-from gyrator.engine.compiled import Boxed
+from gyrator.graphs.compiled import Boxed
 from gyrator.options import make_options
 from gyrator.reports.records import GraphRecord
 from gyrator.repro.example import Example, difference
@@ -22,17 +22,17 @@ from gyrator_runtime.profile import compare
 from gyrator_runtime.warn import GyratorWarning
 
 Kind = Literal["", "error", "wrong", "slow", "death", "hang", "not run"]
-"""`death`: the process ended. `hang`: it took longer than it may. `not run`: PyTorch itself refuses
-the graph."""
+"""`death`: the process crashed. `hang`: it exceeded the time limit. `not run`: PyTorch rejects the
+graph."""
 
 _SLOW = 1.3
-"""How many times eager's time is slow."""
+"""The ratio to eager's time that counts as slow."""
 _SAMPLES = 15
 
 
 @frozen
 class Failure:
-    """What was found; an empty kind for nothing."""
+    """The failure of a graph; an empty kind means none."""
 
     kind: Kind = ""
     code: str = ""
@@ -40,12 +40,12 @@ class Failure:
     detail: str = ""
 
     def alike(self, other: "Failure") -> bool:
-        """Whether two graphs fail in the same way."""
+        """Return whether two graphs fail in the same way."""
         return (self.kind, self.code) == (other.kind, other.code)
 
     def __str__(self) -> str:
         if not self.kind:
-            return "agrees with eager mode"
+            return "matches eager mode"
         return ": ".join(filter(None, (self.kind, self.code, self.detail)))
 
 
@@ -56,10 +56,10 @@ def find_failure(
     seed: int = 0,
     passes: PassEdits = NO_EDITS,
 ) -> Failure:
-    """Compile the text of an ATen graph, run it, and compare with eager mode.
+    """Compile the text of an ATen graph, run it, and compare it with eager mode.
 
-    A graph that is left to PyTorch counts as an error. One whose sizes are symbols runs with other
-    sizes, too. `timed` looks for slowness as well.
+    A graph that falls back to PyTorch counts as an error. A graph with symbolic sizes also runs
+    with other sizes. `timed` also checks for slowness.
     """
     try:
         examples = [(e, e.eager()) for e in Example.of_sizes(text, seed)]
@@ -76,11 +76,11 @@ def find_failure(
             lost = next((r.fallback for r in records if r.fallback), "")
             if lost:
                 return Failure("error", lost.partition(":")[0], lost.partition("\n")[0])
-            for one, expected in examples:
-                given = one.arguments()
-                found = difference([*call(list(given)), *given], expected, one)
-                if found:
-                    return Failure("wrong", "", found)
+            for trial, expected in examples:
+                arguments = trial.arguments()
+                mismatch = difference([*call(list(arguments)), *arguments], expected, trial)
+                if mismatch:
+                    return Failure("wrong", "", mismatch)
         except Exception as error:
             return failed(error)
         if not timed:
@@ -89,7 +89,7 @@ def find_failure(
 
 
 def failed(error: Exception) -> Failure:
-    """Return what an exception says."""
+    """Return the failure for an exception."""
     if isinstance(error, GyratorError):
         return Failure("error", error.diagnostic.code, error.diagnostic.message)
     return Failure("error", type(error).__name__, _first_line(error))

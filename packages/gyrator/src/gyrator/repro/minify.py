@@ -1,7 +1,7 @@
-"""Delta debugging of ATen graphs: results, nodes and arguments are taken away while it still fails.
+"""Delta debugging of ATen graphs: results, nodes and arguments are removed as long as it fails.
 
 The method is Zeller and Hildebrandt's (Simplifying and Isolating Failure-Inducing Input, 2002): try
-to do without large parts, then without smaller ones.
+to remove large parts, then smaller ones.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,58 +15,58 @@ from torch.fx import GraphModule, Node
 from gyrator_lowering.fx_text import parse, show
 
 Fails = Callable[[str], bool]
-"""Whether the text of a graph fails as the first one did."""
+"""Returns whether the text of a graph fails in the same way as the original."""
 
 
 def minify(text: str, fails: Fails) -> str:
-    """Return the text of a part of a graph that fails alike, and none of whose parts do.
+    """Return the text of a minimal part of a graph that fails in the same way.
 
-    Nodes that are taken away become arguments of the graph, or are passed over.
+    Removed nodes become arguments of the graph, or are replaced by one of their operands.
     """
     smaller = True
     while smaller:
         smaller = False
         for shorten in (_shorter, _fewer_results, _fewer_nodes, _bypassed):
-            found = shorten(text, fails)
-            smaller |= found != text
-            text = found
+            reduced = shorten(text, fails)
+            smaller |= reduced != text
+            text = reduced
     return text
 
 
 def calls(text: str) -> int:
-    """Return how many nodes of a graph compute something."""
+    """Return the number of nodes that compute something."""
     return len(_computing(parse(text)))
 
 
 def _shorter(text: str, fails: Fails) -> str:
-    """End the graph at the first node where what there is of it fails."""
-    least, most = 0, len(_computing(parse(text)))
-    found = text
-    while least + 1 < most:
-        middle = (least + most) // 2
+    """Truncate the graph after the first node for which the prefix fails."""
+    low, high = 0, len(_computing(parse(text)))
+    shortest = text
+    while low + 1 < high:
+        middle = (low + high) // 2
         tried = _prefix(text, middle)
         if fails(tried):
-            most, found = middle, tried
+            high, shortest = middle, tried
         else:
-            least = middle
-    return found
+            low = middle
+    return shortest
 
 
 def _fewer_results(text: str, fails: Fails) -> str:
-    """Keep half of the results, a quarter, or one."""
-    whole = len(_results(parse(text)))
-    size = whole
+    """Keep half of the results, a quarter, and so on, down to one."""
+    count = len(_results(parse(text)))
+    size = count
     while size > 1:
         size = -(-size // 2)
-        for start in range(0, whole, size):
-            tried = _with_results(text, range(start, min(start + size, whole)))
+        for start in range(0, count, size):
+            tried = _with_results(text, range(start, min(start + size, count)))
             if tried != text and fails(tried):
                 return _fewer_results(tried, fails)
     return text
 
 
 def _fewer_nodes(text: str, fails: Fails) -> str:
-    """Turn nodes into arguments: many neighbours at once, then fewer."""
+    """Turn nodes into arguments: many consecutive nodes at once, then fewer."""
     size = len(_computing(parse(text)))
     while size >= 1:
         start = 0
@@ -81,15 +81,15 @@ def _fewer_nodes(text: str, fails: Fails) -> str:
 
 
 def _bypassed(text: str, fails: Fails) -> str:
-    """Put an argument of the same form in the place of a node."""
-    place = 0
-    while place < len(_computing(parse(text))):
-        for tried in _passing_over(text, place):
+    """Replace a node by an operand of the same layout."""
+    index = 0
+    while index < len(_computing(parse(text))):
+        for tried in _passing_over(text, index):
             if fails(tried):
                 text = tried
                 break
         else:
-            place += 1
+            index += 1
     return text
 
 
@@ -104,23 +104,23 @@ def _results(gm: GraphModule) -> list[Any]:
     return list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
 
 
-def _with_results(text: str, kept: Iterable[int]) -> str:
+def _with_results(text: str, indices: Iterable[int]) -> str:
     gm = parse(text)
-    given = _results(gm)
-    gm.graph.output_node().args = (tuple(given[k] for k in kept),)
+    results = _results(gm)
+    gm.graph.output_node().args = (tuple(results[k] for k in indices),)
     return _cleaned(gm)
 
 
 def _prefix(text: str, length: int) -> str:
-    """Return the first nodes of a graph, whose results are what the others and the caller use."""
+    """Return the first nodes of a graph; its results are the nodes with other users."""
     gm = parse(text)
     inside = set(_computing(gm)[:length])
-    kept = tuple(
+    results = tuple(
         node
         for node in gm.graph.nodes
         if node in inside and _is_result(node) and any(u not in inside for u in node.users)
     )
-    gm.graph.output_node().args = (kept,)
+    gm.graph.output_node().args = (results,)
     return _cleaned(gm)
 
 
@@ -129,7 +129,7 @@ def _is_result(node: Node) -> bool:
 
 
 def _without(text: str, start: int, size: int) -> str | None:
-    """Return the graph with some neighbours as arguments; None where they cannot be."""
+    """Return the graph with some consecutive nodes as arguments; None if that is not possible."""
     gm = parse(text)
     chunk = _computing(gm)[start : start + size]
     inside = set(chunk)
@@ -161,31 +161,31 @@ def _becomes_argument(gm: GraphModule, node: Node, users: Iterable[Node]) -> Non
     value = node.meta.get("val")
     first = next(iter(gm.graph.nodes))
     with gm.graph.inserting_before(first):
-        given = gm.graph.placeholder(f"{node.name}_in")
-    given.meta["val"] = value
+        argument = gm.graph.placeholder(f"{node.name}_in")
+    argument.meta["val"] = value
     inside = set(users)
-    node.replace_all_uses_with(given, delete_user_cb=lambda user: user in inside)
+    node.replace_all_uses_with(argument, delete_user_cb=lambda user: user in inside)
 
 
-def _passing_over(text: str, place: int) -> Iterator[str]:
+def _passing_over(text: str, index: int) -> Iterator[str]:
     gm = parse(text)
-    node = _computing(gm)[place]
-    for k, given in enumerate(node.all_input_nodes):
-        if _alike(given.meta.get("val"), node.meta.get("val")):
-            one = deepcopy(gm)
-            there = _computing(one)[place]
-            there.replace_all_uses_with(there.all_input_nodes[k])
-            yield _cleaned(one)
+    node = _computing(gm)[index]
+    for k, operand in enumerate(node.all_input_nodes):
+        if _same_layout(operand.meta.get("val"), node.meta.get("val")):
+            copy = deepcopy(gm)
+            target = _computing(copy)[index]
+            target.replace_all_uses_with(target.all_input_nodes[k])
+            yield _cleaned(copy)
 
 
-def _alike(a: Any, b: Any) -> bool:
+def _same_layout(a: Any, b: Any) -> bool:
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):
         return False
     return str((a.dtype, a.shape, a.stride())) == str((b.dtype, b.shape, b.stride()))
 
 
 def _cleaned(gm: GraphModule) -> str:
-    """Return the text without what nothing uses; sizes stay, since layouts may use them."""
+    """Return the text without unused values; sizes are kept if layouts may use them."""
     gm.graph.eliminate_dead_code()
     for node in gm.graph.find_nodes(op="placeholder"):
         if not node.users and isinstance(node.meta.get("val"), Tensor):
@@ -203,4 +203,4 @@ def _cleaned(gm: GraphModule) -> str:
 
 
 _OWN_MENTIONS = 2
-"""How often a size is named where no layout uses it: by its argument and by its fact."""
+"""The number of mentions of a size that no layout uses: its argument and its fact."""

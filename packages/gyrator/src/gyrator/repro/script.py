@@ -1,4 +1,5 @@
-"""A folder that shows a failure without the model: a graph's text, and a script that runs it."""
+"""A folder that reproduces a failure without the model: a graph's text, and a script that runs
+it."""
 
 import tempfile
 from pathlib import Path
@@ -11,13 +12,13 @@ from gyrator.options import Options
 from gyrator_lowering.fx_text import show
 
 GRAPH, SCRIPT, MINIFIER = "fx.gy", "repro.py", "minify.py"
-_PLACES = ("trace_dir", "cache", "progress", "threads")
-"""Options that say nothing of what is compiled."""
+_IRRELEVANT = ("trace_dir", "cache", "progress", "threads")
+"""Options that do not affect the compiled program."""
 _TEXT = """\
 \"\"\"Compile the graph in {graph} again and compare with eager mode: python {script}
 
-Exits with 1 where they differ. `gyrator minify {graph}` makes the graph small, `gyrator bisect
-{graph}` names the stage.
+Exits with 1 if they differ. `gyrator minify {graph}` minimizes the graph, `gyrator bisect
+{graph}` finds the faulty stage.
 \"\"\"
 
 import sys
@@ -34,9 +35,9 @@ if __name__ == "__main__":
 """
 
 _MINIFIER = """\
-\"\"\"Make the graph in {graph} as small as can be: python {minifier}
+\"\"\"Minimize the graph in {graph}: python {minifier}
 
-What fails alike with the fewest calls is left in `small`, with a script that shows it.
+The smallest graph that fails in the same way is written to `small`, with a script.
 \"\"\"
 
 import sys
@@ -54,7 +55,7 @@ if __name__ == "__main__":
 
 
 def script(options: Options) -> str:
-    """Return the text of a script that runs the graph beside it."""
+    """Return the text of a script that runs the graph in the same folder."""
     return _TEXT.format(graph=GRAPH, script=SCRIPT, options=_chosen(options))
 
 
@@ -62,12 +63,12 @@ def _chosen(options: Options) -> dict[str, Any]:
     return {
         f.name: getattr(options, f.name)
         for f in attrs.fields(Options)
-        if getattr(options, f.name) != f.default and f.name not in _PLACES
+        if getattr(options, f.name) != f.default and f.name not in _IRRELEVANT
     }
 
 
 def write_repro(gm: GraphModule, options: Options, folder: Path | None = None) -> Path:
-    """Write a graph and its script into a folder, by default a new one; return the script."""
+    """Write a graph and its script to a folder, by default a new one; return the script's path."""
     folder = folder or Path(tempfile.mkdtemp(prefix="gyrator-repro-"))
     (folder / GRAPH).write_text(show(gm), "utf-8")
     path = folder / SCRIPT
@@ -76,12 +77,12 @@ def write_repro(gm: GraphModule, options: Options, folder: Path | None = None) -
 
 
 def first_repro(error: str, gm: GraphModule, options: Options) -> Path:
-    """Return the script of the first graph of this process that failed with an error; beside it
-    lies one that makes the graph small."""
+    """Return the script of the first graph in this process that failed with an error; a script
+    that minimizes the graph is in the same folder."""
     if error not in _FIRST:
         path = _FIRST[error] = write_repro(gm, options)
-        given = [f"{name}={value}" for name, value in _chosen(options).items()]
-        text = _MINIFIER.format(graph=GRAPH, minifier=MINIFIER, options=given)
+        arguments = [f"{name}={value}" for name, value in _chosen(options).items()]
+        text = _MINIFIER.format(graph=GRAPH, minifier=MINIFIER, options=arguments)
         path.with_name(MINIFIER).write_text(text, "utf-8")
     return _FIRST[error]
 

@@ -1,4 +1,4 @@
-"""Trying a graph in a process of its own, which may die or hang."""
+"""Running a graph in a separate process, which may crash or hang."""
 
 import multiprocessing
 import signal
@@ -14,14 +14,14 @@ from gyrator.repro.failure import Failure, find_failure
 
 @define
 class Worker:
-    """Tries graphs one after another; a new process takes the place of one that ended.
+    """Runs graphs one after another; a process that ended is replaced.
 
     Use as a context manager.
     """
 
     options: Mapping[str, Any]
     seconds: float = 60.0
-    """How long one try may take."""
+    """Time limit of one run, in seconds."""
     timed: bool = False
     seed: int = 0
     tries: int = field(default=0, init=False)
@@ -29,7 +29,7 @@ class Worker:
     _pipe: Connection | None = field(default=None, init=False)
 
     def __call__(self, text: str) -> Failure:
-        """Return what goes wrong with the text of a graph."""
+        """Return the failure of the text of a graph."""
         self.tries += 1
         pipe = self._opened()
         try:
@@ -37,19 +37,19 @@ class Worker:
             if not pipe.poll(self.seconds):
                 self.close()
                 return Failure("hang", "", f"it took longer than {self.seconds:g} s")
-            found: Failure = pipe.recv()
+            failure: Failure = pipe.recv()
         except (EOFError, ConnectionError):
             status = self._ended()
             return Failure("death", status, f"the process ended with {status}")
-        return found
+        return failure
 
     def _opened(self) -> Connection:
         if self._pipe is None or not self._process.is_alive():
             context = multiprocessing.get_context("spawn")
-            self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            self._pipe, remote = context.Pipe()
+            self._process = context.Process(target=_serve, args=(remote,), daemon=True)
             self._process.start()
-            theirs.close()
+            remote.close()
         return self._pipe
 
     def _ended(self) -> str:
@@ -59,7 +59,7 @@ class Worker:
         return signal.Signals(-code).name if code < 0 else f"status {code}"
 
     def close(self) -> None:
-        """End the process."""
+        """Kill the process."""
         if self._process is not None:
             self._process.kill()
             self._process.join()
@@ -80,7 +80,7 @@ class Worker:
 def _serve(pipe: Connection) -> None:
     while True:
         try:
-            given = pipe.recv()
+            request = pipe.recv()
         except EOFError:
             return
-        pipe.send(find_failure(*given))
+        pipe.send(find_failure(*request))

@@ -1,1 +1,1 @@
-"""Compiled programs in the cache."""
+"""Storage of compiled programs in the cache."""

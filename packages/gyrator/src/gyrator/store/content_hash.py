@@ -1,4 +1,5 @@
-"""Hashes of what can change generated code: our own source, and rules that a user added."""
+"""Hashes of everything that can change generated code: Gyrator's source, and the user's rules and
+passes."""
 
 import hashlib
 import re
@@ -14,18 +15,19 @@ from gyrator_ir.content import source_hash, value_hash
 from gyrator_ir.passes import PassError
 
 if TYPE_CHECKING:
-    from gyrator.engine.compiled import Decompositions
+    from gyrator.graphs.compiled import Decompositions
     from gyrator_ir.passes import PassEdits
     from gyrator_lowering.table import LoweringTable
 
 _STAGES = ("gyrator_ir", "gyrator_lowering", "gyrator_scheduler", "gyrator_runtime")
-"""What takes part in every compile. Kernel and host languages have digests of their own."""
+"""The packages that every compile uses. Kernel and host languages have separate digests."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""In the text of an object that has none of its own."""
+"""Matches the address in the default `repr` of an object."""
 
 
 def canonical(value: Any) -> str:
-    """Write attrs values so that equal ones give equal text in every process: sets are sorted."""
+    """Return text of an attrs value that is equal for equal values in every process: sets are
+    sorted."""
     match value:
         case frozenset() | set():
             return f"{{{', '.join(sorted(map(canonical, value)))}}}"
@@ -40,12 +42,12 @@ def canonical(value: Any) -> str:
 
 
 def product_hash() -> str:
-    """A digest of the source of all that takes part in every compile."""
+    """Return a digest of the source of the packages that every compile uses."""
     return source_hash("gyrator", *_STAGES)
 
 
 def rules_hash(table: "LoweringTable") -> str:
-    """A digest of which rule lowers what; rules from elsewhere count with their code."""
+    """Return a digest of the lowering rules; third-party rules include their bytecode."""
     digest = hashlib.sha256()
     for target, rule in sorted(table.rules.items()):
         module = getattr(rule, "__module__", "")
@@ -57,48 +59,53 @@ def rules_hash(table: "LoweringTable") -> str:
 
 
 def decompositions_hash(table: "Decompositions") -> str:
-    """A digest of what a user changed of the decompositions.
+    """Return a digest of the user's changes to the decompositions.
 
-    OptionError (GY-OPTION-005) for a function that holds what has no text of its own.
+    Raises OptionError (GY-OPTION-005) for a function that refers to an object without a stable
+    text.
     """
     try:
         return value_hash(*(part for key in sorted(table, key=str) for part in (key, table[key])))
     except ValueError as error:
-        said = f"a decomposition cannot be part of a cache key: {error}"
-        help = "write it with `def`, and name what it uses at the top of the module"
-        raise OptionError.of("GY-OPTION-005", said, help=help) from error
+        message = f"a decomposition cannot be part of a cache key: {error}"
+        help = "write it with `def`, and assign the objects that it uses to module-level names"
+        raise OptionError.of("GY-OPTION-005", message, help=help) from error
 
 
 def passes_hash(edits: "PassEdits") -> str:
-    """A digest of what a user changed of the passes.
+    """Return a digest of the user's pass edits.
 
-    A pass counts with its options and the file of its class, and with its `content_hash` if it has
-    one. PassError (GY-PASS-012) for options that have no text of their own, without such a hash.
+    The digest of a pass includes its options, the file of its class, and its `content_hash` if it
+    has one. Raises PassError (GY-PASS-012) for options without a stable text, unless there is a
+    `content_hash`.
     """
     digest = hashlib.sha256()
     for edit in edits.edits:
-        digest.update(f"{_told_apart(attrs.evolve(edit, passes=()), edit.name)}\n".encode())
-        for one in edit.passes:
-            cls, text = type(one), getattr(one, "content_hash", None) or _told_apart(one, one.name)
+        digest.update(f"{_stable_text(attrs.evolve(edit, passes=()), edit.name)}\n".encode())
+        for pass_ in edit.passes:
+            cls, text = (
+                type(pass_),
+                getattr(pass_, "content_hash", None) or _stable_text(pass_, pass_.name),
+            )
             digest.update(f"{cls.__module__} {cls.__qualname__} {text}\n".encode())
             if cls.__module__.partition(".")[0] not in _STAGES:
                 _module(cls, digest)
     return digest.hexdigest()
 
 
-def _told_apart(value: Any, name: str) -> str:
-    """Return a text of a pass, or of options, that differs for what is not equal."""
+def _stable_text(value: Any, name: str) -> str:
+    """Return text of a pass, or of its options, that differs for unequal values."""
     text = canonical(value)
     if _ADDRESS.search(text):
-        said = f"the options of pass {name!r} cannot be part of a cache key: {text}"
-        help = "give the pass a property `content_hash`, a text that tells it from others"
-        raise PassError.of("GY-PASS-012", said, help=help)
+        message = f"the options of pass {name!r} cannot be part of a cache key: {text}"
+        help = "give the pass a property `content_hash`, a text that identifies it"
+        raise PassError.of("GY-PASS-012", message, help=help)
     return text
 
 
 def _module(cls: type, digest: "hashlib._Hash") -> None:
-    """Add the file that defines a class, or where there is none, the code of its methods and of
-    the functions beside it."""
+    """Add the file that defines a class, or, if there is none, the bytecode of its methods and
+    of the functions of its module."""
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)
     if file is not None:
@@ -113,7 +120,7 @@ def _module(cls: type, digest: "hashlib._Hash") -> None:
 
 
 def _code(code: CodeType, digest: "hashlib._Hash") -> None:
-    """Add a function's bytecode and constants, those of nested functions included."""
+    """Add a function's bytecode and constants, including nested functions."""
     digest.update(code.co_code + repr(code.co_names).encode())
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,10 +1,10 @@
-"""Bytes that kernels and calls move, and operations on floats that they take in one run."""
+"""Bytes moved and floating-point operations of kernels and calls in one run."""
 
 from collections.abc import Iterable, Iterator
 from math import prod
 from types import MappingProxyType
 
-from gyrator.store.lifetimes import guessed, strided_bytes
+from gyrator.store.lifetimes import hinted, strided_bytes
 from gyrator_ir.body.nodes import Axis, Let, Reduce
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.expr import Expr, ShapeFacts
@@ -13,17 +13,17 @@ from gyrator_ir.loop.nodes import Arg, Buffer, Extern, ListArg, Literal, TensorR
 
 
 def buffer_bytes(buffer: Buffer, facts: ShapeFacts) -> int:
-    """Return the bytes of the elements of a buffer, broadcast ones counted once."""
+    """Return the bytes of the elements of a buffer, counting broadcast elements once."""
     return strided_bytes(buffer.dtype, buffer.shape, buffer.strides, facts)
 
 
 def kernel_flops(kernel: Launchable, facts: ShapeFacts) -> int:
-    """Return how many operations on floats one run of a kernel takes; 0 for a template."""
+    """Return the floating-point operations of one run of a kernel; 0 for a template."""
     match kernel:
         case Kernel(axes=axes, inner=inner, stages=stages):
-            points = _extent(axes, facts)
+            count = _extent(axes, facts)
             return sum(
-                points * (_extent(inner, facts) if stage.level is Level.INNER else 1) * _work(stage)
+                count * (_extent(inner, facts) if stage.level is Level.INNER else 1) * _work(stage)
                 for stage in stages
             )
         case KernelGroup(kernels=kernels, members=members):
@@ -33,7 +33,8 @@ def kernel_flops(kernel: Launchable, facts: ShapeFacts) -> int:
 
 
 def _work(stage: Stage) -> int:
-    """Return the operations on floats of one evaluation of a stage; what moves or casts is none."""
+    """Return the floating-point operations of one evaluation of a stage; moves and casts are
+    free."""
     work = 0
     for s in stage.body:
         match s:
@@ -52,7 +53,7 @@ def _extent(axes: Iterable[Axis], facts: ShapeFacts) -> int:
 
 
 def _count(shape: Iterable[Expr], facts: ShapeFacts) -> int:
-    return prod(max(0, guessed(n, facts)) for n in shape)
+    return prod(max(0, hinted(n, facts)) for n in shape)
 
 
 # Calls ------------------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ _LEFT = MappingProxyType({
     "aten._scaled_mm": 0, "mkldnn._linear_pointwise": 0,
     "onednn.qlinear_pointwise": 0,
 })  # fmt: skip
-"""The factor of a product whose last axis is summed over, among the arguments."""
+"""The index of the argument of a product whose last axis is contracted."""
 _CONVOLUTIONS = (
     "aten.convolution", "aten.mkldnn_convolution", "mkldnn._convolution_pointwise",
     "onednn.qconv_pointwise",
@@ -73,13 +74,13 @@ _CONVOLUTIONS = (
 def call_bytes(call: Extern, schedule: Schedule) -> int:
     """Return the bytes of a call's arguments and results."""
     facts = schedule.facts
-    seen = dict.fromkeys(_tensors((*call.args, *(value for _, value in call.kwargs))))
-    given = sum(strided_bytes(t.dtype, t.shape, t.strides, facts) for t in seen)
-    return given + sum(buffer_bytes(b, facts) for b in _results(call, schedule))
+    tensors = dict.fromkeys(_tensors((*call.args, *(value for _, value in call.kwargs))))
+    argument_bytes = sum(strided_bytes(t.dtype, t.shape, t.strides, facts) for t in tensors)
+    return argument_bytes + sum(buffer_bytes(b, facts) for b in _results(call, schedule))
 
 
 def call_flops(call: Extern, schedule: Schedule) -> int:
-    """Return the operations on floats of a product or a convolution; 0 for other calls."""
+    """Return the floating-point operations of a product or a convolution; 0 for other calls."""
     facts = schedule.facts
     op = call.target.rpartition(".")[0]
     results = _results(call, schedule)
@@ -88,26 +89,27 @@ def call_flops(call: Extern, schedule: Schedule) -> int:
         if isinstance(left, TensorRef):
             return 2 * _count(results[0].shape, facts) * _count(left.shape[-1:], facts)
     if op in _CONVOLUTIONS and results:
-        given, weight = call.args[:2]
-        at = given if _is_true(call.args[6:7]) else results[0]
+        images, weight = call.args[:2]
+        at = images if _is_true(call.args[6:7]) else results[0]
         return 2 * _size(at, facts) * _size(weight, facts, 1)
     if op == "aten.convolution_backward":
-        # As many for each gradient as the convolution itself takes; a bias's is a sum.
-        gradient, given, weight = call.args[:3]
-        at = given if _is_true(call.args[7:8]) else gradient
-        asked = sum(r is not None for r in call.results[:2])
-        return 2 * asked * _size(at, facts) * _size(weight, facts, 1)
+        # Each gradient takes as many as the convolution itself, except that of a bias, which is a
+        # sum.
+        gradient, images, weight = call.args[:3]
+        at = images if _is_true(call.args[7:8]) else gradient
+        gradients = sum(r is not None for r in call.results[:2])
+        return 2 * gradients * _size(at, facts) * _size(weight, facts, 1)
     return 0
 
 
 def _is_true(flags: Iterable[Arg]) -> bool:
-    """Whether the argument `transposed`, if there is one, is true: weights are then applied at each
-    element of what is given, and not of the result."""
+    """Return whether the argument `transposed` is present and true: weights are then applied at
+    each element of the input, not of the result."""
     return any(isinstance(f, Literal) and f.value is True for f in flags)
 
 
 def _size(tensor: Arg | Buffer, facts: ShapeFacts, first: int = 0) -> int:
-    """Return the elements of a tensor, along its axes from `first` on."""
+    """Return the number of elements of a tensor along its axes from `first` on."""
     return _count(tensor.shape[first:], facts) if isinstance(tensor, TensorRef | Buffer) else 0
 
 

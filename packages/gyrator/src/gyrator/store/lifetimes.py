@@ -1,4 +1,4 @@
-"""Which memory a host program takes, how much, from when to when, and what lies in it."""
+"""The memory that a host program allocates: sizes, lifetimes, and the tensors stored in it."""
 
 from collections.abc import Iterable, Sequence
 from math import prod
@@ -15,15 +15,15 @@ _STEPS = (h.Launch, h.ExternCall, h.TritonLaunch, h.Copy, h.CollectiveStart)
 
 
 def storages(host: h.HostProgram) -> tuple[StorageRecord, ...]:
-    """Return what a program allocates, but for its subprograms, in order."""
-    walk = _Walk(host.facts)
+    """Return the allocations of a program, excluding its subprograms, in order."""
+    walk = _Analysis(host.facts)
     walk.run(host.instructions)
     return walk.finished()
 
 
 @define
 class _Storage:
-    """A stretch of memory while the program is read."""
+    """An allocation while the program is analyzed."""
 
     bytes: int
     device: Device
@@ -35,78 +35,78 @@ class _Storage:
 
 
 @define
-class _Walk:
-    """Goes through instructions as they run."""
+class _Analysis:
+    """Simulates the instructions in order."""
 
     facts: ShapeFacts
     step: int = 0
-    made: list[_Storage] = field(factory=list)
-    held: dict[str, _Storage] = field(factory=dict)
-    """The storage of each name."""
+    allocations: list[_Storage] = field(factory=list)
+    storages: dict[str, _Storage] = field(factory=dict)
+    """The storage of each tensor name."""
 
     def run(self, instructions: Iterable[h.Instruction]) -> None:
-        """Read a sequence."""
+        """Process a sequence of instructions."""
         for instruction in instructions:
-            self._one(instruction)
+            self._process(instruction)
             for body in bodies(instruction):
                 self.run(body)
 
-    def _one(self, one: h.Instruction) -> None:
-        match one:
+    def _process(self, instruction: h.Instruction) -> None:
+        match instruction:
             case h.Allocate(name=name, device=device, dtype=dtype, shape=shape, strides=strides):
                 self._new(name, strided_bytes(dtype, shape, strides, self.facts), device)
             case h.AllocatePool(name=name, bytes=count, device=device):
-                self._new(name, guessed(count, self.facts), device, pool=True)
+                self._new(name, hinted(count, self.facts), device, pool=True)
             case h.AllocateFromPool(name=name, pool=source) | h.Reuse(name=name, source=source):
                 self._share(name, source)
             case h.View(name=name, source=source):
-                if source in self.held:
-                    self.held[name] = self.held[source]
+                if source in self.storages:
+                    self.storages[name] = self.storages[source]
             case h.Free() | h.Return():
-                for name in uses(one):
-                    if name in self.held and isinstance(one, h.Return):
-                        self.held[name].last = self.step
-            case _ if isinstance(one, _STEPS):
-                self._touch(one)
+                for name in uses(instruction):
+                    if name in self.storages and isinstance(instruction, h.Return):
+                        self.storages[name].last = self.step
+            case _ if isinstance(instruction, _STEPS):
+                self._touch(instruction)
                 self.step += 1
 
     def _new(self, name: str, size: int, device: Device, pool: bool = False) -> None:
         storage = _Storage(size, device, self.step, self.step, [] if pool else [name], pool)
-        self.made.append(storage)
-        self.held[name] = storage
+        self.allocations.append(storage)
+        self.storages[name] = storage
 
     def _share(self, name: str, source: str) -> None:
-        if source in self.held:
-            self.held[name] = self.held[source]
-            self.held[name].owners.append(name)
+        if source in self.storages:
+            self.storages[name] = self.storages[source]
+            self.storages[name].owners.append(name)
 
-    def _touch(self, one: h.Instruction) -> None:
-        what = one.kernel if isinstance(one, h.Launch | h.TritonLaunch) else ""
-        what = what or getattr(one, "target", "") or "copy"
-        for name in uses(one):
-            if name in self.held:
-                self.held[name].last = self.step
-                self.held[name].nodes[what] = None
+    def _touch(self, instruction: h.Instruction) -> None:
+        user = instruction.kernel if isinstance(instruction, h.Launch | h.TritonLaunch) else ""
+        user = user or getattr(instruction, "target", "") or "copy"
+        for name in uses(instruction):
+            if name in self.storages:
+                self.storages[name].last = self.step
+                self.storages[name].nodes[user] = None
 
     def finished(self) -> tuple[StorageRecord, ...]:
-        """Return what was found."""
+        """Return the records of the allocations."""
         return tuple(
             StorageRecord(
                 s.bytes, str(s.device), s.first, s.last, tuple(s.owners), tuple(s.nodes), s.pool
             )
-            for s in self.made
+            for s in self.allocations
         )
 
 
-def guessed(value: Expr, facts: ShapeFacts) -> int:
-    """Return an expression with sizes at their hints; 1 where one has none."""
-    found = facts.hint(value)
-    return 1 if found is None else found
+def hinted(value: Expr, facts: ShapeFacts) -> int:
+    """Return the value of an expression for the size hints; 1 if it has none."""
+    hint = facts.hint(value)
+    return 1 if hint is None else hint
 
 
 def strided_bytes(
     dtype: DType, shape: Sequence[Expr], strides: Sequence[Expr], facts: ShapeFacts
 ) -> int:
-    """Return the bytes of the elements of a tensor, broadcast ones counted once."""
+    """Return the bytes of the elements of a tensor, counting broadcast elements once."""
     pairs = zip(shape, strides, strict=True)
-    return dtype.size * prod(guessed(n, facts) for n, s in pairs if facts.hint(s) != 0)
+    return dtype.size * prod(hinted(n, facts) for n, s in pairs if facts.hint(s) != 0)

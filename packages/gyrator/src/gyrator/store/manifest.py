@@ -1,4 +1,4 @@
-"""What is stored about a compiled program beside its plan and its kernels."""
+"""The manifest of a compiled program, stored with its plan and its kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gyrator_runtime.native import BuiltKernel
 
 @frozen
 class StoredUserKernel:
-    """A user's Triton kernel, as `gyrator_runtime.triton.user` launches it."""
+    """A user's Triton kernel, as launched by `gyrator_runtime.triton.user`."""
 
     key: str
     source: str
@@ -24,35 +24,35 @@ class StoredUserKernel:
 
 @frozen
 class Captured:
-    """A program, or a part of one, for which a device's graph may stand."""
+    """A program, or a partition of one, that may be captured as a device graph."""
 
     device: str
-    """The type."""
+    """The device type."""
     index: int
     mutated: tuple[int, ...]
-    """Which arguments it writes to."""
+    """Indices of the arguments that it writes to."""
 
 
 @frozen
 class CompiledHost:
-    """How a host program in C++ is called."""
+    """The calling convention of a host program in C++."""
 
     parameters: str
-    """A letter for each: see `gyrator.wrappers.cpp.calling`."""
+    """One letter per parameter: see `gyrator.wrappers.cpp.calling`."""
     results: tuple[int, ...]
-    """How many there are and how lists of them nest."""
+    """The number of results and the nesting of lists among them."""
     kernels: tuple[tuple[str, int, int], ...]
-    """Name, tensors and sizes of each."""
+    """Name, tensor count and size count of each kernel."""
     written: tuple[int, ...]
-    """Places of the parameters that may not be replaced by a copy."""
+    """Indices of the parameters that must not be replaced by a copy."""
     entry: str
     parts: tuple[str, ...]
-    """Symbols of the functions that the entry finds through a table."""
+    """Symbols of the functions that the entry calls through a table."""
 
 
 @frozen
 class ProgramManifest:
-    """A compiled program but for its plan, its text and its libraries."""
+    """A compiled program, except its plan, its text and its libraries."""
 
     nodes: int
     """Calls in the ATen graph."""
@@ -62,45 +62,45 @@ class ProgramManifest:
     externs: tuple[ExternRecord, ...]
     built: tuple[BuiltKernel, ...]
     constants: tuple[str, ...]
-    """Keys of the tensors that it takes from the graph module."""
+    """Keys of the tensors that it reads from the graph module."""
     language: str
-    """`python`, `c++` or `fx`: what the text is in. A program in `python` runs as a plan."""
+    """The language of the text: `python`, `c++` or `fx`. A program in `python` runs as a plan."""
     partitions: tuple[PartitionRecord, ...] = ()
-    """What device graphs capture, and what they do not."""
+    """The partitions that device graphs capture, and the rest."""
     storages: tuple[StorageRecord, ...] = ()
-    """What it allocates."""
+    """Its allocations."""
     user_kernels: tuple[StoredUserKernel, ...] = ()
     compiled: CompiledHost | None = None
-    """For a program in C++."""
+    """The calling convention of a program in C++."""
     graph: Captured | None = None
-    """Where the whole program can be captured."""
+    """Set if the whole program can be captured."""
     parts: Mapping[str, Captured] = field(factory=dict)
-    """The parts that can be captured, by name."""
+    """The partitions that can be captured, by name."""
     home: int | None = None
-    """The number of the device to make current while it runs; None for the host's."""
+    """The index of the device to make current while it runs; None for the CPU."""
 
     def to_json(self) -> str:
-        """Return what `from_json` reads."""
+        """Return text that `from_json` reads."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> ProgramManifest:
-        """Return the manifest of a stored program. TypeError or KeyError where it is none."""
+        """Read the manifest of a stored program. Raises TypeError or KeyError if it is invalid."""
         row = json.loads(text)
-        row["kernels"] = tuple(_made(KernelRecord, k) for k in row["kernels"])
-        row["externs"] = tuple(_made(ExternRecord, e) for e in row["externs"])
-        row["built"] = tuple(_made(BuiltKernel, k) for k in row["built"])
-        row["partitions"] = tuple(_made(PartitionRecord, p) for p in row["partitions"])
-        row["storages"] = tuple(_made(StorageRecord, s) for s in row["storages"])
-        row["user_kernels"] = tuple(_made(StoredUserKernel, k) for k in row["user_kernels"])
-        row["parts"] = {name: _made(Captured, p) for name, p in row["parts"].items()}
+        row["kernels"] = tuple(_build(KernelRecord, k) for k in row["kernels"])
+        row["externs"] = tuple(_build(ExternRecord, e) for e in row["externs"])
+        row["built"] = tuple(_build(BuiltKernel, k) for k in row["built"])
+        row["partitions"] = tuple(_build(PartitionRecord, p) for p in row["partitions"])
+        row["storages"] = tuple(_build(StorageRecord, s) for s in row["storages"])
+        row["user_kernels"] = tuple(_build(StoredUserKernel, k) for k in row["user_kernels"])
+        row["parts"] = {name: _build(Captured, p) for name, p in row["parts"].items()}
         for name, kind in (("compiled", CompiledHost), ("graph", Captured)):
-            row[name] = None if row[name] is None else _made(kind, row[name])
-        found: ProgramManifest = _made(cls, row)
-        return found
+            row[name] = None if row[name] is None else _build(kind, row[name])
+        manifest: ProgramManifest = _build(cls, row)
+        return manifest
 
 
-def _made(kind: type[Any], row: Mapping[str, Any]) -> Any:
+def _build(kind: type[Any], row: Mapping[str, Any]) -> Any:
     return kind(**{name: _frozen(value) for name, value in row.items()})
 
 

@@ -1,4 +1,4 @@
-"""Programs in memory and in the cache: what a compile leaves, and how it becomes a callable."""
+"""Compiled programs in memory and in the cache: storing, loading and linking."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 from attrs import evolve, field, frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from gyrator.engine.compiled import Boxed
 from gyrator.engine.device_graphs import NO_GRAPHS, GraphDevices, replayed
+from gyrator.graphs.compiled import Boxed
 from gyrator.reports.records import GraphRecord
 from gyrator.store.manifest import Captured, ProgramManifest
 from gyrator_lowering.torch_bridge.random_ops import LIBRARY, register_ops
@@ -43,45 +43,45 @@ if TYPE_CHECKING:
     from gyrator.wrappers.cpp import CppHost
 
 HOST = ""
-"""Among what is being built, by device type: the units of the host program."""
+"""The key of the host program's units in builds by device type."""
 
 
 @frozen(eq=False)
 class LoadContext:
-    """How a loaded program runs; no part of what it is."""
+    """How a loaded program runs, independent of its content."""
 
     runner: Callable[[], Runner]
-    """Asked when there is a plan to run: without a compiler it warns."""
+    """Returns the plan runner on demand; warns if there is no compiler."""
     timed: bool = False
-    """Keep the time of each launch."""
+    """Record the time of each launch."""
     debug_python: bool = False
-    """Execute the text of programs in Python, in place of their plans."""
+    """Execute the Python text of programs instead of their plans."""
     memory_asserts: bool = False
-    """Execute the text, and follow its memory."""
+    """Execute the text, and track its memory."""
     fx_compiler: Callable[[Any], Callable[..., Any]] | None = None
-    """What takes the graph of an FX host program."""
+    """The compiler of the graphs of FX host programs."""
     loaders: Mapping[str, LibraryLoader] = NO_LOADERS
-    """How stored kernels become functions, by device type."""
+    """Loaders of stored kernels, by device type."""
     cpp: Callable[[], CppHost | None] = lambda: None
-    """What calls C++ host programs."""
+    """The caller of C++ host programs."""
     graphs: GraphDevices = NO_GRAPHS
-    """Devices, by type, whose graphs may stand for programs."""
+    """Devices, by type, on which programs may be captured as graphs."""
     memory: GraphMemory = field(factory=GraphMemory)
-    """What those graphs share."""
+    """The memory that those graphs share."""
 
 
 @frozen(eq=False)
 class Product:
-    """What a compile gives: a program but for its kernels."""
+    """The output of the compiler: a program without its built kernels."""
 
     host_text: str
-    """The host program for people."""
+    """The host program as readable text."""
     plan: str
-    """The host program as it runs: a `StoredPlan`, the Wrapper IR of one that is an FX graph, or
-    nothing for one in C++."""
+    """The executable form of the host program: a `StoredPlan`, the Wrapper IR for an FX graph, or
+    empty for C++."""
     manifest: ProgramManifest
     lasting: bool = True
-    """False for one that is in Python for want of a compiler: it is not for other processes."""
+    """False for a program that is in Python only because there is no compiler; it is not stored."""
     levels: Mapping[str, Any] = field(factory=dict)
     """See `GraphRecord.levels`."""
 
@@ -95,7 +95,7 @@ class StoredProgram:
     host_text: str
     timings: Callable[[], dict[str, tuple[int, int]]] | None
     constants: int
-    """Number of tensors that it took from the graph module."""
+    """Number of tensors that it reads from the graph module."""
 
     def record(
         self, phase: str, cached: bool, seconds: tuple[tuple[str, float], ...]
@@ -125,9 +125,9 @@ def store_program(
     gm: torch.fx.GraphModule,
     running: LoadContext,
 ) -> StoredProgram:
-    """Wait for the kernels, put the program into the cache, and make it callable.
+    """Wait for the kernels, store the program in the cache, and make it callable.
 
-    `building` has kernels by device type, and under `HOST` a compiled host program.
+    `building` contains the kernel builds by device type, and a compiled host program under `HOST`.
     """
     addresses = {s: a for b in building.values() for s, a in b.addresses().items()}
     if cache is not None:
@@ -139,7 +139,7 @@ def store_program(
             save_artifact(
                 cache, key, Artifact(product.host_text, product.plan, libraries, manifest)
             )
-        except CacheError as error:  # it runs all the same
+        except CacheError as error:  # the program can run without being stored
             warn(error.diagnostic.code, error.diagnostic.message, error.diagnostic.help)
     return _load(product, addresses, gm, running)
 
@@ -147,16 +147,17 @@ def store_program(
 def load_program(
     cache: Cache, key: CacheKey, gm: torch.fx.GraphModule | None, running: LoadContext
 ) -> StoredProgram | None:
-    """Return the program stored under `key`, or None: no pass and no compiler runs.
+    """Load the program stored under `key`, without running a pass or a compiler; None if there is
+    none.
 
     `gm` provides the constants; None for a program without any.
     """
-    found = load_artifact(cache, key, running.loaders)
-    if found is None:
+    artifact = load_artifact(cache, key, running.loaders)
+    if artifact is None:
         return None
-    manifest = ProgramManifest.from_json(found.manifest)
-    product = Product(found.host_source, found.plan, manifest)
-    return _load(product, found.symbols, gm, running)
+    manifest = ProgramManifest.from_json(artifact.manifest)
+    product = Product(artifact.host_source, artifact.plan, manifest)
+    return _load(product, artifact.symbols, gm, running)
 
 
 def _load(
@@ -167,7 +168,7 @@ def _load(
 ) -> StoredProgram:
     manifest = product.manifest
     if any(e.target.startswith(f"{LIBRARY}.") for e in manifest.externs):
-        register_ops()  # 0.05 s, of which a program without random numbers pays nothing
+        register_ops()  # takes 0.05 s, which only programs with random numbers pay
     linker = Linker(
         running.runner(),
         {k.name: k.loaded(addresses[k.symbol]) for k in manifest.built},
@@ -181,23 +182,23 @@ def _load(
     )
     plan, launches = _linked(product, linker, addresses, running)
     timings = (lambda: _timings(launches)) if running.timed else None
-    called = with_scratch(plan) if manifest.user_kernels else plan
-    called = replayed(called, manifest.graph, running.graphs, running.memory)
-    called = with_current_device(called, manifest.home)
+    run = with_scratch(plan) if manifest.user_kernels else plan
+    run = replayed(run, manifest.graph, running.graphs, running.memory)
+    run = with_current_device(run, manifest.home)
     text, constants = product.host_text, len(linker.constants)
-    return StoredProgram(_boxed(called), manifest, text, timings, constants)
+    return StoredProgram(_boxed(run), manifest, text, timings, constants)
 
 
 def _linked(
     product: Product, linker: Linker, addresses: Mapping[str, Any], running: LoadContext
 ) -> tuple[Run, Sequence[tuple[str, Plan, int]]]:
-    """Return a host program as a callable of one list, and its launches with their timings."""
+    """Return a host program as a boxed callable, and its launches for timings."""
     manifest = product.manifest
     if manifest.compiled is not None:
         builder = running.cpp()
         if builder is None:
-            raise RuntimeError("a C++ host program was stored that this process cannot call")
-        from gyrator.wrappers.cpp import load  # C++ host programs alone need the emitter
+            raise RuntimeError("this process cannot call the stored C++ host program")
+        from gyrator.wrappers.cpp import load  # only C++ host programs need the emitter
 
         plan: Plan = load(
             builder.caller,
@@ -210,11 +211,11 @@ def _linked(
         )
         return plan, [(name, plan, k) for k, (name, *_) in enumerate(manifest.compiled.kernels)]
     if manifest.language == "fx":
-        from gyrator.wrappers.fx import load_graph  # FX host programs alone need it
+        from gyrator.wrappers.fx import load_graph  # only FX host programs need it
 
         return load_graph(product.plan, linker, running.fx_compiler), linker.launches
     if running.debug_python or running.memory_asserts:
-        from gyrator_runtime.host.debug import load_text  # for people who look
+        from gyrator_runtime.host.debug import load_text  # only for debugging
 
         if not running.memory_asserts:
             return load_text(product.host_text, linker), linker.launches
@@ -225,7 +226,7 @@ def _linked(
 
 
 def _part(plan: Run, facts: Captured | None, running: LoadContext) -> Run:
-    """Return a partition that is captured with its device current, whichever the program's is."""
+    """Return a partition that is captured, and runs with its device current."""
     captured = replayed(plan, facts, running.graphs, running.memory)
     return with_current_device(captured, None if facts is None else facts.index)
 
@@ -234,24 +235,24 @@ def _boxed(plan: Run) -> Boxed:
     def run(args: list[Any]) -> Sequence[Any]:
         return plan(args)  # type: ignore[no-any-return]  # a boxed plan returns a tuple
 
-    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
+    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return run
 
 
 def attribute(gm: torch.fx.GraphModule, path: str) -> Any:
-    """Return what a graph module has under a dotted path; a tensor without its gradients."""
-    found: Any = gm
+    """Return the attribute of a graph module under a dotted path; tensors are detached."""
+    value: Any = gm
     for part in path.split("."):
-        found = getattr(found, part)
-    if not isinstance(found, torch.Tensor):
-        return found
-    # A graph may be compiled while AOTAutograd's fake mode is on, which refuses real tensors.
+        value = getattr(value, part)
+    if not isinstance(value, torch.Tensor):
+        return value
+    # A graph may be compiled while AOTAutograd's fake mode is active, which rejects real tensors.
     with unset_fake_temporarily():
-        return found.detach()
+        return value.detach()
 
 
 def _timings(launches: Iterable[tuple[str, Plan, int]]) -> dict[str, tuple[int, int]]:
-    """Return calls and total nanoseconds of each kernel."""
+    """Return the calls and total nanoseconds of each kernel."""
     result: dict[str, tuple[int, int]] = {}
     rows: dict[int, list[tuple[int, int, int]]] = {}
     for name, plan, row in launches:
@@ -263,8 +264,8 @@ def _timings(launches: Iterable[tuple[str, Plan, int]]) -> dict[str, tuple[int, 
 
 @once
 def begin_runner(cache: Cache) -> None:
-    """Start to build what `host_runner` will ask for, if the cache lacks it; what fails there fails
-    again when it is asked for."""
+    """Start building the runner for `host_runner` if it is not in the cache; errors are raised
+    again by `host_runner`."""
     extension = runner_extension()
     if cache.get(extension.key()) is not None:
         return
@@ -278,8 +279,8 @@ def begin_runner(cache: Cache) -> None:
 
 @once
 def host_runner(cache: Cache) -> Runner:
-    """Return the runner of host programs for this process: native if it can be built. What their
-    calls give back stays with the process."""
+    """Return the runner of host programs for this process: native if it can be built. Memory
+    that calls free stays with the process."""
     keep_freed_memory()
     try:
         toolchain = find_toolchain(os.environ, cache)

@@ -1,4 +1,4 @@
-"""What a compiled graph consists of, for the manifest that is stored with it."""
+"""The manifest of a compiled graph, computed from its programs."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ def summarise(
     compiled: CompiledHost | None,
     verified: Mapping[str, str],
 ) -> ProgramManifest:
-    """Return the manifest of a fresh compile.
+    """Return the manifest of a newly compiled graph.
 
     Args:
         gm: the ATen graph.
@@ -36,8 +36,8 @@ def summarise(
         host: its host program.
         units: the text of its kernels, by device type.
         wrapper: the text of the host program.
-        compiled: how a host program in C++ is called.
-        verified: what came of running kernels beside their IR, by name.
+        compiled: the calling convention of a host program in C++.
+        verified: the results of comparing kernels with their IR, by name.
     """
     launches = Counter(
         i.kernel for p in programs(host) for i in walk(p.instructions) if isinstance(i, Launch)
@@ -118,7 +118,7 @@ def _extern(call: Extern, schedule: Schedule) -> ExternRecord:
 def _partitions(schedule: Schedule) -> tuple[PartitionRecord, ...]:
     return tuple(
         PartitionRecord(
-            nodes=tuple(map(_named, schedule.nodes[p.start : p.end])),
+            nodes=tuple(map(_label, schedule.nodes[p.start : p.end])),
             device="" if p.device is None else str(p.device),
             reason=p.reason,
         )
@@ -126,13 +126,13 @@ def _partitions(schedule: Schedule) -> tuple[PartitionRecord, ...]:
     )
 
 
-def _named(node: ScheduleNode) -> str:
-    """Return what a node is called in a report: a call by its op."""
+def _label(node: ScheduleNode) -> str:
+    """Return the name of a node in a report: for a call, its op."""
     return node.target if isinstance(node, Extern | CollectiveCall) else node.name
 
 
 def built_kernels(units: Mapping[str, Sequence[TranslationUnit]]) -> tuple[BuiltKernel, ...]:
-    """Return which function each kernel is in the text of its unit, and what its checks say."""
+    """Return the function and the checks of each kernel in the text of its unit."""
     return tuple(
         BuiltKernel(
             k.kernel,

@@ -1,4 +1,4 @@
-"""Making ourselves known to torch whenever it is imported, without importing it."""
+"""Registration with torch on its import, without importing it."""
 
 import sys
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ _TORCH = "torch"
 
 
 def register_with_torch() -> None:
-    """Register our cache entries with torch, at once or at the end of its import.
+    """Register Gyrator's cache entries with torch, immediately or at the end of its import.
 
-    `torch.compiler.load_cache_artifacts` knows only what was registered before, and a process may
-    call it before it compiles anything.
+    `torch.compiler.load_cache_artifacts` requires registration, and a process may call it before it
+    compiles anything.
     """
     if _TORCH in sys.modules:
         _register()
@@ -29,7 +29,7 @@ def _register() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds torch as the other finders do, and leaves."""
+    """Finds torch through the other finders, and removes itself."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -44,7 +44,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Registering(Loader):
-    """Loads torch as its own loader does, then registers."""
+    """Loads torch with its own loader, then registers."""
 
     def __init__(self, own: Loader) -> None:
         self.own = own

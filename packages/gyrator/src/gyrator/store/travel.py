@@ -7,16 +7,16 @@ from torch.compiler._cache import CacheArtifact, CacheArtifactFactory, CacheArti
 from gyrator_runtime.cache import Cache, CacheKey, Entry
 
 _KIND = "gyrator"
-_TRAVELLING = frozenset({"graphs", "pieces", "programs", "runner"})
-"""Kinds of entries that a warm start reads."""
+_PORTABLE = frozenset({"graphs", "pieces", "programs", "runner"})
+"""The kinds of entries that a warm start reads."""
 
 
 class GyratorCacheArtifact(CacheArtifact):
-    """An entry of the cache, as torch carries it."""
+    """A cache entry among torch's cache artifacts."""
 
     def populate_cache(self) -> None:
-        """Put it into the cache folder that the environment names."""
-        # A process that takes nothing in, or only runs packages, needs neither.
+        """Store it in the cache folder of the environment."""
+        # Imported only by processes that load artifacts.
         from gyrator.config import read_config
         from gyrator_runtime.transfer import unpack
 
@@ -25,19 +25,19 @@ class GyratorCacheArtifact(CacheArtifact):
 
     @staticmethod
     def type() -> str:
-        """Return the name that torch knows such entries by."""
+        """Return torch's name for these artifacts."""
         return _KIND
 
 
 @cache
 def register() -> None:
-    """Make the entries known to torch, which has to know them before it loads any."""
+    """Register the artifact type with torch, which is required before loading any."""
     CacheArtifactFactory.register(GyratorCacheArtifact)
 
 
 def record(key: CacheKey, entry: Entry) -> None:
-    """Let an entry that was read or written be part of what is saved next."""
-    if key.kind in _TRAVELLING:
+    """Include an entry that was read or written in the artifacts saved next."""
+    if key.kind in _PORTABLE:
         from gyrator_runtime.transfer import packed
 
         register()

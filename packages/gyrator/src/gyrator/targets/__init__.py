@@ -1,4 +1,4 @@
-"""Targets: what binds a kernel language, a device and its loader for one device type.
+"""Targets: each binds a kernel language, a device interface and a loader for one device type.
 
 A vendor advertises a `TargetDefinition` under the entry-point group `gyrator.targets`:
 
@@ -18,8 +18,8 @@ from gyrator.targets.vendor import TargetError, has, named, needs, probed_target
 from gyrator_ir.backend import KernelBackend
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
-from gyrator_runtime.artifact import Library, LibraryLoader
-from gyrator_runtime.build import load_library
+from gyrator_runtime.artifact import LibraryLoader
+from gyrator_runtime.build import Library, load_library
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.native import KernelFunction
@@ -30,12 +30,12 @@ __all__ = [
     "API",
     "GROUP",
     "OPTIONAL",
-    "AskedBuilding",
     "Building",
     "ClosingLoader",
     "KernelLoader",
     "LoaderContext",
     "PartialBuilding",
+    "PollableBuilding",
     "TargetDefinition",
     "TargetError",
     "WarmLoader",
@@ -45,17 +45,17 @@ __all__ = [
 ]
 
 API = 1
-"""Raised when a field of `TargetDefinition` changes meaning."""
+"""Version of the interface, incremented when a field of `TargetDefinition` changes meaning."""
 GROUP = "gyrator.targets"
 OPTIONAL = "gyrator.optional_targets"
-"""Entry points that are not even imported unless `GYRATOR_TARGETS` names them."""
+"""Group of entry points that are imported only if `GYRATOR_TARGETS` names them."""
 
 
 class Building(Protocol):
-    """Units being built, perhaps in other processes."""
+    """Translation units being built, possibly in other processes."""
 
     def libraries(self) -> tuple[Library, ...]:
-        """Wait, and return what a cache entry needs to hold."""
+        """Wait, and return the libraries to store in a cache entry."""
         ...
 
     def addresses(self) -> Mapping[str, KernelFunction]:
@@ -65,72 +65,72 @@ class Building(Protocol):
 
 @runtime_checkable
 class PartialBuilding(Protocol):
-    """Units being built of which parts can be had; may be further methods of a `Building`."""
+    """A build whose finished parts can be used; optional methods of a `Building`."""
 
     def within(self, seconds: float) -> Mapping[str, KernelFunction]:
-        """Wait so long at most, give up what has not begun by then, and return the functions of
-        the kernels that are built, by symbol. Those that cannot be built are left out."""
+        """Wait for at most this many seconds, cancel builds that have not started by then, and
+        return the functions of the kernels that are built, by symbol. Kernels that cannot be
+        built are omitted."""
         ...
 
     def only(self, symbols: Collection[str]) -> Building:
-        """Return the build of these kernels."""
+        """Return the build restricted to these kernels."""
         ...
 
 
 @runtime_checkable
-class AskedBuilding(Protocol):
-    """Units that tell whether they are built; may be a further method of a `Building`."""
+class PollableBuilding(Protocol):
+    """A build that can be polled; an optional method of a `Building`."""
 
     def done(self) -> bool:
-        """Whether `addresses` would return at once."""
+        """Return whether `addresses` would return immediately."""
         ...
 
 
 class KernelLoader(Protocol):
-    """Turns a kernel language's text into functions in memory."""
+    """Compiles the text of a kernel language and loads its functions."""
 
     @property
     def identity(self) -> bytes:
-        """Bytes that differ where the same text may give other machine code."""
+        """Bytes that change whenever the same text may give different machine code."""
         ...
 
     def submit(self, units: Sequence[TranslationUnit]) -> Building:
-        """Start building."""
+        """Start building translation units."""
         ...
 
 
 @runtime_checkable
 class WarmLoader(Protocol):
-    """A loader whose compilers take a while to start; may be another method of a `KernelLoader`."""
+    """A loader whose compilers are slow to start; an optional method of a `KernelLoader`."""
 
     def warm(self, count: int) -> None:
-        """Start compilers for about so many kernels, which will be submitted soon."""
+        """Start compiler processes for about this many kernels, which will be submitted soon."""
         ...
 
 
 @runtime_checkable
 class ClosingLoader(Protocol):
-    """A loader that keeps processes for what comes next; may be another method of a
-    `KernelLoader`."""
+    """A loader that keeps worker processes; an optional method of a `KernelLoader`."""
 
     def close(self) -> None:
-        """Wait for what is being built, and end the processes. The loader stays usable."""
+        """Wait for running builds, and stop the processes. The loader remains usable."""
         ...
 
 
 @frozen(kw_only=True)
 class LoaderContext:
-    """What a session lends to a loader."""
+    """The resources that a session provides to a loader."""
 
     cache: Cache
     progress: ProgressReporter
     threads: int
-    """Compiler processes at once; 0 means one a core."""
+    """Number of parallel compiler processes; 0 means one per core."""
     seconds: float = 300.0
-    """How long one call of a compiler may take."""
+    """Time limit of one compiler call, in seconds."""
     complete: bool = False
-    """Where the kernels run there is no compiler: what is built for some arguments when there are
-    such has to be built at once."""
+    """Whether the kernels will run without a compiler, so that variants specialized to arguments
+    have to be built in advance."""
 
 
 _FUNCTION = needs("a function", callable)
@@ -138,16 +138,16 @@ _FUNCTION = needs("a function", callable)
 
 @frozen(kw_only=True, eq=False)
 class TargetDefinition:
-    """Everything the pipeline asks of a device type. Adding a device adds one of these.
+    """Everything the pipeline needs to know about a device type. Adding a device adds one of these.
 
     Raises:
-        TargetError: GY-TARGET-004 for a field that is not what it has to be.
+        TargetError: GY-TARGET-004 for an invalid field.
     """
 
     name: str = field(validator=needs("a name", lambda v: isinstance(v, str) and bool(v)))
     api: int = field(validator=needs("`gyrator.targets.API`", lambda v: isinstance(v, int)))
     probe: Callable[[Config], Target | None] = field(validator=_FUNCTION)
-    """Describe the device as this machine has it; None if there is none."""
+    """Describe this machine's device; None if there is none."""
     kernels: KernelBackend = field(
         validator=needs(
             "a `KernelBackend`, an object with `name`, `content_hash`, `refuses` and `emit`",
@@ -156,117 +156,115 @@ class TargetDefinition:
     )
     device: Callable[[Target], DeviceInterface] = field(validator=_FUNCTION)
     loader: Callable[[Target, LoaderContext], KernelLoader] = field(validator=_FUNCTION)
-    """May raise a `GyratorError`, as for a missing compiler: the session then runs eagerly."""
+    """May raise a `GyratorError`, for example for a missing compiler: graphs then run eagerly."""
     variants: Callable[[Target], tuple[Target, ...]] = field(
         default=lambda target: (target,), validator=_FUNCTION
     )
-    """Targets whose kernels the same device runs too: what `max_autotune` measures."""
+    """Alternative targets whose kernels run on the same device, measured by `max_autotune`."""
     load: LibraryLoader = field(default=load_library, validator=_FUNCTION)
-    """Read a `Library` that a cache entry holds. Needs no compiler; the default takes it for a
-    shared library."""
+    """Load a `Library` from a cache entry, without a compiler; by default, a shared library."""
     uninitialised: Callable[[], bool] = field(default=lambda: False, validator=_FUNCTION)
-    """Whether this process has not used the device yet, and probing would start it up: a process
-    that has done so can no longer fork."""
+    """Return whether this process has not used the device, so that probing would initialize it: a
+    process with an initialized device cannot fork."""
     machine: Callable[[], str] = field(default=str, validator=_FUNCTION)
-    """What tells this machine, and how its libraries are set up, from others that may share a
-    cache: what was measured is kept by it. Empty where nothing is measured."""
+    """Identify this machine and the configuration of its libraries among others that share a cache:
+    measurements are stored by this text. Empty if nothing is measured."""
     elsewhere: Callable[[str], Target | None] = field(
         default=lambda arch: None, validator=_FUNCTION
     )
-    """Describe a device by its architecture's name, which need not be of this machine: what a
-    package is made for. None for a name that is none, or where packages cannot hold its kernels."""
+    """Describe a device by the name of its architecture, which need not be this machine's, as the
+    target of a package. None for an unknown name, or if packages do not support its kernels."""
     usual: tuple[str, ...] = ()
-    """The architectures of packages that are made for the target by its name."""
+    """The default architectures of packages for this target."""
     optional: bool = False
-    """Serve the device type only where `GYRATOR_TARGETS` names this target: a further kernel
-    language for a device that has one."""
+    """Whether the target is used only if `GYRATOR_TARGETS` names it: an alternative kernel language
+    for a device that has one."""
 
 
 def installed(
-    config: Config, found: Iterable[EntryPoint] | None = None
+    config: Config, points: Iterable[EntryPoint] | None = None
 ) -> tuple[tuple[EntryPoint, TargetDefinition], ...]:
-    """Load every installed target in name order, or those that `found` advertises.
+    """Load every installed target in name order, or those of `points`.
 
     Raises:
-        TargetError: GY-TARGET-001 for a target of another API version, GY-TARGET-004 for what is
-            no target.
+        TargetError: GY-TARGET-001 for a target of another API version, GY-TARGET-004 for an entry
+            point that is not a target.
     """
-    points = found
     if points is None:
-        every = entry_points()  # reads the metadata of all that is installed
-        asked = (e for e in every.select(group=OPTIONAL) if e.name in config.targets)
-        points = (*every.select(group=GROUP), *asked)
+        every = entry_points()  # reads the metadata of all installed packages
+        optional = (e for e in every.select(group=OPTIONAL) if e.name in config.targets)
+        points = (*every.select(group=GROUP), *optional)
     loaded: list[tuple[EntryPoint, TargetDefinition]] = []
     for point in sorted(points, key=lambda e: (e.name, e.value)):
         definition = _loaded(point)
         if definition is None:
             continue
         if definition.api != API:
-            why = f"target {point.name!r} speaks API {definition.api}; this gyrator speaks {API}"
-            raise TargetError.of("GY-TARGET-001", why, point.value, help="upgrade the older")
+            why = f"target {point.name!r} has API {definition.api}, but this Gyrator has API {API}"
+            raise TargetError.of("GY-TARGET-001", why, point.value, help="upgrade the older one")
         loaded.append((point, definition))
     return tuple(loaded)
 
 
 def _loaded(point: EntryPoint) -> TargetDefinition | None:
-    """Return what an entry point names; None, with a warning (GY-TARGET-005), where its package
-    cannot be imported: other devices have nothing to do with that."""
+    """Load the target of an entry point; return None, with a warning (GY-TARGET-005), if its
+    package cannot be imported, since other devices do not depend on it."""
     try:
         definition = point.load()
     except TargetError:
         raise
     except Exception as error:
-        said = f"the target {point.name!r} cannot be imported: {type(error).__name__}: {error}"
-        help = f"mend or uninstall what `{point.value}` is from; its devices run in eager mode"
-        warn("GY-TARGET-005", said, help)
+        message = f"the target {point.name!r} cannot be imported: {type(error).__name__}: {error}"
+        help = f"fix or uninstall the package of `{point.value}`; its devices run in eager mode"
+        warn("GY-TARGET-005", message, help)
         return None
     if not isinstance(definition, TargetDefinition):
-        said = f"the target {point.name!r} is a {type(definition).__name__}"
-        help = "let the entry point name a `gyrator.targets.TargetDefinition`"
-        raise TargetError.of("GY-TARGET-004", said, point.value, help=help)
+        message = f"the target {point.name!r} is a {type(definition).__name__}"
+        help = "the entry point must refer to a `gyrator.targets.TargetDefinition`"
+        raise TargetError.of("GY-TARGET-004", message, point.value, help=help)
     return definition
 
 
 def _probed(definition: TargetDefinition, config: Config) -> Target | None:
-    """Return a target as this machine has it; None, with a warning, where its probe fails."""
+    """Probe a target on this machine; return None, with a warning, if its probe fails."""
     try:
         with named(definition, "probe"):
             return probed_target(definition, definition.probe(config))
     except TargetError as error:
         if error.diagnostic.code != "GY-TARGET-006":
             raise
-        said = error.diagnostic
-        warn(said.code, f"{said.message}; its devices run in eager mode", said.help)
+        failure = error.diagnostic
+        warn(failure.code, f"{failure.message}; its devices run in eager mode", failure.help)
         return None
 
 
 def discover(
-    config: Config, found: Iterable[EntryPoint] | None = None, *, initialise: bool = True
+    config: Config, points: Iterable[EntryPoint] | None = None, *, initialise: bool = True
 ) -> Mapping[str, tuple[TargetDefinition, Target]]:
     """Load and probe every installed target; see `installed` and `probed`."""
-    return probed(config, installed(config, found), initialise=initialise)
+    return probed(config, installed(config, points), initialise=initialise)
 
 
 def probed(
     config: Config, loaded: Iterable[tuple[EntryPoint, TargetDefinition]], *, initialise: bool
 ) -> Mapping[str, tuple[TargetDefinition, Target]]:
-    """Probe targets in the order given: device type to definition.
+    """Probe targets in order; return the usable ones by device type.
 
-    A target that `config.targets` names takes its device type from one that is not named. Devices
-    that are uninitialised are left out unless `initialise` is set.
+    A target that `config.targets` names takes precedence over others for its device type.
+    Uninitialised devices are omitted unless `initialise` is set.
 
     Raises:
-        TargetError: GY-TARGET-002 where two targets claim a device type and the configuration does
-            not choose.
+        TargetError: GY-TARGET-002 if two targets claim a device type and the configuration does not
+            choose one.
     """
     table: dict[str, tuple[TargetDefinition, Target]] = {}
     origin: dict[str, str] = {}
     for point, definition in loaded:
         chosen = definition.name in config.targets
-        wanted = (chosen or not definition.optional) and (
+        usable = (chosen or not definition.optional) and (
             initialise or not definition.uninitialised()
         )
-        target = _probed(definition, config) if wanted else None
+        target = _probed(definition, config) if usable else None
         if target is None:
             continue
         rival = table.get(target.device)
@@ -276,7 +274,7 @@ def probed(
         if rival is not None and chosen == rival_chosen:
             why = f"two targets claim device type {target.device!r}"
             both = (origin[target.device], point.value)
-            help = "uninstall one, or name the one to use in GYRATOR_TARGETS"
+            help = "uninstall one, or set GYRATOR_TARGETS to the name of the one to use"
             raise TargetError.of("GY-TARGET-002", why, provenance=both, help=help)
         table[target.device], origin[target.device] = (definition, target), point.value
     return MappingProxyType(table)

@@ -1,11 +1,11 @@
-"""The CPU: C++ kernels with vector extensions, built by the machine's own compiler."""
+"""The CPU: C++ kernels with vector extensions, built by the machine's compiler."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 
 from gyrator.config import Config
 from gyrator.engine.lazy import ShippedTemplates
@@ -14,7 +14,6 @@ from gyrator_ir.modes import StoreMode
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import BYTE_FLOATS, DType
-from gyrator_runtime.artifact import Library, libraries_of
 from gyrator_runtime.build import Builder, BuildHandle, available_cores
 from gyrator_runtime.device import (
     ISA_LEVELS,
@@ -30,7 +29,7 @@ from gyrator_runtime.toolchain import find_cross_toolchain
 from gyrator_runtime.warn import warn
 
 _LIBRARIES = ("MKL_", "ONEDNN_", "DNNL_")
-"""How the names of variables begin that torch's libraries read."""
+"""Prefixes of the environment variables that torch's libraries read."""
 
 _INTEGERS = (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)
 _FLOATS = (DType.F64, DType.F32, DType.F16, DType.BF16)
@@ -42,15 +41,25 @@ _DTYPES = frozenset(
 def probe(config: Config) -> Target:
     """Describe this machine's processor, at the level that `GYRATOR_ISA` allows.
 
-    One that the processor lacks, or that there is not, is warned of and left out.
+    A level that is unknown, or that the processor lacks, is ignored with a warning.
     """
     try:
         isa = cpu_isa(config.isa or None)
     except DeviceError as error:
         isa = cpu_isa()
-        said = f"GYRATOR_ISA: {error.diagnostic.message}; kernels are built for {isa}"
-        warn(error.diagnostic.code, said, error.diagnostic.help)
-    return cpu_target(isa, available_cores())
+        message = f"GYRATOR_ISA: {error.diagnostic.message}; kernels are built for {isa}"
+        warn(error.diagnostic.code, message, error.diagnostic.help)
+    target = cpu_target(isa, available_cores())
+    if not _onednn_has_bfloat16():
+        return target
+    able = target.capabilities
+    return evolve(target, capabilities=evolve(able, libraries=able.libraries | {"onednn-bfloat16"}))
+
+
+def _onednn_has_bfloat16() -> bool:
+    """Return whether the processor has the instructions that oneDNN needs for `bfloat16`."""
+    onednn: Any = torch.backends.mkldnn
+    return bool(onednn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def cpu_target(isa: str, cores: int) -> Target:
@@ -76,30 +85,10 @@ def cpu_target(isa: str, cores: int) -> Target:
 
 
 def narrower(target: Target) -> tuple[Target, ...]:
-    """Return the target, and those of the narrower vector levels that its processor has too."""
-    known = isa_levels(machine_of(target.arch))
-    levels = known[1 : known.index(target.arch) + 1]
+    """Return the target, and those of the narrower vector levels of its processor."""
+    available = isa_levels(machine_of(target.arch))
+    levels = available[1 : available.index(target.arch) + 1]
     return tuple(cpu_target(isa, target.heuristics.cores) for isa in reversed(levels))
-
-
-@frozen(eq=False)
-class _Building:
-    handle: BuildHandle
-
-    def done(self) -> bool:
-        return self.handle.done()
-
-    def libraries(self) -> tuple[Library, ...]:
-        return libraries_of(self.handle.built())
-
-    def addresses(self) -> Mapping[str, int]:
-        return self.handle.result()
-
-    def within(self, seconds: float) -> Mapping[str, int]:
-        return self.handle.within(seconds)
-
-    def only(self, symbols: Collection[str]) -> "_Building":
-        return _Building(self.handle.only(symbols))
 
 
 @frozen(eq=False)
@@ -113,9 +102,9 @@ class CppLoader:
         """The compiler's version."""
         return self.builder.toolchain.identity
 
-    def submit(self, units: Sequence[TranslationUnit]) -> _Building:
+    def submit(self, units: Sequence[TranslationUnit]) -> BuildHandle:
         """Start compiling."""
-        return _Building(self.builder.submit(units))
+        return self.builder.submit(units)
 
     def close(self) -> None:
         """Wait for running compilers and end the threads that call them."""
@@ -123,7 +112,8 @@ class CppLoader:
 
 
 def make_loader(target: Target, context: LoaderContext) -> CppLoader:
-    """Find a compiler for the target's machine. ToolchainError (GY-BUILD-001): there is none."""
+    """Find a compiler for the target's machine. Raises ToolchainError (GY-BUILD-001) if there is
+    none."""
     toolchain = find_cross_toolchain(machine_of(target.arch), os.environ, context.cache)
     jobs = context.threads or None
     return CppLoader(
@@ -139,16 +129,17 @@ def make_loader(target: Target, context: LoaderContext) -> CppLoader:
 
 
 def make_device(target: Target) -> DeviceInterface:
-    """Return the host's device interface."""
+    """Return the device interface of the CPU."""
     return CpuDevice(target.arch)
 
 
 def machine() -> str:
-    """Describe the processor, and what decides how quick and how exact torch's libraries are."""
+    """Describe the processor, and the settings that affect the speed and accuracy of torch's
+    libraries."""
     variables = (f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(_LIBRARIES))
     onednn: Any = torch.backends.mkldnn
     precision = onednn.matmul.fp32_precision
-    if precision == "none":  # nobody has chosen, which is IEEE's
+    if precision == "none":  # unset, which means IEEE
         precision = "ieee"
     parts = (processor(), torch.get_num_threads(), onednn.enabled, precision, *variables)
     return "\n".join(map(str, parts))

@@ -1,15 +1,15 @@
 """GPUs and other devices whose kernels are written in Triton.
 
-A device is a row of data (`TritonDevice`): its architecture's name, what it can do, what is quick
-on it, and its driver. NVIDIA's and AMD's have drivers that we launch through; the others' kernels
-are written, and compiled where Triton has a backend for them.
+A device is described by data (`TritonDevice`): the name of its architecture, its capabilities, its
+heuristics, and its driver. Kernels for NVIDIA and AMD devices are launched through their drivers;
+those for others are emitted, and compiled if Triton has a backend for them.
 """
 
 import importlib.metadata
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import frozen
@@ -24,8 +24,10 @@ from gyrator_runtime.accelerator import AcceleratorDevice, DeviceFacts
 from gyrator_runtime.build import BuildError
 from gyrator_runtime.native import DeviceLaunch
 from gyrator_runtime.triton.architecture import AND_LATER, FIRST_SPECIFIC, compute_capability
-from gyrator_runtime.triton.build import Language, TritonBuilder, load_binaries
 from gyrator_runtime.triton.driver import AMD, NVIDIA, Driver, DriverNames, open_driver
+
+if TYPE_CHECKING:
+    from gyrator_runtime.triton.build import TritonBuilder
 
 _INTEGERS = (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)
 _FLOATS = (DType.F64, DType.F32, DType.F16, DType.BF16)
@@ -39,50 +41,55 @@ _ATOMICS = frozenset(
 
 
 _TEMPLATES = frozenset(
-    ("attention", "attention_gradients", "flex_attention", "flex_attention_gradients")
+    (
+        *("attention", "attention_gradients"),
+        *("flex_attention", "flex_attention_parts", "flex_attention_gradients"),
+    )
 )
 _SCRATCH = 1 << 15
-"""Bytes of a row that one program holds in registers."""
+"""Bytes of a row that one program keeps in registers."""
 
 
 @frozen(kw_only=True, eq=False)
 class TritonDevice:
-    """One kind of device, as data."""
+    """A kind of device, as data."""
 
     name: str
-    """Of the target."""
+    """The name of the target."""
     device: str
     """`torch.device.type`."""
     backend: str
-    """Triton's name of the device language."""
+    """Triton's name of the backend."""
     code: str
-    """Triton's name of its machine code."""
+    """Triton's name of the machine code format."""
     prefix: str
-    """Of the architecture's name, before what Triton is told."""
+    """The prefix of architecture names that is removed for Triton."""
     warp: int
-    """Threads that run in step."""
+    """Threads per warp."""
     present: Callable[[], bool]
     architecture: Callable[[Any], str]
     driver: DriverNames | None
-    """None where kernels can be written but nothing here launches them."""
+    """None if kernels can be emitted, but not launched."""
     libraries: frozenset[str]
     graphs: bool = False
+    reciprocals: bool = False
+    """Whether ATen divides by a scalar by multiplying with its reciprocal."""
     tf32: Callable[[str], bool] = lambda arch: False
-    """Whether the matrix units of an architecture take TF32."""
+    """Whether the matrix units of an architecture support TF32."""
     converted: Callable[[str], frozenset[DType]] = lambda arch: frozenset()
-    """Floats of 8 bits that an architecture's instructions convert."""
+    """The 8-bit floats for which an architecture has conversion instructions."""
     flash: Callable[[str], bool] = lambda arch: False
     """Whether torch has flash attention for an architecture."""
     shared: Callable[[str], int] = lambda arch: 0
-    """Bytes that a program may share among its threads, by architecture; 0 if not known."""
+    """Bytes of shared memory per program, by architecture; 0 if unknown."""
     cores: Callable[[str], int] = lambda arch: 0
-    """Multiprocessors of an architecture's usual device; 0 for what is none, or where packages
-    cannot hold kernels for it."""
+    """Number of multiprocessors of an architecture's typical device; 0 for an unknown architecture,
+    or one that packages do not support."""
     usual: tuple[str, ...] = ()
-    """Architectures of packages."""
+    """Default architectures of packages."""
 
     def target(self, arch: str, cores: int) -> Target:
-        """Return the target for an architecture with so many multiprocessors."""
+        """Return the target for an architecture with this many multiprocessors."""
         return Target(
             device=self.device,
             arch=arch,
@@ -94,6 +101,7 @@ class TritonDevice:
                 sort_extent=512,
                 scan_extent=4096,
                 unchecked_division=True,
+                reciprocals=self.reciprocals,
                 graphs=self.graphs,
                 templates=_TEMPLATES,
                 matrix_units=frozenset({DType.F16, DType.BF16, DType.F32, DType.I8}),
@@ -119,12 +127,13 @@ class TritonDevice:
                 together_elements=1 << 20,
                 together_tensors=480,
                 together_alike=True,
+                saved_conditions=True,
             ),
         )
 
     @property
     def facts(self) -> DeviceFacts:
-        """What the runtime's device interface is told."""
+        """The description of the device for the runtime's device interface."""
         return DeviceFacts(
             type=self.device,
             architecture=self.architecture,
@@ -132,15 +141,16 @@ class TritonDevice:
         )
 
     def open(self) -> Driver:
-        """Return the driver. BuildError GY-BUILD-006 where nothing here can launch kernels."""
+        """Return the driver. Raises BuildError (GY-BUILD-006) if kernels cannot be launched
+        here."""
         if self.driver is None:
-            said = f"no driver is known to launch kernels on {self.device}"
-            help = "the model runs in eager mode; a vendor's target brings its own loader"
-            raise BuildError.of("GY-BUILD-006", said, help=help)
+            message = f"Gyrator has no driver to launch kernels on {self.device}"
+            help = "the model runs in eager mode; a vendor's target can provide its own loader"
+            raise BuildError.of("GY-BUILD-006", message, help=help)
         return open_driver(self.driver)
 
     def definition(self) -> TargetDefinition:
-        """Return what sessions find."""
+        """Return the target definition that sessions load."""
         return TargetDefinition(
             name=self.name,
             api=API,
@@ -167,13 +177,15 @@ class TritonDevice:
         properties = AcceleratorDevice(self.facts).properties(0)
         return self.target(properties.arch, properties.cores)
 
-    def _loader(self, target: Target, context: LoaderContext) -> TritonBuilder:
+    def _loader(self, target: Target, context: LoaderContext) -> "TritonBuilder":
+        from gyrator_runtime.triton.build import Language, TritonBuilder  # only GPU graphs need it
+
         try:
             version = importlib.metadata.version("triton")
         except importlib.metadata.PackageNotFoundError:
-            said = f"Triton is not installed, and kernels for {self.device} are written in it"
-            help = "`pip install triton`; the model runs in eager mode"
-            raise BuildError.of("GY-BUILD-005", said, help=help) from None
+            message = f"Triton is not installed, but kernels for {self.device} require it"
+            help = "run `pip install triton`; until then the model runs in eager mode"
+            raise BuildError.of("GY-BUILD-005", message, help=help) from None
         later = target.arch.endswith(AND_LATER)
         language = Language(
             backend=self.backend,
@@ -193,6 +205,8 @@ class TritonDevice:
         )
 
     def _load(self, path: Path, symbols: Sequence[str]) -> Mapping[str, DeviceLaunch]:
+        from gyrator_runtime.triton.build import load_binaries
+
         return load_binaries(self.open(), path, symbols)
 
 
@@ -209,12 +223,12 @@ def _nvidia_cores(arch: str) -> int:
         return 0
     capability = _capability(arch)
     if capability < 75 or (capability >= FIRST_SPECIFIC and arch.endswith(AND_LATER)):
-        return 0  # what Triton has no code for, and PTX that no other architecture takes
+        return 0  # not supported by Triton, or PTX that is specific to one architecture
     return {75: 40, 80: 108, 90: 132, 100: 148, 103: 148, 120: 170}.get(capability, 84)
 
 
 def _nvidia_converted(arch: str) -> frozenset[DType]:
-    # PTX ISA, `cvt`; Triton rounds to F8E5M2 by way of F16 on what is older.
+    # PTX ISA, `cvt`; on older architectures, Triton rounds to F8E5M2 via F16.
     return frozenset({DType.F8E4M3, DType.F8E5M2}) if _capability(arch) >= 90 else frozenset()
 
 
@@ -229,7 +243,7 @@ def _amd_shared(arch: str) -> int:
     return (160 if arch == "gfx950" else 64) << 10
 
 
-def _named(properties: Any) -> str:
+def _architecture_name(properties: Any) -> str:
     return str(getattr(properties, "architecture", "") or properties.name)
 
 
@@ -261,17 +275,18 @@ NVIDIA_GPU = TritonDevice(
     driver=NVIDIA,
     libraries=frozenset({"cublas", "cudnn"}),
     graphs=True,
+    reciprocals=True,
     shared=_nvidia_shared,
     cores=_nvidia_cores,
-    # The last one is for 8.6, 8.9 and 12.0, which have the least shared memory.
+    # The last one covers 8.6, 8.9 and 12.0, which have the least shared memory.
     usual=("sm_80", "sm_90", "sm_100", "sm_86+"),
     tf32=lambda arch: _capability(arch) >= 80,
     converted=_nvidia_converted,
-    flash=lambda arch: _capability(arch) >= 80,  # what torch builds its kernels for
+    flash=lambda arch: _capability(arch) >= 80,  # architectures for which torch builds its kernels
 )
 AMD_GPU = TritonDevice(
     name="hip",
-    device="cuda",  # torch calls AMD's devices so too
+    device="cuda",  # torch's name for AMD devices as well
     backend="hip",
     code="hsaco",
     prefix="",
@@ -281,6 +296,7 @@ AMD_GPU = TritonDevice(
     driver=AMD,
     libraries=frozenset({"hipblas", "miopen"}),
     graphs=True,
+    reciprocals=True,
     shared=_amd_shared,
     tf32=lambda arch: arch == "gfx942",
 )
@@ -292,7 +308,7 @@ INTEL_GPU = TritonDevice(
     prefix="",
     warp=32,
     present=_intel,
-    architecture=_named,
+    architecture=_architecture_name,
     driver=None,
     libraries=frozenset({"onednn"}),
 )
@@ -304,7 +320,7 @@ MTIA = TritonDevice(
     prefix="",
     warp=32,
     present=_meta,
-    architecture=_named,
+    architecture=_architecture_name,
     driver=None,
     libraries=frozenset(),
 )

@@ -1,8 +1,8 @@
-"""The CPU by Halide: kernels in Halide's language, compiled ahead of time to shared libraries.
+"""The CPU with Halide: kernels in Halide, compiled ahead of time to shared libraries.
 
-`GYRATOR_TARGETS=halide` puts it in the place of the C++ target, `halide-mullapudi2016` and its kin
-with schedules of Halide's own autoschedulers. A unit's text is a script that
-writes an object with Halide's compiler, in a process of its own, and C++ that is linked with it.
+`GYRATOR_TARGETS=halide` replaces the C++ target; `halide-mullapudi2016` and similar ones use
+schedules of Halide's autoschedulers. A unit's text is a script that writes an object file with
+Halide's compiler, in a separate process, and C++ that is linked with it.
 """
 
 import importlib.metadata
@@ -22,22 +22,22 @@ from gyrator_runtime.build import Builder, BuildError
 from gyrator_runtime.toolchain import Toolchain, find_toolchain
 
 LACKING = frozenset({"fma", "fmod", "remainder", "erfinv", "lgamma", "digamma"})
-"""Rows of the op table that the language has not."""
+"""Rows of the op table that Halide lacks."""
 
 
 @frozen
 class HalideToolchain(Toolchain):
-    """Halide's compiler, and a C++ compiler for the function around its code."""
+    """Halide's compiler, and a C++ compiler for the wrapper function around its code."""
 
     halide: str = ""  # its version
 
     @property
     def identity(self) -> bytes:
-        """Return bytes that differ where the output may."""
+        """Bytes that change whenever the output may change."""
         return super().identity + f"\nhalide {self.halide}".encode()
 
     def build_commands(self, isa: str, source: str, library: str) -> tuple[tuple[str, ...], ...]:
-        """Commands that make the shared `library` from the text `source`."""
+        """Return the commands that build the shared `library` from the text `source`."""
         script = (sys.executable, source, f"{source}.o")
         *before, (*last, linked) = super().build_commands(isa, source, library)
         if linked == source:
@@ -48,29 +48,29 @@ class HalideToolchain(Toolchain):
 
 
 def probe(name: str, config: Config) -> Target:
-    """Describe this machine's processor as Halide's kernels see it."""
+    """Describe this machine's processor as a target of Halide kernels."""
     target = probe_cpu(config)
-    can = target.capabilities
+    capabilities = target.capabilities
     return evolve(
         target,
         kernel_backend=name,
-        capabilities=evolve(can, ops_lacking=LACKING, sorts=False),
+        capabilities=evolve(capabilities, ops_lacking=LACKING, sorts=False),
         heuristics=evolve(target.heuristics, together_elements=0),
     )
 
 
 def make_loader(target: Target, context: LoaderContext) -> CppLoader:
-    """Find the compilers. BuildError (GY-HALIDE-005) where Halide is not installed."""
+    """Find the compilers. Raises BuildError (GY-HALIDE-005) if Halide is not installed."""
     try:
         version = importlib.metadata.version("halide")
     except importlib.metadata.PackageNotFoundError:
-        said = "Halide is not installed, and GYRATOR_TARGETS asks for its kernels"
-        help = "`pip install gyrator[halide]`; the model runs in eager mode"
-        raise BuildError.of("GY-HALIDE-005", said, help=help) from None
-    found = find_toolchain(os.environ, context.cache)
+        message = "Halide is not installed, but GYRATOR_TARGETS selects its kernels"
+        help = "run `pip install gyrator[halide]`; until then the model runs in eager mode"
+        raise BuildError.of("GY-HALIDE-005", message, help=help) from None
+    base = find_toolchain(os.environ, context.cache)
     toolchain = HalideToolchain(
-        found.command, found.version, found.family, found.openmp_link, found.machine,
-        found.packaged, version,
+        base.command, base.version, base.family, base.openmp_link, base.machine,
+        base.packaged, version,
     )  # fmt: skip
     builder = Builder(
         toolchain,

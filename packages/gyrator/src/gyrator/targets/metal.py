@@ -1,4 +1,4 @@
-"""The GPUs of Macs with Apple's processors: kernels in Metal, compiled by PyTorch itself."""
+"""Apple GPUs: kernels in Metal, compiled by PyTorch."""
 
 import platform
 
@@ -22,13 +22,13 @@ _ATOMICS = frozenset(
 )
 _DEVICE = "mps"
 _CORES = 16
-"""PyTorch does not say how many a GPU has; they are for choices that change no result."""
+"""An assumed number of cores, which PyTorch does not report; it affects only performance."""
 
 KERNELS = ShippedKernels("metal", "gyrator_codegen_metal.stage", "MetalBackend")
 
 
 def metal_target(device: str, arch: str, wrappers: tuple[str, ...]) -> Target:
-    """Return the target whose kernels are written in Metal for the tensors of a device type."""
+    """Return a target with Metal kernels for the tensors of a device type."""
     return Target(
         device=device,
         arch=arch,
@@ -55,7 +55,7 @@ def metal_target(device: str, arch: str, wrappers: tuple[str, ...]) -> Target:
 
 
 def probe(config: Config) -> Target | None:
-    """Describe this machine's GPU; None where there is none, or one of another make."""
+    """Describe this machine's GPU; None if it has none from Apple."""
     if not torch.backends.mps.is_available() or platform.machine() != "arm64":
         return None
     return metal_target(_DEVICE, "apple", ("python", "fx"))

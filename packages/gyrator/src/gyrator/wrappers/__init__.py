@@ -1,1 +1,1 @@
-"""Host languages that need more than their emitter: a compiler, a loader, a way to be called."""
+"""Host languages that need a compiler or a loader in addition to their emitter."""

@@ -1,15 +1,15 @@
-// Calls C++ host programs from Python: arguments to handles, results to tensors, errors to
-// exceptions. The interface of the programs (GyProgramContext ...) stands before this text.
+// Calls C++ host programs from Python, converting arguments to handles, results to tensors, and
+// errors to exceptions. The interface of the programs (GyProgramContext ...) precedes this text.
 //
-// An at::Tensor is one pointer, to what Tensor._cdata gives, so the address of that pointer is a
-// handle that borrows. `Program` tries it on a tensor before anything relies on it.
+// An at::Tensor is one pointer, whose value is Tensor._cdata, so the address of that pointer is a
+// borrowed handle. `Program` checks this on a tensor before relying on it.
 
 namespace {
 
 using Entry = int32_t (*)(GyProgramContext*, GyValue*, GyValue*);
 using Wrap = PyObject* (*)(const void* tensor);
 
-// Callables of Python that a program needs, in the order in which the tuple `hooks` has them.
+// Python callables that a program needs, in the order of the tuple `hooks`.
 enum Hook {
   CALL_OP, LAUNCH_USER, KERNEL_ERROR, NAN_ERROR, DESCRIPTOR, TYPED, STEAL,
   LAYOUT_ERROR, RESOLVED, HOOKS
@@ -19,26 +19,26 @@ struct Program {
   PyObject_HEAD
   vectorcallfunc call;
   Entry entry;
-  Wrap wrap;           // or null: then the hook STEAL
+  Wrap wrap;           // null if unavailable: then use the hook STEAL
   PyObject* tensor_type;
   PyObject* cdata;     // the getter of Tensor._cdata
   PyObject* hooks;
-  PyObject* kinds;     // bytes, a letter for each parameter: t(ensor), c for a tensor that calls of
-                       // ops take, s(ize), o(paque)
+  PyObject* kinds;     // bytes, a letter per parameter: t(ensor), c for a tensor that is passed to
+                       // ops, s(ize), o(paque)
   PyObject* shape;     // bytes of int32: -1 for a leaf, n before the items of a list of n
   PyObject* kernels;   // bytes of addresses
   PyObject* parts;     // bytes of addresses
-  PyObject* kept;      // what lives as long as the program
+  PyObject* owners;    // objects that must outlive the program
   AtenTensorHandle* constants;
   Py_ssize_t n_constants;
   Py_ssize_t n_outputs;
-  int64_t key_offset;  // of the dispatch keys in what _cdata points to; 0: not known
-  uint64_t pending;    // keys of a tensor whose conjugation or negation is still to be done
+  int64_t key_offset;  // offset of the dispatch keys in a TensorImpl; 0: unknown
+  uint64_t pending;    // the dispatch keys of the conjugate and negative bits
   GyTimes* times;      // null unless the program is timed
   Py_ssize_t n_kernels;
 };
 
-// One call: what hooks find as their state.
+// One call, passed to hooks as their state.
 struct Call {
   Program* program;
   PyThreadState* thread;
@@ -51,7 +51,7 @@ PyObject* hook(Program* self, Hook which) { return PyTuple_GET_ITEM(self->hooks,
 
 // Tensors ----------------------------------------------------------------------------------------
 
-// The TensorImpl of a tensor, or null with an exception.
+// Returns the TensorImpl of a tensor, or null with an exception.
 void* impl_of(Program* self, PyObject* object) {
   if (!PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(self->tensor_type))) {
     PyErr_Format(PyExc_TypeError, "expected a tensor, got %s", Py_TYPE(object)->tp_name);
@@ -65,29 +65,29 @@ void* impl_of(Program* self, PyObject* object) {
   return impl;
 }
 
-// A handle that the caller owns, or null with an exception.
+// Returns a handle owned by the caller, or null with an exception.
 AtenTensorHandle handle_of(Program* self, PyObject* object) {
   void* impl = impl_of(self, object);
   if (!impl) return nullptr;
   AtenTensorHandle handle = nullptr;
   if (aoti_torch_new_tensor_handle(reinterpret_cast<AtenTensorHandle>(&impl), &handle) != 0)
-    PyErr_SetString(PyExc_RuntimeError, "libtorch makes no handle of a tensor");
+    PyErr_SetString(PyExc_RuntimeError, "libtorch could not create a tensor handle");
   return handle;
 }
 
-// The tensor of a handle that stays its owner's.
+// Returns the tensor of a borrowed handle.
 PyObject* tensor_of(Program* self, AtenTensorHandle handle) {
   if (self->wrap) return self->wrap(handle);
   AtenTensorHandle own = nullptr;
   if (aoti_torch_new_tensor_handle(handle, &own) != 0) {
-    PyErr_SetString(PyExc_RuntimeError, "libtorch makes no handle of a tensor");
+    PyErr_SetString(PyExc_RuntimeError, "libtorch could not create a tensor handle");
     return nullptr;
   }
   PyObject* capsule = PyCapsule_New(own, nullptr, nullptr);
-  PyObject* made = capsule ? PyObject_CallOneArg(hook(self, STEAL), capsule) : nullptr;
+  PyObject* result = capsule ? PyObject_CallOneArg(hook(self, STEAL), capsule) : nullptr;
   Py_XDECREF(capsule);
-  aoti_torch_delete_tensor_object(own);  // the hook shares the tensor and leaves the handle
-  return made;
+  aoti_torch_delete_tensor_object(own);  // the hook shares the tensor, but does not free the handle
+  return result;
 }
 
 // Values -----------------------------------------------------------------------------------------
@@ -105,31 +105,31 @@ PyObject* list_of(Program* self, const GyValue& value) {
 }
 
 PyObject* numbers(const int64_t* values, Py_ssize_t count) {
-  PyObject* made = PyTuple_New(count);
-  for (Py_ssize_t k = 0; made && k < count; ++k) {
+  PyObject* result = PyTuple_New(count);
+  for (Py_ssize_t k = 0; result && k < count; ++k) {
     PyObject* item = PyLong_FromLongLong(values[k]);
-    if (!item) Py_CLEAR(made);
-    else PyTuple_SET_ITEM(made, k, item);
+    if (!item) Py_CLEAR(result);
+    else PyTuple_SET_ITEM(result, k, item);
   }
-  return made;
+  return result;
 }
 
 PyObject* descriptor_of(Program* self, const GyDescriptor& d) {
   PyObject* tensor = tensor_of(self, d.tensor);
   PyObject* shape = numbers(d.shape, d.rank);
   PyObject* block = numbers(d.block, d.rank);
-  PyObject* made = nullptr;
+  PyObject* result = nullptr;
   if (tensor && shape && block)
-    made = PyObject_CallFunction(
+    result = PyObject_CallFunction(
         hook(self, DESCRIPTOR), "OOOLO", tensor, shape, block,
         static_cast<long long>(d.element_bytes), d.stable ? Py_True : Py_False);
   Py_XDECREF(tensor);
   Py_XDECREF(shape);
   Py_XDECREF(block);
-  return made;
+  return result;
 }
 
-// A Python object for a value; tensors stay their owner's.
+// Returns a Python object for a value; tensor handles are borrowed.
 PyObject* object_of(Program* self, const GyValue& value) {
   switch (value.kind) {
     case GY_NONE: Py_RETURN_NONE;
@@ -148,7 +148,7 @@ PyObject* object_of(Program* self, const GyValue& value) {
   return nullptr;
 }
 
-// The value of an object that a hook gives: a tensor, whose handle is given away, or an integer.
+// Converts the result of a hook: a tensor, whose handle is owned by the value, or an integer.
 bool value_of(Program* self, PyObject* object, GyValue* value) {
   if (object == Py_None) {
     value->kind = GY_NONE;
@@ -168,20 +168,20 @@ bool value_of(Program* self, PyObject* object, GyValue* value) {
 
 // Hooks ------------------------------------------------------------------------------------------
 
-// Keeps the exception of a hook until the program has returned.
+// Stores the exception of a hook until the program has returned.
 int32_t hook_failed(Call* call) {
   PyErr_Fetch(&call->type, &call->value, &call->trace);
   return GY_HOOK_ERROR;
 }
 
-bool take_results(Program* self, PyObject* found, GyValue* results, int32_t count) {
-  PyObject* fast = PySequence_Fast(found, "a hook gives a sequence");
+bool take_results(Program* self, PyObject* output, GyValue* results, int32_t count) {
+  PyObject* fast = PySequence_Fast(output, "a hook must return a sequence");
   if (!fast) return false;
   bool right = PySequence_Fast_GET_SIZE(fast) == count;
   if (!right)
     PyErr_Format(
-        PyExc_RuntimeError, "an op gave %zd results, expected %d", PySequence_Fast_GET_SIZE(fast),
-        count);
+        PyExc_RuntimeError, "an op returned %zd results, expected %d",
+        PySequence_Fast_GET_SIZE(fast), count);
   for (int32_t k = 0; right && k < count; ++k)
     right = value_of(self, PySequence_Fast_GET_ITEM(fast, k), &results[k]);
   Py_DECREF(fast);
@@ -190,18 +190,18 @@ bool take_results(Program* self, PyObject* found, GyValue* results, int32_t coun
 
 int32_t call_op(
     void* state, const char* op, const char* overload, const GyValue* args, int32_t n_args,
-    const char* wanted, GyValue* results, int32_t n_results, char*, int64_t) {
+    const char* letters, GyValue* results, int32_t n_results, char*, int64_t) {
   Call* call = static_cast<Call*>(state);
   Program* self = call->program;
   PyEval_RestoreThread(call->thread);
   GyValue all{GY_LIST, n_args, {nullptr}};
   all.items = args;
-  PyObject* given = list_of(self, all);
-  PyObject* found =
-      given ? PyObject_CallFunction(hook(self, CALL_OP), "ssNs", op, overload, given, wanted)
+  PyObject* items = list_of(self, all);
+  PyObject* output =
+      items ? PyObject_CallFunction(hook(self, CALL_OP), "ssNs", op, overload, items, letters)
             : nullptr;
-  bool done = found && take_results(self, found, results, n_results);
-  Py_XDECREF(found);
+  bool done = output && take_results(self, output, results, n_results);
+  Py_XDECREF(output);
   int32_t status = done ? static_cast<int32_t>(GY_OK) : hook_failed(call);
   call->thread = PyEval_SaveThread();
   return status;
@@ -219,17 +219,17 @@ int32_t launch_user(
     if (!one || PyList_Append(grid, one) != 0) Py_CLEAR(grid);
     Py_XDECREF(one);
   }
-  PyObject* given = PyDict_New();
-  for (int32_t k = 0; given && k < n_values; ++k) {
+  PyObject* items = PyDict_New();
+  for (int32_t k = 0; items && k < n_values; ++k) {
     PyObject* item = object_of(self, values[k]);
-    if (!item || PyDict_SetItemString(given, names[k], item) != 0) Py_CLEAR(given);
+    if (!item || PyDict_SetItemString(items, names[k], item) != 0) Py_CLEAR(items);
     Py_XDECREF(item);
   }
   PyObject* done = nullptr;
-  if (grid && given)
-    done = PyObject_CallFunction(hook(self, LAUNCH_USER), "sOO", kernel, grid, given);
+  if (grid && items)
+    done = PyObject_CallFunction(hook(self, LAUNCH_USER), "sOO", kernel, grid, items);
   Py_XDECREF(grid);
-  Py_XDECREF(given);
+  Py_XDECREF(items);
   int32_t status = done ? static_cast<int32_t>(GY_OK) : hook_failed(call);
   Py_XDECREF(done);
   call->thread = PyEval_SaveThread();
@@ -238,20 +238,20 @@ int32_t launch_user(
 
 // Calls ------------------------------------------------------------------------------------------
 
-// Raises what a program that failed says.
+// Raises the error of a failed program.
 void raise(Program* self, int32_t status, GyProgramContext& context, Call& call) {
-  PyObject* made = nullptr;
+  PyObject* result = nullptr;
   switch (status) {
     case GY_HOOK_ERROR: return PyErr_Restore(call.type, call.value, call.trace);
     case GY_DIVISION_ERROR: return PyErr_SetString(PyExc_ZeroDivisionError, context.error);
     case GY_INPUT_ERROR:
     case GY_RESULT_ERROR:
-      made = PyObject_CallFunction(
+      result = PyObject_CallFunction(
           hook(self, LAYOUT_ERROR), "ss",
           status == GY_INPUT_ERROR ? "GY-RUNTIME-090" : "GY-RUNTIME-091", context.error);
       break;
     case GY_KERNEL_ERROR:
-      made = PyObject_CallFunction(
+      result = PyObject_CallFunction(
           hook(self, KERNEL_ERROR), "LL", static_cast<long long>(context.kernel),
           static_cast<long long>(context.kernel_code));
       break;
@@ -259,22 +259,22 @@ void raise(Program* self, int32_t status, GyProgramContext& context, Call& call)
       PyObject* tensor = tensor_of(self, context.culprit);
       aoti_torch_delete_tensor_object(context.culprit);
       if (tensor)
-        made = PyObject_CallFunction(hook(self, NAN_ERROR), "Ns", tensor, context.error);
+        result = PyObject_CallFunction(hook(self, NAN_ERROR), "Ns", tensor, context.error);
       break;
     }
     default: break;
   }
-  Py_XDECREF(made);
+  Py_XDECREF(result);
   if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, context.error);
 }
 
-// The next results as objects; `at` and `out` move behind them.
-PyObject* taken(Program* self, const int32_t*& at, const GyValue*& out) {
+// Returns the next result as an object, and advances `at` and `out`.
+PyObject* next_result(Program* self, const int32_t*& at, const GyValue*& out) {
   int32_t count = *at++;
   if (count < 0) return object_of(self, *out++);
   PyObject* list = PyList_New(count);
   for (int32_t k = 0; list && k < count; ++k) {
-    PyObject* item = taken(self, at, out);
+    PyObject* item = next_result(self, at, out);
     if (!item) Py_CLEAR(list);
     else PyList_SET_ITEM(list, k, item);
   }
@@ -284,13 +284,13 @@ PyObject* taken(Program* self, const int32_t*& at, const GyValue*& out) {
 PyObject* results(Program* self, const GyValue* out) {
   const int32_t* at = reinterpret_cast<const int32_t*>(PyBytes_AS_STRING(self->shape));
   int32_t count = *at++;
-  PyObject* made = PyTuple_New(count);
-  for (int32_t k = 0; made && k < count; ++k) {
-    PyObject* item = taken(self, at, out);
-    if (!item) Py_CLEAR(made);
-    else PyTuple_SET_ITEM(made, k, item);
+  PyObject* result = PyTuple_New(count);
+  for (int32_t k = 0; result && k < count; ++k) {
+    PyObject* item = next_result(self, at, out);
+    if (!item) Py_CLEAR(result);
+    else PyTuple_SET_ITEM(result, k, item);
   }
-  return made;
+  return result;
 }
 
 void drop(GyValue* values, Py_ssize_t count) {
@@ -298,29 +298,29 @@ void drop(GyValue* values, Py_ssize_t count) {
     if (values[k].kind == GY_TENSOR) aoti_torch_delete_tensor_object(values[k].tensor);
 }
 
-// The arguments of a call, and what keeps them.
+// The arguments of a call, and their owners.
 struct Arguments {
   Py_ssize_t count;
   Scratch<GyValue, 32> in;
-  Scratch<PyObject*, 32> kept;         // what is opaque, and tensors that are lent
-  Scratch<void*, 32> impls;            // a handle that is lent is the address of one of these
-  Scratch<AtenTensorHandle, 32> held;  // second owners of tensors that are lent to calls of ops
+  Scratch<PyObject*, 32> owners;         // opaque objects, and lent tensors
+  Scratch<void*, 32> impls;              // the address of an element is a lent handle
+  Scratch<AtenTensorHandle, 32> handles;  // second owners of tensors that are lent to ops
 
-  explicit Arguments(Py_ssize_t n) : count(n), in(n), kept(n), impls(n), held(n) {
-    if (!made()) return;
-    memset(kept.data, 0, sizeof(PyObject*) * n);
-    memset(held.data, 0, sizeof(AtenTensorHandle) * n);
+  explicit Arguments(Py_ssize_t n) : count(n), in(n), owners(n), impls(n), handles(n) {
+    if (!allocated()) return;
+    memset(owners.data, 0, sizeof(PyObject*) * n);
+    memset(handles.data, 0, sizeof(AtenTensorHandle) * n);
   }
-  bool made() const { return in.data && kept.data && impls.data && held.data; }
+  bool allocated() const { return in.data && owners.data && impls.data && handles.data; }
   ~Arguments() {
-    for (Py_ssize_t k = 0; made() && k < count; ++k) {
-      if (held.data[k]) aoti_torch_delete_tensor_object(held.data[k]);
-      Py_XDECREF(kept.data[k]);
+    for (Py_ssize_t k = 0; allocated() && k < count; ++k) {
+      if (handles.data[k]) aoti_torch_delete_tensor_object(handles.data[k]);
+      Py_XDECREF(owners.data[k]);
     }
   }
 };
 
-// Whether the conjugation or negation of a tensor is still to be done; -1 with an exception.
+// Returns whether a tensor has the conjugate or negative bit; -1 with an exception.
 int is_pending(Program* self, PyObject* object) {
   void* impl = impl_of(self, object);
   if (!impl) return -1;
@@ -339,24 +339,24 @@ int is_pending(Program* self, PyObject* object) {
   return (keys & self->pending) != 0;
 }
 
-// Lends a tensor that others hold, and that would not die while the program runs. Where torch makes a
-// tensor's second owner, or drops it, it takes the interpreter's lock if the first is an object of
-// Python; a program runs without it. So none is made if only kernels use the tensor, and if calls of
-// ops do, there is a second one already.
+// Lends a tensor that has other owners, and so outlives the program's run. When torch adds a second
+// owner to a tensor whose first owner is a Python object, or removes it, it acquires the GIL,
+// without which programs run. So no owner is added if only kernels use the tensor, and if ops do,
+// the second owner is added beforehand.
 bool lend(Program* self, PyObject* object, bool called, Arguments& to, Py_ssize_t k) {
   to.impls.data[k] = impl_of(self, object);
   if (!to.impls.data[k]) return false;
-  to.kept.data[k] = Py_NewRef(object);
+  to.owners.data[k] = Py_NewRef(object);
   GyValue& value = to.in.data[k];
   value.kind = GY_LENT;
   value.tensor = reinterpret_cast<AtenTensorHandle>(&to.impls.data[k]);
-  if (!called || aoti_torch_new_tensor_handle(value.tensor, &to.held.data[k]) == 0) return true;
-  PyErr_SetString(PyExc_RuntimeError, "libtorch makes no handle of a tensor");
+  if (!called || aoti_torch_new_tensor_handle(value.tensor, &to.handles.data[k]) == 0) return true;
+  PyErr_SetString(PyExc_RuntimeError, "libtorch could not create a tensor handle");
   return false;
 }
 
-// Makes a value of each argument of the list, which is emptied: what nobody else holds can die while
-// the program runs.
+// Converts each argument of the list to a value, and clears the list, so that tensors without other
+// owners can be freed while the program runs.
 bool arguments(Program* self, PyObject* args, Arguments& to) {
   GyValue* in = to.in.data;
   const char* kinds = PyBytes_AS_STRING(self->kinds);
@@ -368,13 +368,13 @@ bool arguments(Program* self, PyObject* args, Arguments& to) {
       case 't':
       case 'c':
         if (const int pending = is_pending(self, object)) {
-          PyObject* made =
+          PyObject* result =
               pending < 0 ? nullptr
                           : PyObject_CallFunction(hook(self, RESOLVED), "On", object, k);
-          if (made) in[k].tensor = handle_of(self, made);
+          if (result) in[k].tensor = handle_of(self, result);
           in[k].kind = GY_TENSOR;
-          right = made && in[k].tensor;
-          to.kept.data[k] = made;
+          right = result && in[k].tensor;
+          to.owners.data[k] = result;
         } else if (Py_REFCNT(object) > 1) {
           right = lend(self, object, kinds[k] == 'c', to, k);
         } else {
@@ -391,7 +391,7 @@ bool arguments(Program* self, PyObject* args, Arguments& to) {
       default:
         in[k].bits = reinterpret_cast<uint64_t>(object);
         in[k].kind = GY_OPAQUE;
-        to.kept.data[k] = Py_NewRef(object);
+        to.owners.data[k] = Py_NewRef(object);
     }
     if (!right) {
       drop(in, k);
@@ -431,9 +431,9 @@ PyObject* run(Program* self, GyValue* in) {
     raise(self, status, context, call);
     return nullptr;
   }
-  PyObject* made = results(self, out.data);
+  PyObject* result = results(self, out.data);
   drop(out.data, self->n_outputs);
-  return made;
+  return result;
 }
 
 PyObject* program_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
@@ -445,14 +445,14 @@ PyObject* program_call(PyObject* object, PyObject* const* args, size_t nargsf, P
     return nullptr;
   }
   after_fork();
-  Arguments given(count);
-  if (!given.made() || !arguments(self, args[0], given)) return nullptr;
-  return run(self, given.in.data);
+  Arguments converted(count);
+  if (!converted.allocated() || !arguments(self, args[0], converted)) return nullptr;
+  return run(self, converted.in.data);
 }
 
 // The type ---------------------------------------------------------------------------------------
 
-// A tensor's handle, made from `_cdata`, reads the data that the tensor says it has.
+// Checks that a handle made from `_cdata` reads the tensor's data.
 bool works(Program* self, PyObject* probe) {
   void* impl = impl_of(self, probe);
   if (!impl) return false;
@@ -461,27 +461,28 @@ bool works(Program* self, PyObject* probe) {
   AtenTensorHandle handle = reinterpret_cast<AtenTensorHandle>(&impl);
   bool same = aoti_torch_get_data_ptr(handle, &data) == 0 &&
               aoti_torch_get_size(handle, 0, &size) == 0;
-  PyObject* found = same ? PyObject_CallMethod(probe, "data_ptr", nullptr) : nullptr;
-  same = found && PyLong_AsVoidPtr(found) == data && size == 3;
-  Py_XDECREF(found);
+  PyObject* output = same ? PyObject_CallMethod(probe, "data_ptr", nullptr) : nullptr;
+  same = output && PyLong_AsVoidPtr(output) == data && size == 3;
+  Py_XDECREF(output);
   if (!same && !PyErr_Occurred())
-    PyErr_SetString(PyExc_ImportError, "this torch lays its tensors out in another way");
+    PyErr_SetString(PyExc_ImportError, "this torch has a different tensor layout");
   return same;
 }
 
 PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   static const char* names[] = {
       "entry", "kinds", "shape", "n_outputs", "kernels", "parts", "constants", "hooks",
-      "tensor_type", "cdata", "wrap", "probe", "timed", "kept", "key_offset", "pending", nullptr};
+      "tensor_type", "cdata", "wrap", "probe", "timed", "owners", "key_offset", "pending", nullptr};
   unsigned long long entry = 0, wrap = 0, pending = 0;
   long long key_offset = 0;
-  PyObject *kinds, *shape, *kernels, *parts, *constants, *hooks, *tensor_type, *cdata, *probe, *kept;
+  PyObject *kinds, *shape, *kernels, *parts, *constants, *hooks, *tensor_type, *cdata, *probe;
+  PyObject* owners;
   Py_ssize_t n_outputs;
   int timed;
   if (!PyArg_ParseTupleAndKeywords(
           args, keywords, "KSSnSSO!O!OO!KOpOLK", const_cast<char**>(names), &entry, &kinds, &shape,
           &n_outputs, &kernels, &parts, &PyTuple_Type, &constants, &PyTuple_Type, &hooks,
-          &tensor_type, &PyGetSetDescr_Type, &cdata, &wrap, &probe, &timed, &kept, &key_offset,
+          &tensor_type, &PyGetSetDescr_Type, &cdata, &wrap, &probe, &timed, &owners, &key_offset,
           &pending))
     return nullptr;
   if (PyTuple_GET_SIZE(hooks) != HOOKS) {
@@ -500,7 +501,7 @@ PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   self->shape = Py_NewRef(shape);
   self->kernels = Py_NewRef(kernels);
   self->parts = Py_NewRef(parts);
-  self->kept = Py_NewRef(kept);
+  self->owners = Py_NewRef(owners);
   self->n_outputs = n_outputs;
   self->n_kernels = PyBytes_GET_SIZE(kernels) / static_cast<Py_ssize_t>(sizeof(GyKernel));
   self->n_constants = 0;
@@ -513,10 +514,10 @@ PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
                       : nullptr;
   bool right = self->constants && (self->times || !timed) && works(self, probe);
   for (; right && self->n_constants < count; ++self->n_constants) {
-    AtenTensorHandle made = handle_of(self, PyTuple_GET_ITEM(constants, self->n_constants));
-    right = made != nullptr;
+    AtenTensorHandle result = handle_of(self, PyTuple_GET_ITEM(constants, self->n_constants));
+    right = result != nullptr;
     if (!right) break;
-    self->constants[self->n_constants] = made;
+    self->constants[self->n_constants] = result;
   }
   if (right) return reinterpret_cast<PyObject*>(self);
   if (!PyErr_Occurred()) PyErr_NoMemory();
@@ -551,23 +552,23 @@ void program_dealloc(PyObject* object) {
   Py_XDECREF(self->shape);
   Py_XDECREF(self->kernels);
   Py_XDECREF(self->parts);
-  Py_XDECREF(self->kept);
+  Py_XDECREF(self->owners);
   type->tp_free(object);
   Py_DECREF(type);
 }
 
-// Rows (calls, total ns, least ns), one a kernel; empty unless the program is timed.
+// Rows (calls, total ns, least ns), one per kernel; empty unless the program is timed.
 PyObject* program_timings(PyObject* object, PyObject*) {
   Program* self = reinterpret_cast<Program*>(object);
   Py_ssize_t count = self->times ? self->n_kernels : 0;
   PyObject* rows = PyList_New(count);
   for (Py_ssize_t k = 0; rows && k < count; ++k) {
     const GyTimes& row = self->times[k];
-    PyObject* made = Py_BuildValue(
+    PyObject* result = Py_BuildValue(
         "LLL", static_cast<long long>(row.calls), static_cast<long long>(row.total),
         static_cast<long long>(row.least));
-    if (!made) Py_CLEAR(rows);
-    else PyList_SET_ITEM(rows, k, made);
+    if (!result) Py_CLEAR(rows);
+    else PyList_SET_ITEM(rows, k, result);
   }
   return rows;
 }

@@ -1,4 +1,4 @@
-"""C++ host programs: schemas from torch's registry, units to libraries, libraries to callables."""
+"""C++ host programs: reading schemas from torch's registry, building units, loading libraries."""
 
 import ctypes
 import os
@@ -34,7 +34,6 @@ from gyrator_ir.host.nodes import (
 from gyrator_ir.host.walk import programs, uses, walk
 from gyrator_ir.source import HostUnit, Program
 from gyrator_runtime import host
-from gyrator_runtime.artifact import Library, libraries_of
 from gyrator_runtime.build import Builder, BuildHandle
 from gyrator_runtime.cache import Cache, CacheError
 from gyrator_runtime.host.externs import overload
@@ -52,10 +51,10 @@ from gyrator_wrapper_cpp.stage import CppWrapper, interface
 LIBTORCH = "libtorch_cpu.so"
 """The SONAME of the library that exports the C ABI."""
 FLAGS = ("-std=c++17", "-O0", "-fPIC", "-fvisibility=hidden", "-w")
-"""A call's time is spent in libtorch: -O2 makes it no shorter, and compiling three times longer."""
+"""Calls spend their time in libtorch: -O2 does not make them faster, and triples compile time."""
 HOOKED = frozenset({"Generator", "str"})
-"""Types of arguments that the C ABI does not pass well: opaque parameters are objects of Python
-here, and libtorch 2.13 never frees a string that it was given."""
+"""Argument types that the C ABI does not support well: opaque parameters are Python objects here,
+and libtorch 2.13 never frees string arguments."""
 NO_TRITON: Mapping[str, Callable[..., None]] = MappingProxyType({})
 
 
@@ -64,23 +63,25 @@ NO_TRITON: Mapping[str, Callable[..., None]] = MappingProxyType({})
 
 @frozen
 class TorchCppWrapper:
-    """The `WrapperBackend` for C++ on the torch of this process.
+    """The `WrapperBackend` for C++ with this process's torch.
 
-    What the C ABI does not pass (scalars, strings, generators) is called through Python.
+    Ops with arguments that the C ABI does not support (scalars, strings, generators) are called
+    through Python.
     """
 
     name: str = "cpp"
 
     @property
     def content_hash(self) -> str:
-        """A digest of the emitter's source: what calls its programs is in the umbrella's."""
+        """A digest of the emitter's source; the umbrella's digest includes the caller of its
+        programs."""
         return content_hash("gyrator_wrapper_cpp")
 
     def emit(self, program: HostProgram) -> Program:
-        """Write the host program.
+        """Emit the host program.
 
-        UnsupportedError for what the C ABI has no way to do (GY-WCPP-005), ExternError
-        (GY-RUNTIME-002) for an op that this torch does not have.
+        Raises UnsupportedError (GY-WCPP-005) for a program that the C ABI does not support, and
+        ExternError (GY-RUNTIME-002) for an op that this torch does not have.
         """
         return _emitter({t: _schema(t) for t in targets(program)}).emit(program)
 
@@ -91,12 +92,12 @@ def _emitter(schemas: Mapping[str, Schema]) -> CppWrapper:
 
 
 def _schema(target: str) -> Schema:
-    found: Any = overload(target)
-    return parse_schema(str(found._schema))
+    op: Any = overload(target)
+    return parse_schema(str(op._schema))
 
 
 def calling(program: HostProgram, emitted: Program) -> CompiledHost:
-    """Return what `load` needs to know of a program."""
+    """Return the calling convention of a program, for `load`."""
     last = program.instructions[-1]
     values = last.values if isinstance(last, Return) else ()
     launches = [i for p in programs(program) for i in walk(p.instructions) if isinstance(i, Launch)]
@@ -112,17 +113,18 @@ def calling(program: HostProgram, emitted: Program) -> CompiledHost:
 
 
 def _written(program: HostProgram) -> tuple[int, ...]:
-    """Return the places of the parameters that may not be replaced by a copy."""
-    kept = {
+    """Return the indices of the parameters that must not be replaced by a copy."""
+    tensors = {
         i.tensor
         for i in program.instructions
         if isinstance(i, Conform) and not i.what and i.mend is Mend.NOTHING
     }
-    return tuple(k for k, p in enumerate(program.parameters) if p.name in kept)
+    return tuple(k for k, p in enumerate(program.parameters) if p.name in tensors)
 
 
 def _letters(program: HostProgram) -> str:
-    """Return a letter for each parameter: `t` for a tensor, `c` for one that calls of ops take."""
+    """Return a letter for each parameter: `t` for a tensor, `c` for a tensor that is passed to
+    ops."""
     called = {
         name
         for i in walk(program.instructions)
@@ -146,20 +148,21 @@ def _shape(values: Sequence[Value]) -> Iterator[int]:
 
 
 class HostToolchain(Toolchain):
-    """Compiles host programs: exceptions, libtorch by name.
+    """Compiles host programs, with exceptions, linked to libtorch by its SONAME.
 
-    g++ does not link the C and the C++ library, which takes longer than to write a small program's
-    code: they are found among what libtorch needs. `libgcc`, whose functions stand for instructions
-    that a processor lacks, is linked all the same: they are hidden in each library.
+    With g++, the C and C++ libraries are not linked, which would take longer than compiling a small
+    program: they are loaded as dependencies of libtorch. `libgcc`, whose functions replace missing
+    instructions, is linked, since its functions are hidden in each library.
     """
 
     def compile_flags(self, isa: str) -> tuple[str, ...]:
-        """Flags for any processor of the machine's architecture."""
+        """Return flags for any processor of the machine's architecture."""
         return FLAGS
 
     def build_commands(self, isa: str, source: str, library: str) -> tuple[tuple[str, ...], ...]:
-        """Commands, run in order, that make the shared `library` from the C++ file `source`."""
-        stand_in = f"{source}.o"  # the builder removes a file of that name
+        """Return the commands that build the shared `library` from the C++ file `source`, in
+        order."""
+        stand_in = f"{source}.o"  # the builder removes this file
         bare, own = (("-nostdlib",), ("-lgcc",)) if self.family == "gcc" else ((), ())
         return (
             stand_in_command(self, LIBTORCH, stand_in),
@@ -171,32 +174,12 @@ class HostToolchain(Toolchain):
 
 
 @frozen(eq=False)
-class HostBuilding:
-    """Units of a host program being built."""
-
-    builder: Builder
-    handle: BuildHandle
-
-    def done(self) -> bool:
-        """Whether `libraries` would return at once."""
-        return self.handle.done()
-
-    def libraries(self) -> tuple[Library, ...]:
-        """Wait, and return what a cache entry needs to hold."""
-        return libraries_of(self.handle.built())
-
-    def addresses(self) -> Mapping[str, int]:
-        """Wait, load, and return the address of the entry and of each part by its symbol."""
-        return self.handle.result()
-
-
-@frozen(eq=False)
 class CppHost:
-    """What builds and calls C++ host programs in this process."""
+    """Builds and calls C++ host programs in this process."""
 
     caller: ModuleType
     toolchain: HostToolchain | None
-    """None where there is no compiler: then programs of the cache can be called."""
+    """None if there is no compiler: then only programs from the cache can be called."""
 
     def submit(
         self,
@@ -205,25 +188,25 @@ class CppHost:
         jobs: int,
         progress: ProgressReporter,
         seconds: float = 300.0,
-    ) -> HostBuilding:
-        """Start compiling, `jobs` units at a time (0: one a core), each for `seconds` at most."""
+    ) -> BuildHandle:
+        """Start compiling, `jobs` units in parallel (0: one per core), each for at most
+        `seconds`."""
         if self.toolchain is None:
             raise ValueError("there is no compiler")
         builder = Builder(
             self.toolchain, cache, "", jobs=jobs or None, progress=progress, timeout=seconds
         )
-        handle = builder.submit(units)
-        return HostBuilding(builder, handle)
+        return builder.submit(units)
 
 
 @once
 def cpp_host(cache: Cache) -> CppHost | None:
-    """Return what builds and calls C++ host programs, or None after one warning."""
+    """Return the builder and caller of C++ host programs, or None after one warning."""
     toolchain: HostToolchain | None = None
     reason = "there is no C++ compiler"
     try:
-        found = find_toolchain(os.environ, cache)
-        toolchain = HostToolchain(found.command, found.version, found.family, found.openmp_link)
+        base = find_toolchain(os.environ, cache)
+        toolchain = HostToolchain(base.command, base.version, base.family, base.openmp_link)
     except ToolchainError:
         pass
     extension = Extension("_gycaller", _caller_source(), needs=LIBTORCH)
@@ -240,10 +223,10 @@ def cpp_host(cache: Cache) -> CppHost | None:
 
 
 def no_cpp(reason: str) -> None:
-    """Warn that host programs are in Python although C++ was asked for."""
+    """Warn that the wrapper 'python' is used instead of 'cpp'."""
     warn(
         "GY-WRAPPER-001",
-        f"C++ host programs cannot be built ({reason}); host programs are in Python",
+        f"C++ host programs cannot be built ({reason}); the wrapper 'python' is used instead",
         "install a C++ compiler and Python's headers (Debian: apt-get install g++ python3-dev)",
     )
 
@@ -265,16 +248,16 @@ def load(
     triton_kernels: Mapping[str, Callable[..., None]] = NO_TRITON,
     timed: bool = False,
 ) -> Any:
-    """Return a loaded program as a callable that takes a list of arguments, which it empties.
+    """Return a loaded program as a callable that takes a list of arguments, which it clears.
 
     Args:
         caller: the module of `CppHost`.
-        about: what `calling` gave.
-        addresses: of the entry and the parts, by symbol.
-        kernels: by name.
+        about: the result of `calling`.
+        addresses: the addresses of the entry and the parts, by symbol.
+        kernels: the kernels by name.
         constants: tensors in the order of `Program.constants`.
         triton_kernels: launchers of users' Triton kernels, by key.
-        timed: count and time the launches; `timings()` of the result has a row a kernel.
+        timed: count and time the launches; `timings()` of the result has one row per kernel.
     """
     functions = [_address(kernels[name].function, *counts) for name, *counts in about.kernels]
 
@@ -288,17 +271,17 @@ def load(
     parts = [addresses[symbol] for symbol in about.parts]
     written = frozenset(about.written)
 
-    def resolved(given: torch.Tensor, place: int) -> torch.Tensor:
-        """Return a parameter whose conjugation or negation is still to be done, with it done."""
-        form = (given.shape, given.stride(), given.dtype, given.device)
-        mend = Mend.NOTHING if place in written else Mend.PENDING
-        return conform(given, *form, mend, f"at place {place}", "")
+    def resolved(tensor: torch.Tensor, index: int) -> torch.Tensor:
+        """Return a parameter with its conjugate or negative bit resolved."""
+        form = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        mend = Mend.NOTHING if index in written else Mend.PENDING
+        return conform(tensor, *form, mend, f"at index {index}", "")
 
     hooks = (
-        call_op, launch_user, kernel_error, host.check_nan, host.tma_descriptor, typed, _stolen,
-        layout_error, resolved,
+        call_op, launch_user, kernel_error, host.check_nan, host.tma_descriptor, typed,
+        _tensor_from_handle, layout_error, resolved,
     )  # fmt: skip
-    with unset_fake_temporarily():  # AOTAutograd's fake mode may be on
+    with unset_fake_temporarily():  # AOTAutograd's fake mode may be active
         probe = torch.empty(3)
         shim = load_shim()
     program: Any = caller.Program(
@@ -315,62 +298,64 @@ def load(
         wrap=_wrap_address(),
         probe=probe,
         timed=timed,
-        kept=(addresses[about.entry], *parts, *(owner for _, owner in functions)),
-        key_offset=0 if shim is None else shim.inside.keys,
-        pending=0 if shim is None else shim.inside.pending,
+        owners=(addresses[about.entry], *parts, *(owner for _, owner in functions)),
+        key_offset=0 if shim is None else shim.fields.keys,
+        pending=0 if shim is None else shim.fields.pending,
     )
     return program
 
 
 def _address(function: Any, tensors: int, sizes: int) -> tuple[int, object]:
-    """Return the address of a kernel's function, and what must live as long as it is called.
+    """Return the address of a kernel's function, and an object that must outlive its calls.
 
-    A kernel that is queued on a device goes through a function of Python.
+    Kernels launched on a device go through a Python function.
     """
     if isinstance(function, int):
-        return function, function  # an address may keep its library mapped
+        return function, function  # the address may own its library
     pointers = ctypes.POINTER(ctypes.c_void_p)
     numbers = ctypes.POINTER(ctypes.c_int64)
 
     def run(buffers: Any, values: Any) -> int:
-        given: int = function.launch(buffers[:tensors], values[:sizes])
-        return given
+        status: int = function.launch(buffers[:tensors], values[:sizes])
+        return status
 
-    made = ctypes.CFUNCTYPE(ctypes.c_int64, pointers, numbers)(run)
-    return ctypes.cast(made, ctypes.c_void_p).value or 0, made
+    callback = ctypes.CFUNCTYPE(ctypes.c_int64, pointers, numbers)(run)
+    return ctypes.cast(callback, ctypes.c_void_p).value or 0, callback
 
 
 def _wrap_address() -> int:
-    """Return the address of `PyObject *(const at::TensorBase &)`; 0 where torch does not tell."""
+    """Return the address of `PyObject *(const at::TensorBase &)`; 0 if torch does not provide
+    it."""
     guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     address = getattr(guards, "_torchinductor_thp_variable_wrap", 0)
     return address if isinstance(address, int) else 0
 
 
-def _stolen(capsule: Any) -> torch.Tensor:
-    found: torch.Tensor = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(capsule)
-    return found
+def _tensor_from_handle(capsule: Any) -> torch.Tensor:
+    tensor: torch.Tensor = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(capsule)
+    return tensor
 
 
 @once
 def _operator(op: str, name: str) -> tuple[Callable[..., Any], int, tuple[str, ...]]:
-    """Return an op, how many arguments it takes by position, and the names of the others."""
+    """Return an op, its number of positional arguments, and the names of the keyword arguments."""
     function: Any = overload(f"{op.replace('::', '.')}.{name or 'default'}")
     arguments = function._schema.arguments
     keywords = tuple(a.name for a in arguments if a.kwarg_only)
     return function, len(arguments) - len(keywords), keywords
 
 
-def call_op(op: str, name: str, arguments: list[Any], wanted: str) -> list[Any]:
-    """Call an op that the C ABI can't; see `GyCallOp` in the interface of the programs."""
+def call_op(op: str, name: str, arguments: list[Any], letters: str) -> list[Any]:
+    """Call an op that the C ABI does not support; see `GyCallOp` in the interface of the
+    programs."""
     function, positional, keywords = _operator(op, name)
     named = dict(zip(keywords, arguments[positional:], strict=True))
-    found = function(*arguments[:positional], **named)
-    if not wanted:
+    output = function(*arguments[:positional], **named)
+    if not letters:
         return []
-    several = found if len(wanted) > 1 else (found,)
+    outputs = output if len(letters) > 1 else (output,)
     results: list[Any] = []
-    for letter, result in zip(wanted, several, strict=True):
+    for letter, result in zip(letters, outputs, strict=True):
         if letter == "L":
             results.extend(result)
         elif letter == "1":
@@ -379,12 +364,12 @@ def call_op(op: str, name: str, arguments: list[Any], wanted: str) -> list[Any]:
 
 
 def layout_error(code: str, text: str) -> None:
-    """Raise the error of an input or of an op's result that a program does not take."""
+    """Raise the error for an input or an op's result with an unexpected layout."""
     help = "pass what the program was compiled for, or correct the op's meta (fake) function"
     raise LayoutError.of(code, text, help=help)
 
 
 def typed(text: str) -> Any:
-    """Return what `dtype:float32`, `device:cpu`, `layout:...` or `memory_format:...` says."""
+    """Parse `dtype:float32`, `device:cpu`, `layout:...` or `memory_format:...`."""
     kind, _, value = text.partition(":")
     return torch.device(value) if kind == "device" else getattr(torch, value)

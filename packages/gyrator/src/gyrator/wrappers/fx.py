@@ -1,4 +1,4 @@
-"""FX host programs: the stored Wrapper IR to a graph module, and that to a callable."""
+"""FX host programs: from the stored Wrapper IR to a callable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gyrator_wrapper_fx.load import load
 def load_graph(
     text: str, linker: Linker, compiler: Callable[[Any], Callable[..., Any]] | None
 ) -> Run:
-    """Return a host program as the code of its graph, or as what a compiler makes of the graph."""
+    """Return a callable for a host program: the code of its graph, or the compiled graph."""
     program = parse(text)
     every = (i for p in programs(program) for i in walk(p.instructions))
     launches = {i.kernel: i for i in every if isinstance(i, Launch)}

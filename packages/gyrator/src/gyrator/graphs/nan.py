@@ -1,4 +1,4 @@
-"""Which op of a graph first gives NaN: what `nan_asserts` adds to a program."""
+"""The option `nan_asserts`: identify the op of a graph that first produces NaN."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ import torch
 from attrs import evolve
 from torch.fx import GraphModule, Interpreter, Node
 
-from gyrator.engine.compiled import Boxed
+from gyrator.graphs.compiled import Boxed
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_lowering.torch_bridge.origins import Locator
 
 _CODE = "GY-RUNTIME-003"
-_UNSET = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty")
-"""Ops whose results hold anything."""
+_UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty")
+"""Ops whose results are uninitialized."""
 
 
 def naming_op(call: Boxed, gm: GraphModule) -> Boxed:
-    """Return a program that, where an assertion of its finds NaN or infinity, runs the graph that
-    it was made of on the same arguments, op by op, and says which op is the first to give one.
+    """Wrap a program so that, if an assertion finds NaN or infinity, the graph runs op by op on the
+    same arguments to identify the first op that produced one.
 
-    Arguments that the graph writes to are copied ahead of each call.
+    Arguments that the graph writes to are copied before each call.
     """
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
     changed = [written(node) for node in inputs]
 
     def run(args: list[Any]) -> Sequence[Any]:
-        kept = [a.clone() if w else a for a, w in zip(args, changed, strict=True)]
+        originals = [a.clone() if w else a for a, w in zip(args, changed, strict=True)]
         try:
             return call(args)
         except GyratorError as error:
             if error.diagnostic.code != _CODE:
                 raise
-            raise type(error)(_named(error.diagnostic, gm, kept)) from None
+            raise type(error)(_with_op(error.diagnostic, gm, originals)) from None
 
-    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
+    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return run
 
 
-def _named(said: Diagnostic, gm: GraphModule, args: Sequence[Any]) -> Diagnostic:
-    """Return what an assertion said, with the op that it stands for."""
-    search = _Search(gm, "holds 0 NaN" not in said.message)
+def _with_op(failure: Diagnostic, gm: GraphModule, args: Sequence[Any]) -> Diagnostic:
+    """Return the diagnostic of an assertion, with the op that caused it."""
+    search = _Search(gm, "holds 0 NaN" not in failure.message)
     try:
         with torch.no_grad():
             search.run(*args)
-    except _FoundError as found:
-        origin = Locator().origin(found.node)
+    except _FoundError as stop:
+        origin = Locator().origin(stop.node)
         line = f"{origin.location}: {origin.code}" if origin.location else ""
         module = f"the module {origin.module}" if origin.module else ""
-        op = f"%{origin.node} = {origin.target}, the first op to give {search.kind}"
-        return evolve(said, provenance=tuple(filter(None, (op, line, module))))
-    help = f"op by op the graph gives no {search.kind}: `gyrator bisect` finds the stage at fault"
-    return evolve(said, help=help)
+        op = f"%{origin.node} = {origin.target}, the first op that produces {search.kind}"
+        return evolve(failure, provenance=tuple(filter(None, (op, line, module))))
+    help = f"op by op the graph produces no {search.kind}: `gyrator bisect` finds the faulty stage"
+    return evolve(failure, help=help)
 
 
 class _FoundError(Exception):
-    """The search has come to its end."""
+    """Ends the search at a node."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node.name)
@@ -65,37 +65,37 @@ class _FoundError(Exception):
 
 
 class _Search(Interpreter):
-    """Runs a graph up to the first op whose results are not finite though its arguments are."""
+    """Runs a graph up to the first op whose results are not finite although its arguments are."""
 
     def __init__(self, gm: GraphModule, nan: bool) -> None:
         super().__init__(gm)
         self.nan = nan
-        """Whether to look for NaN, and else for infinity."""
+        """Whether to search for NaN; otherwise for infinity."""
 
     @property
     def kind(self) -> str:
-        """What is looked for."""
+        """The kind of value that is searched for."""
         return "NaN" if self.nan else "infinity"
 
     def run_node(self, n: Node) -> Any:
-        given = (
+        operands = (
             [] if n.op != "call_function" else list(_tensors(self.fetch_args_kwargs_from_env(n)))
         )
-        before = any(map(self._has, given))
+        before = any(map(self._has, operands))
         result = super().run_node(n)
-        if n.op != "call_function" or before or getattr(n.target, "_opname", "") in _UNSET:
+        if n.op != "call_function" or before or getattr(n.target, "_opname", "") in _UNINITIALIZED:
             return result
-        # An op that writes to an argument need not return it.
-        if any(map(self._has, (*_tensors(result), *given))):
+        # An op that writes to an argument may not return it.
+        if any(map(self._has, (*_tensors(result), *operands))):
             raise _FoundError(n)
         return result
 
     def _has(self, tensor: torch.Tensor) -> bool:
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return False
-        wide = tensor.float() if tensor.itemsize == 1 else tensor  # 8-bit floats have no test
-        found = torch.isnan(wide) if self.nan else torch.isinf(wide)
-        return bool(found.any())
+        wide = tensor.float() if tensor.itemsize == 1 else tensor  # isnan lacks 8-bit floats
+        mask = torch.isnan(wide) if self.nan else torch.isinf(wide)
+        return bool(mask.any())
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -105,7 +105,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def written(node: Node) -> bool:
-    """Whether a graph writes to a tensor, or to a view of it."""
+    """Return whether a graph writes to a tensor, or to a view of it."""
     return any(_writes(user, node) for user in node.users)
 
 

@@ -1,8 +1,8 @@
-"""The strides that eager mode gives a graph's results.
+"""The strides of a graph's results in eager mode.
 
-Dynamo's fake tensors tell them, but for some ops torch's fake kernels are wrong where an argument
-is not laid out row by row: what a decomposition gives is taken for what the op gives. A graph with
-such a call runs once more on fake tensors, which are corrected after each of these ops.
+Dynamo's fake tensors have them, but for some ops and non-contiguous arguments torch's fake kernels
+are wrong: they return the strides of a decomposition, not those of the op. A graph with such a call
+runs again on fake tensors, which are corrected after each of these ops.
 """
 
 import math
@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gyrator.frontend.dynamo_graph import fake_of, name_of
+from gyrator.frontend.dynamo.graph import fake_of, name_of
 
 aten = torch.ops.aten
 
@@ -25,7 +25,7 @@ Strides = tuple[Any, ...]
 
 
 def strides_of_results(gm: GraphModule) -> list[Strides | None]:
-    """Return the strides of each result of a graph of Dynamo's; None where they are not known."""
+    """Return the strides of each result of a Dynamo graph; None if they are unknown."""
     (results,) = gm.graph.output_node().args
     fakes = [fake_of(result) for result in results]  # type: ignore[union-attr]
     if any(isinstance(f, torch.Tensor) for f in fakes) and any(map(_doubtful, gm.graph.nodes)):
@@ -42,16 +42,16 @@ _NAMES = frozenset(
         "roll", "rpow", "rrelu", "_foreach_div", "__rpow__",
     }
 )  # fmt: skip
-"""The functions of torch, and methods, that reach the ops below."""
-_ANYHOW = frozenset({"stft", "istft", "unique", "unique_consecutive"})
-"""Those, beside `fft_*`, whose results may lie otherwise even if all arguments lie row by row."""
+"""The torch functions and methods that call the ops in `_RULES`."""
+_ALWAYS = frozenset({"stft", "istft", "unique", "unique_consecutive"})
+"""Functions, in addition to `fft_*`, whose strides may be wrong even for contiguous arguments."""
 
 
 def _doubtful(node: Node) -> bool:
     name = name_of(node).rpartition(".")[2]
     if not node.op.startswith("call_"):
         return False
-    if name in _ANYHOW or name.startswith("fft_"):
+    if name in _ALWAYS or name.startswith("fft_"):
         return True
     if name not in _NAMES:
         return False
@@ -59,11 +59,11 @@ def _doubtful(node: Node) -> bool:
         isinstance(fake_of(i), torch.Tensor) for i in tree_leaves(node.args[1])
     ):
         return False
-    return any(_strided(f) and not _row_by_row(f) for f in map(fake_of, node.all_input_nodes))
+    return any(_strided(f) and not _is_contiguous(f) for f in map(fake_of, node.all_input_nodes))
 
 
 def _corrected(gm: GraphModule) -> list[Any]:
-    """Run a graph on new fake tensors; return its results, none where it cannot be run so."""
+    """Run a graph on new fake tensors; return its results, or an empty list if it cannot be run."""
     inputs = [fake_of(node) for node in gm.graph.find_nodes(op="placeholder")]
     mode = next((f.fake_mode for f in inputs if hasattr(f, "fake_mode")), None)
     if mode is None or mode.shape_env is None:
@@ -71,30 +71,30 @@ def _corrected(gm: GraphModule) -> list[Any]:
     try:
         with mode, mode.shape_env.ignore_fresh_unbacked_symbols(), torch.no_grad():
             fresh = [_like(f, f.stride()) if _strided(f) else f for f in inputs]
-            # Without Python's dispatcher, fake kernels that call other ops take no symbolic sizes.
+            # Without Python's dispatcher, fake kernels that call other ops reject symbolic sizes.
             with enable_python_dispatcher(), _EagerStrides():  # type: ignore[no-untyped-call]
                 return list(_Run(gm).run(*fresh))
-    except Exception:  # a call that wants the very tensors that Dynamo saw
+    except Exception:  # a call that depends on the identity of Dynamo's tensors
         return []
 
 
 class _Run(torch.fx.Interpreter):
-    """Runs a graph, and gives the results of functions that fake tensors see as several ops the
-    strides that eager mode's one op gives."""
+    """Runs a graph, and corrects the strides of functions that are single ops in eager mode but
+    several ops on fake tensors."""
 
     def run_node(self, n: Node) -> Any:
         """Run a node."""
         result = super().run_node(n)
         name = getattr(n.target, "__name__", "")
-        # Without gradients, the host pools rows by an op of its own.
+        # Without gradients, the CPU pools rows with a separate op.
         rows = name == "max_pool1d" and not getattr(fake_of(n), "requires_grad", True)
-        if _strided(result) and (name == "one_hot" or (rows and not _elsewhere(result))):
+        if _strided(result) and (name == "one_hot" or (rows and not _on_accelerator(result))):
             return _like(result, contiguous(result.shape))
         return result
 
 
 class _EagerStrides(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives fake results of some ops the strides that the ops give."""
+    """Corrects the strides of the fake results of some ops."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -122,7 +122,8 @@ def _elementwise(result: torch.Tensor, args: Sequence[Any]) -> Strides:
 
 
 def _divided(result: torch.Tensor, args: Sequence[Any]) -> Strides:
-    """A number is an operand like others, without strides: it decides about axes of one element."""
+    """The strides of a division: a scalar participates as an operand without strides, which
+    matters for axes of size 1."""
     x, y = args[:2]
     if not isinstance(x, torch.Tensor) or (isinstance(y, torch.Tensor) and y.dim()):
         return result.stride()
@@ -130,7 +131,7 @@ def _divided(result: torch.Tensor, args: Sequence[Any]) -> Strides:
 
 
 def _host_elementwise(result: torch.Tensor, args: Sequence[Any]) -> Strides:
-    return result.stride() if _elsewhere(result) else _elementwise(result, args)
+    return result.stride() if _on_accelerator(result) else _elementwise(result, args)
 
 
 def _contiguous(result: torch.Tensor, args: Sequence[Any]) -> Strides:
@@ -147,62 +148,62 @@ def _contiguous_if_complex(result: torch.Tensor, args: Sequence[Any]) -> Strides
 
 
 def _channels_last(result: torch.Tensor, args: Sequence[Any]) -> Strides:
-    """Channels last if that is how the argument lies, else row by row."""
+    """Channels-last if the argument is channels-last, else contiguous."""
     dense = torch.empty(result.shape, device=result.device)
     return dense.to(memory_format=suggest_memory_format(args[0])).stride()
 
 
 def _host_channels_last(result: torch.Tensor, args: Sequence[Any]) -> Strides:
-    return _contiguous(result, args) if _elsewhere(result) else _channels_last(result, args)
+    return _contiguous(result, args) if _on_accelerator(result) else _channels_last(result, args)
 
 
 def _rolled(result: torch.Tensor, args: Sequence[Any]) -> Strides:
-    """The host joins two parts; without axes it rolls the flat tensor."""
-    if _elsewhere(result) or result.numel() == 0:
+    """The CPU concatenates two parts; without axes it rolls the flattened tensor."""
+    if _on_accelerator(result) or result.numel() == 0:
         return result.stride()
     return _channels_last(result, args) if len(args) > 2 and args[2] else _contiguous(result, args)
 
 
 def _host_contiguous(result: torch.Tensor, args: Sequence[Any]) -> Strides:
-    """Kernels of the host write row by row, or channels last if that is how the argument lies."""
+    """CPU kernels write contiguous results, or channels-last ones for a channels-last argument."""
     last = result.dim() == 4 and result.is_contiguous(memory_format=torch.channels_last)
-    return result.stride() if last or _elsewhere(result) else contiguous(result.shape)
+    return result.stride() if last or _on_accelerator(result) else contiguous(result.shape)
 
 
-def _elsewhere(result: torch.Tensor) -> bool:
-    """Whether a tensor lies on an accelerator."""
+def _on_accelerator(result: torch.Tensor) -> bool:
+    """Return whether a tensor is on an accelerator."""
     accelerator = torch.accelerator.current_accelerator()
     return accelerator is not None and accelerator.type == result.device.type
 
 
 def _transformed(result: torch.Tensor, strides: Sequence[Any], order: Sequence[int]) -> Strides:
-    """The strides of a Fourier transform of MKL's along the axes `order`: what it transforms lies
-    innermost, in that order, and the others around it, in the order of the argument's `strides`.
+    """The strides of MKL's Fourier transform along the axes `order`: the transformed axes are
+    innermost, in that order, and the others outside, in the order of the argument's `strides`.
 
-    Of axes with equal strides the order is what `std::partition` leaves: each transformed axis has
-    changed places with the last other one.
+    Axes with equal strides are in the order that `std::partition` leaves: each transformed axis is
+    swapped with the last other one.
     """
     outer = [d for d in range(result.dim()) if d not in order]
-    kept, moved = [d for d in outer if d < len(outer)], [d for d in outer if d >= len(outer)]
+    stationary, moved = [d for d in outer if d < len(outer)], [d for d in outer if d >= len(outer)]
     for d in range(len(outer)):
         if d in order:
-            kept.insert(d, moved.pop())
-    outer = sorted(kept, key=lambda d: strides[d], reverse=True)
+            stationary.insert(d, moved.pop())
+    outer = sorted(stationary, key=lambda d: strides[d], reverse=True)
     return _nested(result.shape, (*outer, *order))
 
 
 def _nested(shape: Sequence[Any], order: Sequence[int]) -> Strides:
-    """The strides of a dense tensor whose axes lie in this order, the innermost last."""
-    made: list[Any] = [1] * len(shape)
+    """The strides of a dense tensor with its axes in this order, innermost last."""
+    strides: list[Any] = [1] * len(shape)
     for d, step in zip(order, contiguous([shape[d] for d in order]), strict=True):
-        made[d] = step
-    return tuple(made)
+        strides[d] = step
+    return tuple(strides)
 
 
 def _fourier(result: torch.Tensor, args: Sequence[Any]) -> Strides:
-    """Of complex numbers, or of real ones: those of the last axis come first."""
+    """A complex transform, or a real one, which transforms the last axis first."""
     x, dims = args[0], [d % args[0].dim() for d in args[1]]
-    if _elsewhere(result) or not dims:
+    if _on_accelerator(result) or not dims:
         return result.stride()
     if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return contiguous(result.shape)
@@ -212,9 +213,9 @@ def _fourier(result: torch.Tensor, args: Sequence[Any]) -> Strides:
 
 
 def _to_real(result: torch.Tensor, args: Sequence[Any]) -> Strides:
-    """All axes but the last are transformed first, as complex numbers."""
+    """All axes but the last are transformed first, as complex values."""
     x, dims = args[0], [d % args[0].dim() for d in args[1]]
-    if _elsewhere(result) or not dims:
+    if _on_accelerator(result) or not dims:
         return result.stride()
     if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return contiguous(result.shape)
@@ -223,38 +224,38 @@ def _to_real(result: torch.Tensor, args: Sequence[Any]) -> Strides:
 
 
 def _unique(result: torch.Tensor, dim: int | None) -> Strides:
-    """The host finds different rows, and moves their axis to where it was."""
-    if dim is None or _elsewhere(result) or not result.dim():
+    """The CPU finds the distinct rows, and moves their axis back to its original position."""
+    if dim is None or _on_accelerator(result) or not result.dim():
         return result.stride()
     dim %= result.dim()
     return _nested(result.shape, (dim, *(d for d in range(result.dim()) if d != dim)))
 
 
 def _index(result: torch.Tensor, args: Sequence[Any]) -> Strides:
-    """The op is elementwise over the indices and the tensor, which stands still along them."""
+    """The op is elementwise over the indices and the tensor, which has stride 0 along them."""
     x, indices = args[0], list(args[1])
     if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
         return result.stride()
     indices += [None] * (x.dim() - len(indices))
-    places = [d for d, i in enumerate(indices) if i is not None]
-    if places != list(range(places[0], places[0] + len(places))):
-        order = [*places, *(d for d in range(x.dim()) if d not in places)]
-        x, places = x.permute(order), list(range(len(places)))
-    given: Any = torch.functional.broadcast_tensors(*(i for i in indices if i is not None))  # type: ignore[no-untyped-call]
-    before, after = places[0], places[-1] + 1
-    inside = given[0].dim()
-    still = (*x.stride()[:before], *(0 for _ in range(inside)), *x.stride()[after:])
+    indexed = [d for d, i in enumerate(indices) if i is not None]
+    if indexed != list(range(indexed[0], indexed[0] + len(indexed))):
+        order = [*indexed, *(d for d in range(x.dim()) if d not in indexed)]
+        x, indexed = x.permute(order), list(range(len(indexed)))
+    broadcast: Any = torch.functional.broadcast_tensors(*(i for i in indices if i is not None))  # type: ignore[no-untyped-call]
+    before, after = indexed[0], indexed[-1] + 1
+    inside = broadcast[0].dim()
+    base = (*x.stride()[:before], *(0 for _ in range(inside)), *x.stride()[after:])
     rest = x.dim() - after
-    shape = (*(1,) * before, *given[0].shape, *(1,) * rest)
-    # As eager mode does it: what stride an axis of one element gets counts for the order of axes.
+    shape = (*(1,) * before, *broadcast[0].shape, *(1,) * rest)
+    # As in eager mode: the stride of an axis of size 1 affects the order of the axes.
     parts = [
         tuple(
             0 if size == 1 and total != 1 else step
             for size, total, step in zip(shape, result.shape, i.stride(), strict=True)
         )
-        for i in (i.reshape(shape) for i in given)
+        for i in (i.reshape(shape) for i in broadcast)
     ]
-    operands = [torch.empty_strided(result.shape, s, device=result.device) for s in (still, *parts)]
+    operands = [torch.empty_strided(result.shape, s, device=result.device) for s in (base, *parts)]
     return tuple(compute_elementwise_output_strides(*operands))
 
 
@@ -303,7 +304,7 @@ _RULES: dict[Any, Rule] = {
 
 
 def contiguous(shape: Sequence[Any]) -> Strides:
-    """Return the strides of a tensor whose elements lie row by row."""
+    """Return the strides of a contiguous tensor of a shape."""
     return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
@@ -311,11 +312,11 @@ def _like(fake: torch.Tensor, strides: Strides) -> torch.Tensor:
     return torch.empty_strided(fake.shape, strides, dtype=fake.dtype, device=fake.device)
 
 
-def _row_by_row(fake: torch.Tensor) -> bool:
-    """Whether elements surely lie row by row, decided without a guard."""
+def _is_contiguous(fake: torch.Tensor) -> bool:
+    """Return whether a tensor is statically known to be contiguous, without adding a guard."""
     return all(
-        size == 1 or _expr(mine) == _expr(theirs)
-        for size, mine, theirs in zip(
+        size == 1 or _expr(stride) == _expr(expected)
+        for size, stride, expected in zip(
             map(_expr, fake.shape), fake.stride(), contiguous(fake.shape), strict=True
         )
     )

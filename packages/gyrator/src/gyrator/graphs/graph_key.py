@@ -1,4 +1,4 @@
-"""What an ATen graph is made of, as bytes: equal bytes compile to the same program."""
+"""The canonical form of a graph, as bytes: graphs with equal bytes compile to the same program."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -13,16 +13,16 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
 def fills_empty() -> bool:
-    """Whether eager mode writes to the memory that `torch.empty` returns."""
+    """Return whether eager mode initializes the memory that `torch.empty` returns."""
     filled: bool = torch._C._get_deterministic_fill_uninitialized_memory()
     return filled and torch.are_deterministic_algorithms_enabled()
 
 
 def graph_bytes(gm: GraphModule) -> bytes:
-    """Return a canonical form of a graph: nodes, arguments, and what is known of each value.
+    """Return a canonical form of a graph: its nodes, their arguments, and the metadata of values.
 
-    Names of nodes are replaced by positions; where in the user's source a node came from does not
-    count. Symbolic sizes count with their names, ranges and hints.
+    Names of nodes are replaced by positions, and source locations are ignored. Symbolic sizes are
+    included with their names, ranges and hints.
     """
     number: dict[Node, int] = {}
     lines: list[str] = []
@@ -45,16 +45,17 @@ def graph_bytes(gm: GraphModule) -> bytes:
 
 
 def _launches(target: Any) -> bool:
-    """Whether a target launches a user's Triton kernel, which it names by a number."""
+    """Return whether a target launches a user's Triton kernel, which it refers to by an index."""
     higher = isinstance(target, torch._ops.HigherOrderOperator)
     return higher and target.__name__.startswith("triton_kernel_wrapper")
 
 
 def _keywords(node: Node, lines: list[str]) -> Mapping[str, Any]:
-    """Return the keywords of a node; what numbers of this process stand for goes to `lines`."""
+    """Return the keywords of a node; the contents of process-specific indices are added to
+    `lines`."""
     if not _launches(node.target):
         return node.kwargs
-    # Only graphs with such kernels need it.
+    # Imported only for graphs with such kernels.
     from gyrator_lowering.user_kernels.launches import launch_bytes
 
     lines.append(launch_bytes(node).decode())
@@ -115,25 +116,26 @@ def _symbolic(value: Any, symbols: dict[str, str]) -> str:
 
 
 def _attribute(gm: GraphModule, path: str) -> str:
-    found: Any = gm
+    value: Any = gm
     for part in path.split("."):
-        found = getattr(found, part)
-    if isinstance(found, GraphModule):
-        return f"{path} = {graph_bytes(found).decode()}"
-    return f"{path} = {_value(found, {})}"
+        value = getattr(value, part)
+    if isinstance(value, GraphModule):
+        return f"{path} = {graph_bytes(value).decode()}"
+    return f"{path} = {_value(value, {})}"
 
 
 def traced_bytes(gm: GraphModule, inputs: Sequence[Any]) -> bytes | None:
-    """Return a canonical form of a Dynamo graph and of what it is called with.
+    """Return a canonical form of a Dynamo graph and its inputs.
 
-    Equal bytes give equal ATen graphs. None for a graph of which that cannot be promised: symbolic
-    sizes, attributes, nested graphs, inputs that share memory, functions from outside of torch.
+    Equal bytes give equal ATen graphs. Returns None for a graph for which that cannot be
+    guaranteed: one with symbolic sizes, attributes, nested graphs, inputs that share memory, or
+    functions from outside torch.
     """
     number: dict[Node, int] = {}
     lines = [_environment()]
     for node in gm.graph.nodes:
         number[node] = len(number)
-        if node.op == "call_function" and not _known(node.target):
+        if node.op == "call_function" and not _is_torch_function(node.target):
             return None
         if node.op not in ("placeholder", "call_function", "call_method", "output"):
             return None
@@ -163,7 +165,7 @@ def traced_bytes(gm: GraphModule, inputs: Sequence[Any]) -> bytes | None:
 
 
 def _environment() -> str:
-    """Return what else decides how torch traces: modes, flags and default types."""
+    """Return the global state that affects tracing: modes, flags and default types."""
     facts = (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -181,7 +183,7 @@ def _environment() -> str:
     return " ".join(map(str, facts))
 
 
-def _known(target: Any) -> bool:
+def _is_torch_function(target: Any) -> bool:
     if _launches(target):
         return False
     if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
@@ -209,4 +211,4 @@ def _constant(value: Any, number: Mapping[Node, int]) -> str:
             return repr(value)
         case _ if value is Ellipsis:
             return "..."
-    raise TypeError(f"{type(value).__name__} is no constant of a graph")
+    raise TypeError(f"{type(value).__name__} is not a constant of a graph")

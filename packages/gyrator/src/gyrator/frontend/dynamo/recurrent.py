@@ -1,7 +1,7 @@
-"""LSTMs on the host that are trained.
+"""Training of LSTMs on the CPU.
 
-For an input that needs no gradient torch traces oneDNN's op in the form for inference, even where
-the weights need gradients, and the backward pass lacks what that op did not keep.
+For an input that needs no gradient, torch traces oneDNN's op in its inference form even if the
+weights need gradients, and the backward pass then lacks values that this form does not save.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from gyrator.frontend.dynamo_graph import name_of, unwrapped
+from gyrator.frontend.dynamo.graph import name_of, unwrapped
 
 
 @contextmanager
 def differentiable(gm: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
-    """Let torch trace what the LSTMs of a graph of Dynamo's do in each step, if they are
-    differentiated; change nothing for other graphs."""
+    """Make torch trace the LSTMs of a Dynamo graph step by step if they are differentiated;
+    other graphs are not affected."""
     grads = torch.is_grad_enabled() and any(
         isinstance(x, torch.Tensor) and x.requires_grad for x in inputs
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gyrator.engine.compiled import Boxed
+from gyrator.graphs.compiled import Boxed
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.warn import warn
 
@@ -19,12 +19,13 @@ def eager_graph(gm: torch.fx.GraphModule) -> Boxed:
         results: Sequence[Any] = gm.forward(*inputs)
         return results
 
-    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
+    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return run
 
 
-def warn_fallback(error: Exception, phase: str, shown: str = "") -> None:
-    """Warn, once for each text, that a graph runs eagerly and why; `shown` says what shows it."""
+def warn_fallback(error: Exception, phase: str, hint: str = "") -> None:
+    """Warn, once per message, that a graph runs eagerly and why; `hint` says how to reproduce
+    it."""
     if isinstance(error, GyratorError):
         why = error.diagnostic.message
         code = error.diagnostic.code
@@ -33,8 +34,9 @@ def warn_fallback(error: Exception, phase: str, shown: str = "") -> None:
         why = f"{type(error).__name__}: {error}"
         code = "GY-COMPILE-001"
         help = (
-            "this is a bug of Gyrator: please report it; options={'strict': True} gives the trace"
+            "this is a bug in Gyrator: please report it; options={'strict': True} raises it with "
+            "its traceback"
         )
-    if shown:
-        help = f"{help}; {shown}" if help else shown
+    if hint:
+        help = f"{help}; {hint}" if help else hint
     warn(code, f"a graph ({phase}) runs eagerly: {why}", help)

@@ -1,8 +1,8 @@
-"""Graphs of Dynamo's that tracing to ATen would get wrong: PyTorch runs them as they are.
+"""Dynamo graphs that would be traced incorrectly to ATen, so that PyTorch must run them.
 
-AOTAutograd takes a write for a new value, which knows nothing of elements that lie at one place in
-memory, and torch's fake kernels accept what its real ones refuse. Whether a graph is such a one is
-seen from Dynamo's fake tensors.
+AOTAutograd replaces a write by a new value, which is wrong for elements that overlap in memory, and
+torch's fake kernels accept arguments that its real ones reject. Such graphs are recognized by
+Dynamo's fake tensors.
 """
 
 import operator
@@ -12,8 +12,9 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
-from gyrator.frontend.arguments import refused
-from gyrator.frontend.dynamo_graph import fake_of, name_of
+from gyrator.frontend.dynamo.arguments import refused
+from gyrator.frontend.dynamo.graph import fake_of, name_of
+from gyrator.frontend.gradients import is_batched
 from gyrator_ir.diagnostics import Diagnostic
 
 aten = torch.ops.aten
@@ -25,62 +26,62 @@ _OPERATORS = frozenset(
         operator.itruediv, operator.ixor,
     }
 )  # fmt: skip
-_PARTS = {
+_SCATTERS = {
     "slice_scatter": aten.slice.Tensor,
     "select_scatter": aten.select.int,
     "diagonal_scatter": aten.diagonal.default,
 }
-"""The view that each of these replaces."""
+"""The view whose elements each of these ops replaces."""
 _LOSSES = ("huber_loss", "soft_margin_loss")
-"""Losses whose fake kernels promote element types as the real ones do not."""
+"""Losses whose fake kernels promote dtypes differently from the real ones."""
 
 
 def eager_only(gm: GraphModule) -> Diagnostic | None:
-    """Return why PyTorch has to run a graph of Dynamo's; None where it can be compiled."""
+    """Return why PyTorch has to run a Dynamo graph; None if it can be compiled."""
     inputs = [fake_of(node) for node in gm.graph.find_nodes(op="placeholder")]
     overlapping = [f for f in inputs if _is_strided(f) and _overlaps_itself(f)]
     for node in gm.graph.nodes:
         why = _wrong(node, overlapping) if node.op in ("call_function", "call_method") else ""
         if why:
-            from gyrator_lowering.torch_bridge.origins import innermost  # hardly ever needed
+            from gyrator_lowering.torch_bridge.origins import innermost  # rarely used
 
             line, code = innermost(node.meta.get("stack_trace") or "")
             return Diagnostic(
                 "GY-COMPILE-020",
                 f"{node.target if isinstance(node.target, str) else node.target.__name__} {why}",
                 provenance=(f"{line}: {code}",) if line else (),
-                help="copy what is written to, or cast the arguments to one element type",
+                help="copy the tensor before writing to it, or cast the arguments to one dtype",
             )
     return None
 
 
 def _wrong(node: Node, overlapping: list[torch.Tensor]) -> str:
-    """Say why a call has to run as it is; `overlapping` are inputs with elements that share a
-    place, into which a write to any part of them would be copied as a whole."""
+    """Return why a call must run in eager mode, or an empty string. `overlapping` are inputs
+    with overlapping elements: AOTAutograd would copy them as a whole for a write to any part."""
     name = name_of(node)
     if why := refused(node, name):
         return why
-    if name in _PARTS:
+    if name in _SCATTERS:
         copied = fake_of(next(iter(node.all_input_nodes), None))
         if _is_strided(copied) and _overlaps_itself(copied):
-            return "writes to elements that share a place in memory"
-        return _mismatch(node, _PARTS[name])
+            return "writes to elements that overlap in memory"
+        return _mismatch(node, _SCATTERS[name])
     if name in _LOSSES:
         dtypes = {f.dtype for f in map(fake_of, node.args) if isinstance(f, torch.Tensor)}
-        return "takes more than one element type" if len(dtypes) > 1 else ""
-    places = [n for n in _places(node, name) if isinstance(n, Node)]
-    if any(_shares(fake_of(n), f) for n in places for f in overlapping):
-        return "writes to an input whose elements share a place in memory"
-    for written, place in _written(node, places):
-        others = [fake_of(n) for n in node.all_input_nodes if n is not place]
+        return "mixes dtypes" if len(dtypes) > 1 else ""
+    outputs = [n for n in _outputs(node, name) if isinstance(n, Node)]
+    if any(_shares(fake_of(n), f) for n in outputs for f in overlapping):
+        return "writes to an input whose elements overlap in memory"
+    for written, owner in _written(node, outputs):
+        others = [fake_of(n) for n in node.all_input_nodes if n is not owner]
         if _overlaps_itself(written):
-            return "writes to elements that share a place in memory"
+            return "writes to elements that overlap in memory"
         if any(_overlap(written, other) for other in others if _is_strided(other)):
-            return "writes to memory that it reads with another layout"
+            return "writes to memory that it also reads with another layout"
     return ""
 
 
-def _places(node: Node, name: str) -> list[Any]:
+def _outputs(node: Node, name: str) -> list[Any]:
     """Return the arguments that a call writes to."""
     if node.kwargs.get("out") is not None:
         out = node.kwargs["out"]
@@ -96,53 +97,55 @@ def _places(node: Node, name: str) -> list[Any]:
     return []
 
 
-def _written(node: Node, places: list[Node]) -> list[tuple[torch.Tensor, Node]]:
-    """Return the tensors that a call writes to, as fakes, and the arguments that they come from."""
+def _written(node: Node, outputs: list[Node]) -> list[tuple[torch.Tensor, Node]]:
+    """Return the fake tensors that a call writes to, each with the argument that owns its
+    memory."""
     if node.target is operator.setitem and node.kwargs.get("out") is None:
         base, index, *_ = node.args
         view = _part(node, fake_of(base), index) if isinstance(base, Node) else None
         return [] if view is None else [(view, base)]  # type: ignore[list-item]
-    return [(f, n) for n in places if _is_strided(f := fake_of(n))]
+    return [(f, n) for n in outputs if _is_strided(f := fake_of(n))]
 
 
 def _is_operator(target: Any) -> bool:
-    """Whether a target is of Python's `operator`, whose `and_` and `or_` write to nothing."""
+    """Return whether a target is a function of Python's `operator`, whose `and_` and `or_` write
+    nothing."""
     return getattr(operator, getattr(target, "__name__", ""), None) is target
 
 
 def _part(node: Node, base: Any, index: Any) -> torch.Tensor | None:
-    """Return the view that an index names; None where it need not be looked at."""
-    given = torch.fx.map_arg(index, fake_of)
-    items = given if isinstance(given, tuple) else (given,)
+    """Return the view that an index selects; None if it need not be checked."""
+    fakes = torch.fx.map_arg(index, fake_of)
+    items = fakes if isinstance(fakes, tuple) else (fakes,)
     if any(isinstance(i, (torch.Tensor, list)) for i in items) or not _is_strided(base):
         return None
     value = node.args[2]
     shared = isinstance(value, Node) and _shares(base, fake_of(value))
     if not shared and not _overlaps_itself(base):
         return None
-    found = _faked(base, lambda: base[given])
-    return found if isinstance(found, torch.Tensor) else None
+    view = _faked(base, lambda: base[fakes])
+    return view if isinstance(view, torch.Tensor) else None
 
 
 def _mismatch(node: Node, view: Any) -> str:
-    """Say that what replaces a part of a tensor has another size than the part."""
+    """Return an error if the replacement of a part of a tensor differs from that part in size."""
     kwargs = dict(node.kwargs)
     x = kwargs.pop("input", None) if not node.args else node.args[0]
     source = kwargs.pop("src") if "src" in kwargs else node.args[1]
-    whole, new = fake_of(x), fake_of(source)
-    if not isinstance(whole, torch.Tensor) or not isinstance(new, torch.Tensor):
+    base, values = fake_of(x), fake_of(source)
+    if not isinstance(base, torch.Tensor) or not isinstance(values, torch.Tensor):
         return ""
     rest, named = torch.fx.map_arg((node.args[2:], kwargs), fake_of)
-    part = _faked(whole, lambda: view(whole, *rest, **named))
-    if isinstance(part, torch.Tensor) and part.dim() == new.dim():
-        sizes = zip(part.shape, new.shape, strict=True)
-        if all(guard_or_true(mine == theirs) for mine, theirs in sizes):
+    part = _faked(base, lambda: view(base, *rest, **named))
+    if isinstance(part, torch.Tensor) and part.dim() == values.dim():
+        sizes = zip(part.shape, values.shape, strict=True)
+        if all(guard_or_true(old == new) for old, new in sizes):
             return ""
-    return "replaces a part of a tensor by one of another size"
+    return "replaces part of a tensor with a tensor of another size"
 
 
 def _faked(fake: Any, function: Any) -> Any:
-    """Compute with fake tensors; return None where that raises what eager mode would."""
+    """Evaluate a function of fake tensors; return None if it raises, as eager mode would."""
     try:
         with fake.fake_mode, fake.fake_mode.shape_env.ignore_fresh_unbacked_symbols():
             return function()
@@ -151,7 +154,7 @@ def _faked(fake: Any, function: Any) -> Any:
 
 
 def _overlaps_itself(t: torch.Tensor) -> bool:
-    """Whether two elements may lie at one place, decided for the sizes at hand."""
+    """Return whether two elements may have the same address, given the size hints."""
     layout = _hints(t)
     if layout is None or 0 in layout[0]:
         return False
@@ -165,19 +168,19 @@ def _overlaps_itself(t: torch.Tensor) -> bool:
 
 
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors share memory in a way that eager mode refuses to write to."""
-    mine, theirs = _hints(a), _hints(b)
-    if mine is None or theirs is None or not _shares(a, b) or not _dense(mine, theirs):
+    """Return whether two tensors overlap in memory in a way that eager mode rejects for writes."""
+    left, right = _hints(a), _hints(b)
+    if left is None or right is None or not _shares(a, b) or not _dense(left, right):
         return False
     starts = [_hint(t.storage_offset()) for t in (a, b)]
     if None in starts:
         return False
     first, second = (
         (start * t.itemsize, (start + t_numel) * t.itemsize)  # type: ignore[operator]
-        for start, t, t_numel in zip(starts, (a, b), map(_count, (mine, theirs)), strict=True)
+        for start, t, t_numel in zip(starts, (a, b), map(_count, (left, right)), strict=True)
     )
     if first == second:
-        return mine != theirs
+        return left != right
     return first[0] < second[1] and second[0] < first[1]
 
 
@@ -192,7 +195,7 @@ def _count(layout: _Layout) -> int:
 
 
 def _dense(*layouts: _Layout) -> bool:
-    """Whether elements lie side by side, each in a place of its own."""
+    """Return whether elements are adjacent in memory without overlap."""
     for sizes, strides in layouts:
         step = 1
         for stride, n in sorted((s, n) for n, s in zip(sizes, strides, strict=True) if n != 1):
@@ -222,4 +225,6 @@ def _hint(value: Any) -> int | None:
 
 
 def _is_strided(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+    """Whether a value has strides and a storage; tensors that `vmap` and others wrap have none."""
+    plain = isinstance(value, torch.Tensor) and not is_batched(value)
+    return plain and value.layout is torch.strided

@@ -1,10 +1,11 @@
-"""A graph in pieces: what cannot be compiled is run by PyTorch, between programs of the rest.
+"""Splitting a graph into pieces: PyTorch runs nodes that cannot be compiled, between programs for
+the rest.
 
-Nodes get levels: even ones are compiled, odd ones run by PyTorch, and a node's level is the lowest
-that is not below those of what it reads. A level is one piece, so there are no more pieces than the
-graph's longest path has changes between the two kinds. Views and sizes cost nothing and have no
-level: every piece that needs one has its own, so that no two tensors that a piece takes share
-memory unless the caller's do.
+Each node gets a level, even if it is compiled and odd if PyTorch runs it: the lowest level of that
+parity that is not below the levels of its operands. All nodes of a level form one piece, so the
+number of pieces is bounded by the number of changes between the two kinds along any path. Views and
+sizes are free and have no level: every piece that needs one recomputes it, so that the inputs of a
+piece share memory only if the caller's tensors do.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import torch
 from attrs import frozen
 from torch.fx import Graph, GraphModule, Node
 
-from gyrator.engine.compiled import Boxed
-from gyrator.frontend.fallback import eager_graph
+from gyrator.graphs.compiled import Boxed
+from gyrator.graphs.fallback import eager_graph
 from gyrator.reports.records import ExternRecord
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_lowering.builder.program import each
@@ -29,7 +30,8 @@ from gyrator_runtime.host.outside import laid_out
 
 @frozen(eq=False)
 class Piece:
-    """A part of a graph, and where its arguments come from and its results go."""
+    """A part of a graph, with the nodes of the original graph that are its arguments and
+    results."""
 
     module: GraphModule
     compiled: bool
@@ -38,19 +40,19 @@ class Piece:
 
 
 def cut(gm: GraphModule, refused: Collection[str]) -> tuple[Piece, ...]:
-    """Cut a graph into pieces, in the order in which they run.
+    """Split a graph into pieces, in the order in which they run.
 
     Args:
         gm: an ATen graph with fake tensors.
-        refused: names of the nodes that PyTorch has to run.
+        refused: names of the nodes that PyTorch must run.
     """
     return _Cut(gm, _refused(gm, refused)).pieces()
 
 
 def glue(gm: GraphModule, pieces: Sequence[Piece], calls: Sequence[Boxed]) -> Boxed:
-    """Return what runs pieces one after the other, each by a callable, as the whole graph.
+    """Return a callable for the whole graph that runs its pieces in order, each by one of `calls`.
 
-    It frees what no later piece takes.
+    Values that no later piece uses are freed.
     """
     slots = {n: k for k, n in enumerate(gm.graph.find_nodes(op="placeholder"))}
     inputs = len(slots)
@@ -60,39 +62,39 @@ def glue(gm: GraphModule, pieces: Sequence[Piece], calls: Sequence[Boxed]) -> Bo
     (returned,) = gm.graph.output_node().args
     assert isinstance(returned, (tuple, list))
     outputs = [_returned(gm, item, slots) for item in returned]
-    kept = {slot for slot, _ in outputs}
+    live = {slot for slot, _ in outputs}
     last = {slots[node]: k for k, piece in enumerate(pieces) for node in piece.arguments}
     steps = [
         (
             call,
             [slots[node] for node in piece.arguments],
-            [s for n in piece.arguments if (s := slots[n]) not in kept and last[s] == k],
+            [s for n in piece.arguments if (s := slots[n]) not in live and last[s] == k],
             [slots[node] for node in piece.results],
         )
         for k, (piece, call) in enumerate(zip(pieces, calls, strict=True))
     ]
     space = [None] * (len(slots) - inputs)
-    unused = [k for k in range(inputs) if k not in last and k not in kept]
+    unused = [k for k in range(inputs) if k not in last and k not in live]
 
     def run(args: list[Any]) -> Sequence[Any]:
         values = [*args, *space]
         args.clear()
-        for place in unused:
-            values[place] = None
+        for index in unused:
+            values[index] = None
         for call, arguments, dead, results in steps:
-            given = [values[place] for place in arguments]
-            for place in dead:
-                values[place] = None
-            for place, value in zip(results, call(given), strict=True):
-                values[place] = value
+            operands = [values[index] for index in arguments]
+            for index in dead:
+                values[index] = None
+            for index, value in zip(results, call(operands), strict=True):
+                values[index] = value
         return [constant if slot is None else values[slot] for slot, constant in outputs]
 
-    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
+    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return run
 
 
 def costs(piece: Piece) -> bool:
-    """Whether a piece computes anything."""
+    """Return whether a piece computes anything."""
     return any(n.op == "call_function" and not _is_free(n) for n in piece.module.graph.nodes)
 
 
@@ -105,26 +107,26 @@ def record(node: Node, why: Diagnostic) -> ExternRecord:
 
 
 def by_pytorch(piece: Piece) -> Boxed:
-    """Return what runs a piece with PyTorch, results laid out as the graph says."""
-    return as_said(piece, eager_graph(piece.module))
+    """Return a callable that runs a piece with PyTorch, with results laid out as in the graph."""
+    return conforming(piece, eager_graph(piece.module))
 
 
-def as_said(piece: Piece, run: Boxed) -> Boxed:
-    """Return what runs a piece by a callable, results laid out as the graph says."""
-    wanted = [_layout(node.meta.get("val")) for node in piece.results]
+def conforming(piece: Piece, run: Boxed) -> Boxed:
+    """Wrap a callable of a piece to return results laid out as in the graph."""
+    layouts = [_layout(node.meta.get("val")) for node in piece.results]
 
     def call(args: list[Any]) -> Sequence[Any]:
         return [
             result if layout is None else layout(result)
-            for result, layout in zip(run(args), wanted, strict=True)
+            for result, layout in zip(run(args), layouts, strict=True)
         ]
 
     return call
 
 
 def _layout(fake: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """Return what copies a tensor that is laid out otherwise than said; None where nothing is
-    said, or depends on sizes in another way than that of a contiguous tensor."""
+    """Return a function that copies a tensor whose layout differs from that of `fake`; None if
+    the layout is unspecified, or is symbolic and not contiguous."""
     if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided:
         return None
     strides = fake.stride()
@@ -143,7 +145,7 @@ def _expression(size: Any) -> Any:
 
 
 def _returned(gm: GraphModule, item: Any, slots: Mapping[Node, int]) -> tuple[int | None, Any]:
-    """Return where a result of the graph is, or what it is."""
+    """Return the slot of a result of the graph, or its constant value."""
     if not isinstance(item, Node):
         return None, item
     return (None, _attribute(gm, item)) if item.op == "get_attr" else (slots[item], None)
@@ -154,15 +156,15 @@ def _attribute(gm: GraphModule, node: Node) -> Any:
 
 
 def _refused(gm: GraphModule, names: Collection[str]) -> set[Node]:
-    """Return the nodes that PyTorch runs: those named, and those whose result programs lay out in
-    another way than PyTorch does, for others may come to see it."""
+    """Return the nodes that PyTorch runs: the named ones, and those whose results programs lay
+    out differently from PyTorch, since other nodes may depend on the layout."""
     calls = [node for node in gm.graph.nodes if node.op == "call_function"]
     overlapping = (n for n in calls if any(map(_overlaps, each(n.meta.get("val")))))
     return {n for n in calls if n.name in names} | {n for n in overlapping if not _is_free(n)}
 
 
 def _overlaps(fake: Any) -> bool:
-    """Whether a tensor is surely expanded."""
+    """Return whether a tensor is statically known to be expanded."""
     return isinstance(fake, torch.Tensor) and any(
         isinstance(step, int) and step == 0 and isinstance(size, int) and size > 1
         for size, step in zip(fake.shape, _strides(fake), strict=False)
@@ -174,7 +176,7 @@ def _strides(fake: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _is_free(node: Node) -> bool:
-    """Whether a node costs nothing: a view, or a number made from numbers and sizes."""
+    """Return whether a node costs nothing: a view, or a scalar computed from scalars and sizes."""
     if node.target is operator.getitem:
         return _is_free(node.all_input_nodes[0])
     if isinstance(node.target, torch._ops.OpOverload) and info_of(node.target).is_view:
@@ -202,46 +204,46 @@ class _Cut:
         self.refused = refused
         self.order = {node: k for k, node in enumerate(gm.graph.nodes)}
         self.levels: dict[Node, int] = {}
-        """The level of each node; of one that costs nothing, the highest that it comes from."""
+        """The level of each node; for a free node, the highest level of its operands."""
         self.owned: dict[Node, int] = {}
-        """The level of each node that belongs to one piece."""
+        """The level of each node that belongs to exactly one piece."""
         self.symbols = {
             symbol: node
             for node in reversed(gm.graph.nodes)
             for symbol in _sizes(node.meta.get("val"))
             if not isinstance(node.meta["val"], torch.Tensor)
         }
-        """The first node that is each size symbol."""
+        """The first node whose value is each size symbol."""
 
     def pieces(self) -> tuple[Piece, ...]:
         """Return the pieces in order."""
-        self._place()
+        self._assign_levels()
         (returned,) = self.gm.graph.output_node().args
         results = [n for n in each(returned) if isinstance(n, Node) and n.op == "call_function"]
         first = min(self.owned.values(), default=0)
-        wanted: dict[int, set[Node]] = {level: set() for level in self.owned.values()}
+        outputs: dict[int, set[Node]] = {level: set() for level in self.owned.values()}
         for node in results:
-            wanted.setdefault(max(self.levels[node], first), set()).add(node)
+            outputs.setdefault(max(self.levels[node], first), set()).add(node)
         needs: dict[int, list[Node]] = {}
-        members: dict[int, set[Node]] = {level: set() for level in wanted}
+        members: dict[int, set[Node]] = {level: set() for level in outputs}
         for node, level in self.owned.items():
             members[level].add(node)
-        for level in sorted(wanted):
-            inside, outside = self._closure(members[level] | wanted[level], level)
+        for level in sorted(outputs):
+            inside, outside = self._closure(members[level] | outputs[level], level)
             members[level] = inside
             needs[level] = outside
             for node in outside:
                 if node.op == "call_function":
-                    wanted[self.owned[node]].add(node)
+                    outputs[self.owned[node]].add(node)
         return tuple(
-            self._piece(level, members[level], needs[level], wanted[level])
-            for level in sorted(wanted)
+            self._piece(level, members[level], needs[level], outputs[level])
+            for level in sorted(outputs)
         )
 
-    def _place(self) -> None:
-        """Give every node its level."""
-        shared = any(_is_free(node) for node in self.refused)  # views that pieces hand on
-        top = floor = drawn = 0
+    def _assign_levels(self) -> None:
+        """Assign a level to every node."""
+        shared = any(_is_free(node) for node in self.refused)  # pieces may return views
+        top = floor = effects = 0
         for node in self.gm.graph.nodes:
             if node.op != "call_function":
                 continue
@@ -252,16 +254,16 @@ class _Cut:
             if node not in self.refused and _is_free(node):
                 self.levels[node] = level
                 continue
-            writes, draws = _writes(node), _draws(node)
-            level = max(level, floor, top + shared if writes else 0, drawn if draws else 0)
+            writes, ordered = _writes(node), _is_ordered(node)
+            level = max(level, floor, top + shared if writes else 0, effects if ordered else 0)
             level += level % 2 == (node not in self.refused)
             self.owned[node] = self.levels[node] = level
             top = max(top, level)
             floor = level if writes else floor
-            drawn = level if draws else drawn
+            effects = level if ordered else effects
 
     def _closure(self, roots: Iterable[Node], level: int) -> tuple[set[Node], list[Node]]:
-        """Return a piece's nodes, free ones included, and what it takes from elsewhere."""
+        """Return a piece's nodes, including free ones, and the nodes outside that it needs."""
         inside: set[Node] = set()
         outside: set[Node] = set()
 
@@ -278,9 +280,9 @@ class _Cut:
                 left.extend(node.all_input_nodes)
 
         add(roots)
-        given = {size for node in outside for size in _sizes(node.meta.get("val"))}
+        defined = {size for node in outside for size in _sizes(node.meta.get("val"))}
         for symbol in sorted(
-            {s for node in (*inside, *outside) for s in _symbols(node.meta.get("val"))} - given,
+            {s for node in (*inside, *outside) for s in _symbols(node.meta.get("val"))} - defined,
             key=str,
         ):
             source = self.symbols.get(symbol)
@@ -289,7 +291,7 @@ class _Cut:
         return inside, sorted(outside, key=self.order.__getitem__)
 
     def _piece(
-        self, level: int, inside: set[Node], outside: Sequence[Node], wanted: set[Node]
+        self, level: int, inside: set[Node], outside: Sequence[Node], outputs: set[Node]
     ) -> Piece:
         graph = Graph()
         env: dict[Node, Node] = {}
@@ -298,13 +300,13 @@ class _Cut:
             env[node].meta = dict(node.meta)
         for node in sorted(inside, key=self.order.__getitem__):
             env[node] = graph.node_copy(node, env.__getitem__)
-        results = tuple(sorted(wanted, key=self.order.__getitem__))
+        results = tuple(sorted(outputs, key=self.order.__getitem__))
         graph.output(tuple(env[node] for node in results))
         return Piece(GraphModule(self.gm, graph), level % 2 == 0, tuple(outside), results)
 
 
 def _sizes(fake: Any) -> Iterator[Any]:
-    """Yield the symbols that a value gives as they are, as a number or as a size."""
+    """Yield the symbols that are the value itself, or one of its sizes."""
     for value in fake.shape if isinstance(fake, torch.Tensor) else (fake,):
         if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
             yield value.node.expr
@@ -322,14 +324,15 @@ def _symbols(fake: Any) -> Iterator[Any]:
 
 
 def _writes(node: Node) -> bool:
-    """Whether what is read before and after a node may differ."""
+    """Return whether a node writes to memory that other nodes read."""
     if isinstance(node.target, torch._ops.OpOverload):
         return bool(info_of(node.target).writes)
     return getattr(node.target, "__name__", "").startswith("triton_kernel_wrapper_mutation")
 
 
-def _draws(node: Node) -> bool:
-    """Whether a node may draw random numbers, or act, which it has to do in its turn."""
+def _is_ordered(node: Node) -> bool:
+    """Return whether a node may consume random numbers or have effects, so that its order
+    matters."""
     if isinstance(node.target, torch._ops.OpOverload):
         return torch.Tag.nondeterministic_seeded in node.target.tags
     return isinstance(node.target, torch._ops.HigherOrderOperator)

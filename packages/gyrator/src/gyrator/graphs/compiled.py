@@ -1,10 +1,10 @@
-"""What the compiler of ATen graphs gives back."""
+"""Interfaces of compiled ATen graphs and their compiler."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 import torch
 from attrs import frozen
@@ -21,103 +21,107 @@ if TYPE_CHECKING:
 
 Phase = Literal["inference", "forward", "backward"]
 Boxed = Callable[[list[Any]], Sequence[Any]]
-"""A compiled graph: takes one list of arguments, which it empties, and gives the results."""
+"""A compiled graph: takes one list of arguments, which it clears, and returns the results."""
 
 
 Decompositions = Mapping[Any, Callable[..., Any] | None]
-"""By op; None keeps it whole."""
+"""Decompositions by op; None disables the op's decomposition."""
 NO_DECOMPOSITIONS: Decompositions = MappingProxyType({})
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def untraced(function: F) -> F:
-    """Keep Dynamo from tracing a function of ours that its own code, or autograd, calls."""
+    """Keep Dynamo from tracing a function of Gyrator that Dynamo's code or autograd calls."""
     hidden: F = disable(function, reason="Gyrator's own code is not traced")  # type: ignore[no-untyped-call]
     return hidden
 
 
 @frozen(eq=False)
 class CompiledGraph:
-    """A graph made callable."""
+    """A compiled graph and its cache key."""
 
     call: Boxed
     key: CacheKey | None = None
-    """Under which the cache holds it; None for one that runs eagerly or holds constants."""
+    """The key of its cache entry; None if it runs eagerly or contains constants."""
 
 
-class Begun(Protocol):
+class PendingGraph(Protocol):
     """A graph whose stages have run; its kernels may still be being built."""
 
-    def waits(self) -> bool:
-        """Whether `finish` would wait for a compiler."""
+    def is_building(self) -> bool:
+        """Return whether `finish` would wait for a compiler."""
         ...
 
     def finish(self) -> CompiledGraph:
-        """Wait, and return the callable."""
+        """Wait for the kernels, and return the callable."""
         ...
 
 
 class GraphCompiler(Protocol):
-    """Compiles ATen graphs, and finds those that were compiled before."""
+    """Compiles ATen graphs, or loads them from the cache."""
+
+    packs: ClassVar[bool]
+    """Whether constants may be tensors in library-specific packed layouts."""
 
     @property
     def rules(self) -> LoweringTable | None:
-        """Which rule lowers what; None for the table that we ship."""
+        """The lowering rules; None for the default table."""
         ...
 
     @property
     def decompositions(self) -> Decompositions:
-        """What a user changes of the table that takes ops apart."""
+        """The user's changes to the decomposition table."""
         ...
 
     @property
     def passes(self) -> PassEdits:
-        """Which passes the user adds, replaces or drops."""
+        """The passes that the user adds, replaces or drops."""
         ...
 
     @property
     def by_device(self) -> Mapping[str, Target]:
-        """The targets by device type, as torch's settings are now."""
+        """The targets by device type, for torch's current settings."""
         ...
 
     @property
     def identity(self) -> Mapping[str, bytes]:
-        """Fields of cache keys that differ where the same graph may become another program."""
+        """The fields of cache keys that determine the program generated for a graph."""
         ...
 
     def machine(self, devices: Iterable[str]) -> bytes:
-        """Return bytes that differ where other libraries may be quicker on these devices."""
+        """Return bytes that change whenever the choice of libraries on these devices may change."""
         ...
 
     def prepare(self, devices: Iterable[str], calls: int) -> None:
-        """Start what compiling a graph of so many calls on these devices will need."""
+        """Start the processes that compiling a graph with this many calls on these devices will
+        need."""
         ...
 
     def observe(self, record: GraphRecord) -> None:
-        """Tell the logs and the observer of a compiled graph."""
+        """Pass the record of a compiled graph to the logs and the observer."""
         ...
 
     def libraries(self) -> Libraries | None:
-        """Return what knows the libraries that are called; None where none is."""
+        """Return the choice among libraries; None if no library is called."""
         ...
 
     def stopwatch(self) -> Stopwatch:
-        """Return what watches one compile."""
+        """Return a stopwatch for one compile."""
         ...
 
     def compile(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
     ) -> CompiledGraph:
-        """Return a callable for the graph: compiled, or eager with a warning. `watch` has seen what
-        was done before."""
+        """Return a callable for the graph: compiled, or eager with a warning. `watch` has timed
+        the earlier steps."""
         ...
 
     def begin(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
-    ) -> Begun:
-        """Do what `compile` does, but for waiting for the compilers of kernels. What is wrong with
-        a graph is raised by `finish`."""
+    ) -> PendingGraph:
+        """Start compiling a graph, without waiting for kernel compilers. Errors are raised by
+        `finish` of the result."""
         ...
 
     def find(self, key: str, phase: Phase) -> Boxed | None:

@@ -1,4 +1,4 @@
-"""What is read from graphs as Dynamo gives them."""
+"""Accessors for Dynamo's graphs."""
 
 from typing import Any
 
@@ -6,17 +6,17 @@ from torch.fx import GraphModule, Node
 
 
 def unwrapped(gm: GraphModule) -> GraphModule:
-    """Return the graph itself: torch wraps one that takes lists."""
+    """Return the graph itself: torch wraps a graph with list arguments."""
     plain: GraphModule = getattr(gm, "gm", gm)
     return plain
 
 
 def name_of(node: Node) -> str:
-    """Return the name of the function or method that a node calls; empty for other nodes."""
+    """Return the name of the function or method that a node calls, or an empty string."""
     target = node.target
     return target if isinstance(target, str) else str(getattr(target, "__name__", ""))
 
 
 def fake_of(value: Any) -> Any:
-    """Return Dynamo's fake result of a node; another argument as it is."""
+    """Return Dynamo's fake result of a node; return any other argument unchanged."""
     return value.meta.get("example_value") if isinstance(value, Node) else value

@@ -1,0 +1,1 @@
+"""Dynamo's graphs, and corrections to them before they are traced."""

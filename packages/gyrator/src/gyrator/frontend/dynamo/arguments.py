@@ -1,0 +1,152 @@
+"""Checks of Dynamo's calls for arguments that torch's fake kernels accept and real ones reject."""
+
+import operator
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+
+def refused(node: Node, name: str) -> str:
+    """Return why eager mode rejects the arguments of a call; empty if it does not, or if tracing
+    raises by itself.
+
+    Args:
+        name: the name of the function or method.
+    """
+    if name in _COUNTING_OPS:
+        return _counts(node, name)
+    if name == _LOGITS_LOSS:
+        return _loss_of_logits(node)
+    check = _CHECKS.get(name)
+    if check is None or not node.args or getattr(node.target, "__module__", "") == _MASKED:
+        return ""
+    args, kwargs = torch.fx.map_arg(
+        (node.args, dict(node.kwargs)), lambda n: n.meta.get("example_value")
+    )
+    x = args[0]
+    return check(x, args, kwargs) if isinstance(x, torch.Tensor) else ""
+
+
+_COUNTING_OPS = frozenset({"unique", "unique_consecutive", "bincount"})
+
+
+def _counts(node: Node, name: str) -> str:
+    """Detect counts and indices that torch before 2.12 traces with the dtype of the values."""
+    result = node.meta.get("example_value")
+    weighed = len(node.args) > 1 or node.kwargs.get("weights") is not None
+    if isinstance(result, torch.Tensor):
+        numbers = [result] if name == "bincount" and not weighed else []
+    else:
+        numbers = list(result or ())[1:]
+    wrong = any(n.dtype is not torch.int64 for n in numbers)
+    return "is traced with counts of the wrong dtype" if wrong else ""
+
+
+_LOGITS_LOSS = "binary_cross_entropy_with_logits"
+
+
+def _loss_of_logits(node: Node) -> str:
+    """Detect a loss that torch before 2.12 traces with the dtype of the logits, not the
+    target's."""
+    target = node.args[1] if len(node.args) > 1 else node.kwargs.get("target")
+    labels = target.meta.get("example_value") if isinstance(target, Node) else None
+    result = node.meta.get("example_value")
+    if not isinstance(labels, torch.Tensor) or not isinstance(result, torch.Tensor):
+        return ""
+    wrong = result.dtype is not labels.dtype
+    return "is traced with a result of the wrong dtype" if wrong else ""
+
+
+_MASKED = "torch.masked._ops"
+"""A module whose functions have the names of torch's own, but other parameters."""
+
+_Check = Callable[[torch.Tensor, tuple[Any, ...], Mapping[str, Any]], str]
+
+
+def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], index: int, name: str) -> Any:
+    return args[index] if len(args) > index else kwargs.get(name)
+
+
+def _dimension(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    dim = _argument(args, kwargs, 1, "dim")
+    count = max(x.dim(), 1)
+    if type(dim) is int and not -count <= dim < count:
+        return "has a dimension out of range"
+    return ""
+
+
+def _of_floats(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    return (
+        ""
+        if x.dtype.is_floating_point or x.dtype.is_complex
+        else "requires a floating-point or complex tensor"
+    )
+
+
+def _index_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    index = _argument(args, kwargs, 2, "index")
+    if isinstance(index, torch.Tensor) and index.dtype not in (torch.int32, torch.int64):
+        return f"does not accept indices of type {index.dtype}"
+    return ""
+
+
+def _value_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    values = _argument(args, kwargs, 2, "values")
+    if isinstance(values, torch.Tensor) and values.dtype is not x.dtype:
+        return f"writes {values.dtype} values into a {x.dtype} tensor"
+    return ""
+
+
+def _target_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    target = _argument(args, kwargs, 1, "target")
+    if not isinstance(target, torch.Tensor) or target.dtype in (torch.int64, torch.uint8):
+        return ""
+    return (
+        "" if target.dtype.is_floating_point else f"does not accept classes of type {target.dtype}"
+    )
+
+
+def _class_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    return "" if x.dtype is torch.int64 else f"does not accept classes of type {x.dtype}"
+
+
+def _assertion(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    return "" if len(args) + len(kwargs) > 1 else "without a message is dropped by tracing"
+
+
+def _negative_beta(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    beta = _argument(args, kwargs, 5, "beta")
+    return "has a negative beta" if isinstance(beta, int | float) and beta < 0 else ""
+
+
+def _probability(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    p = _argument(args, kwargs, 1, "p")
+    wrong = isinstance(p, int | float) and not 0 <= p <= 1
+    return "has a probability outside [0, 1]" if wrong else ""
+
+
+def _result_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    other = _argument(args, kwargs, 1, "other")
+    if not isinstance(other, torch.Tensor | int | float | complex):
+        return ""
+    result = torch.result_type(x, other)
+    return (
+        ""
+        if torch.can_cast(result, x.dtype)
+        else f"writes a {result} result into a {x.dtype} tensor"
+    )
+
+
+_CHECKS: Mapping[str, _Check] = MappingProxyType(
+    dict.fromkeys(("softmax", "log_softmax", "softmin", "sort", "argsort"), _dimension)
+    | dict.fromkeys(("var", "std", "var_mean", "std_mean"), _of_floats)
+    | dict.fromkeys(("index_put", "index_put_"), _value_dtype)
+    | dict.fromkeys(("cross_entropy", "nll_loss"), _target_dtype)
+    | dict.fromkeys(("add_", "sub_", "mul_"), _result_dtype)
+    | {f.__name__: _result_dtype for f in (operator.iadd, operator.isub, operator.imul)}
+    | {"index_select": _index_dtype, "smooth_l1_loss": _negative_beta, "one_hot": _class_dtype}
+    | {"_assert_async": _assertion, "bernoulli": _probability, "bernoulli_": _probability}
+)

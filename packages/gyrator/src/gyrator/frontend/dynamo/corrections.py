@@ -1,0 +1,54 @@
+"""Rewrites of calls and annotations that torch's fake kernels get wrong."""
+
+import operator
+
+import torch
+from torch.fx import GraphModule
+
+from gyrator.frontend.dynamo.graph import fake_of, name_of
+
+_AXES = {"unique_consecutive": 3, "norm": 2, "linalg_norm": 2, "linalg_vector_norm": 2}
+"""The position of `dim` among each function's arguments."""
+
+
+def normalize_axes(gm: GraphModule) -> None:
+    """Make negative axes positive, in index, for functions whose fake kernels misread them.
+
+    For the axis -1, the fake kernel of `unique_consecutive` returns too many axes, and those of
+    norms in torch 2.11 keep an axis of size 1.
+    """
+    for node in gm.graph.nodes:
+        index = _AXES.get(name_of(node)) if node.op.startswith("call_") else None
+        if index is None:
+            continue
+        positional = len(node.args) > index
+        axes = node.args[index] if positional else node.kwargs.get("dim")
+        x = fake_of(node.args[0]) if node.args else None
+        if not isinstance(x, torch.Tensor) or axes is None or not x.dim():
+            continue
+        # Converting a symbolic axis to an integer specializes it by a guard, as the fake kernel
+        # does.
+        several = isinstance(axes, list | tuple)
+        dims = [int(fake_of(d)) % x.dim() for d in (axes if several else (axes,))]
+        if positional:
+            node.update_arg(index, dims if several else dims[0])
+        else:
+            node.update_kwarg("dim", dims if several else dims[0])
+
+
+def correct_attention_sums(joint: GraphModule) -> None:
+    """Annotate the saved row sums of `f64` attention on the CPU as `f64`, in place.
+
+    The fake kernel of torch 2.11 returns them as `f32`, which the backward kernel rejects.
+    """
+    op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    for node in joint.graph.find_nodes(op="call_function", target=op):
+        result, sums, *rest = node.meta["val"]
+        if result.dtype is sums.dtype or result.dtype is not torch.float64:
+            continue
+        with sums.fake_mode:
+            exact = torch.empty_like(sums, dtype=result.dtype)
+        node.meta["val"] = (result, exact, *rest)
+        for user in node.users:
+            if user.target is operator.getitem and user.args[1] == 1:
+                user.meta["val"] = exact

@@ -1,0 +1,68 @@
+"""A first compile imports what it needs: an import takes part of its time, whatever it is for."""
+
+import json
+import subprocess
+import sys
+
+MODEL = """
+import json, sys
+import torch
+from gyrator import Session
+
+net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.Softmax(-1))
+with Session(options={"cache": False, "strict": True, "progress": False}) as session:
+    call = torch.compile(net, backend=session.backend)
+    call(torch.randn(3, 8)).sum().backward()
+    with torch.no_grad():
+        call(torch.randn(3, 8))
+print(json.dumps(sorted(sys.modules)))
+"""
+ON_THE_WAY = {"gyrator_lowering", "gyrator_scheduler", "gyrator_codegen_cpp", "gyrator_runtime"}
+ELSEWHERE = (
+    "gyrator.aot",
+    "gyrator.cli",
+    "gyrator.demo",
+    "gyrator.frontend.background",
+    "gyrator.reports.explain",
+    "gyrator.wrappers",
+    "gyrator_codegen.passes.blocks",
+    "gyrator_codegen.passes.threads",
+    "gyrator_codegen_halide",
+    "gyrator_codegen_metal",
+    "gyrator_codegen_triton",
+    "gyrator_runtime.native.pure",
+    "gyrator_runtime.package",
+    "gyrator_runtime.standalone",
+    "gyrator_runtime.triton.build",
+    "gyrator_testing",
+    "gyrator_wrapper_cpp",
+    "gyrator_wrapper_fx",
+    "jinja2",
+    "pygments",
+    "rich",
+)
+"""Modules, and folders of them, that a model on the CPU with a C++ compiler has no use for."""
+
+
+def test_a_first_compile_imports_nothing_of_other_languages_and_tools() -> None:
+    done = subprocess.run([sys.executable, "-c", MODEL], check=True, capture_output=True, text=True)
+    loaded = json.loads(done.stdout)
+    assert {name.partition(".")[0] for name in loaded} >= ON_THE_WAY
+    assert [n for n in loaded if any(n == e or n.startswith(f"{e}.") for e in ELSEWHERE)] == []
+
+
+def test_training_imports_nothing_that_only_torchinductor_needs() -> None:
+    """AOTAutograd's partitioner would import its lowerings: a sixth of a first training step."""
+    code = """
+import sys
+import torch
+from gyrator import Session
+x = torch.ones(3, requires_grad=True)
+with Session(options={"cache": False, "strict": True}) as session:
+    torch.compile(lambda v: (v.sin() * v.sin()).sum(), backend=session.backend)(x).backward()
+assert x.grad is not None
+names = ("lowering", "pattern_matcher", "ir", "scheduler", "compile_fx")
+print([n for n in names if f"torch._inductor.{n}" in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"

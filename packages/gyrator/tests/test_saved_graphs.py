@@ -1,0 +1,115 @@
+"""Graphs that are compiled one by one: called, saved, and loaded where nothing is compiled."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import gyrator
+from gyrator import CompiledArtifact, Session
+from gyrator.config import read_config
+from gyrator_ir.diagnostics import GyratorError, LayoutError, UnsupportedError
+from gyrator_runtime.cache import CacheError
+
+
+class Piece(nn.Module):
+    """Takes a size, as pieces of graphs do, and returns one tensor or several."""
+
+    def __init__(self, several: bool) -> None:
+        super().__init__()
+        self.several = several
+
+    def forward(self, n: int, x: torch.Tensor, w: torch.Tensor) -> Any:
+        left, right = (x @ w).view(n, 4, 4).split(2, 1)
+        y = nn.functional.gelu(left + right * n)
+        return (y, y.sum(0)) if self.several else y
+
+
+def _inputs(n: int) -> tuple[int, torch.Tensor, torch.Tensor]:
+    return n, torch.randn(n, 8), torch.randn(8, 16)
+
+
+def _session(folder: Path) -> tuple[Session, list[gyrator.GraphRecord]]:
+    records: list[gyrator.GraphRecord] = []
+    config = read_config({"GYRATOR_CACHE_DIR": str(folder)})
+    return Session(config=config, options={"strict": True}, observer=records.append), records
+
+
+def _elsewhere(value: CompiledArtifact, folder: Path) -> CompiledArtifact:
+    """Return what another machine loads, on which nothing is compiled."""
+    value.save(folder / "piece.gyr")
+    session, records = _session(folder / "elsewhere")
+    loaded = session.load(folder / "piece.gyr")
+    assert records and all(record.cached for record in records)
+    return loaded
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_graph_of_fixed_sizes(tmp_path: Path, several: bool) -> None:
+    module, inputs = Piece(several), _inputs(5)
+    graph = torch.fx.symbolic_trace(module)
+    before = str(graph.graph)
+    result = _session(tmp_path / "here")[0].compile(graph, inputs)
+    for run in (result, _elsewhere(result, tmp_path)):
+        for n, x, w in (inputs, _inputs(5)):
+            torch.testing.assert_close(run(n, x, w), module(n, x, w))
+        n, x, w = _inputs(6)
+        with pytest.raises(LayoutError, match="GY-RUNTIME-090"):
+            run(n, x, w)
+        with pytest.raises(LayoutError, match="GY-RUNTIME-090"):
+            run(5, x, w)
+    assert str(graph.graph) == before
+
+
+@pytest.mark.parametrize("sizes", [None, (2, 8)])
+def test_a_graph_of_all_sizes(tmp_path: Path, sizes: tuple[int, int] | None) -> None:
+    result: list[CompiledArtifact] = []
+
+    def backend(gm: torch.fx.GraphModule, _: Any) -> Any:
+        fakes = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
+        result.append(_session(tmp_path / "here")[0].compile(gm, fakes, sizes=sizes))
+        return _elsewhere(result[-1], tmp_path)
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return Piece(True)(x.shape[0], x, w)
+
+    run = torch.compile(function, backend=backend, dynamic=True, fullgraph=True)
+    with torch.no_grad():
+        for n in (5, 3, 8):
+            _, x, w = _inputs(n)
+            torch.testing.assert_close(run(x, w), function(x, w))
+        _, x, w = _inputs(9)
+        if sizes is None:
+            torch.testing.assert_close(run(x, w), function(x, w))
+        else:
+            with pytest.raises(LayoutError, match=r"GY-RUNTIME-090.*compiled for 2 to 8"):
+                run(x, w)
+    assert len(result) == 1
+
+
+def test_weights_of_a_module_are_not_saved(tmp_path: Path) -> None:
+    graph = torch.fx.symbolic_trace(nn.Linear(4, 2))
+    with pytest.raises(GyratorError, match="GY-AOT-006"):
+        _session(tmp_path)[0].compile(graph, (torch.randn(3, 4),)).save(tmp_path / "piece.gyr")
+
+
+def test_files_that_do_not_fit(tmp_path: Path) -> None:
+    session, _ = _session(tmp_path / "here")
+    file = tmp_path / "piece.gyr"
+    session.compile(torch.fx.symbolic_trace(nn.GELU()), (torch.randn(3),)).save(file)
+    whole = file.read_bytes()
+    for data in (b"", b"no piece", b'{"format": 9}\n', b'{"single": true}\n' + whole):
+        file.write_bytes(data)
+        with pytest.raises(UnsupportedError, match="GY-AOT-007"):
+            session.load(file)
+    file.write_bytes(whole[:-9])
+    with pytest.raises(CacheError, match="GY-CACHE-012"):
+        session.load(file)
+
+
+def test_keys_of_folders(tmp_path: Path) -> None:
+    session, _ = _session(tmp_path)
+    assert session.key() == session.key()
+    assert session.key() != session.key(options={"numerics": "fast"})
