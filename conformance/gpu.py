@@ -26,6 +26,7 @@ import torch.nn.functional as F
 import triton
 from attrs import evolve
 from gpu_cases import CASES, Case
+from gpu_packages import packages
 from gpu_runtime import devices, drops, memcheck, partitions, user_kernels
 from gpu_tuning import precision, tuning
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -504,7 +505,7 @@ SECTIONS = {
     f.__name__: f
     for f in (
         ops, languages, random, processes, user_kernels, partitions, devices, models, graphs,
-        bandwidth, overhead, precision, tuning, benchmark, drops, memcheck,
+        bandwidth, overhead, precision, tuning, benchmark, drops, memcheck, packages,
     )
 }  # fmt: skip
 

@@ -34,6 +34,16 @@ def softcap(s: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
     return 20 * torch.tanh(s / 20)
 
 
+def earlier(b: Any, h: Any, m: Any, n: Any) -> Any:
+    """Look at the first 2,000 columns: those before a token that is decoded."""
+    return n < 2000
+
+
+def slopes(s: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
+    """Lower scores by their distance, in each head by another slope."""
+    return s + torch.exp2(-(h + 1) / 2.0) * (n - 2047)
+
+
 CASES: dict[str, tuple[tuple[int, ...], Any, Any]] = {
     "causal 64": ((4, 16, 16, 4096, 4096, 64), None, causal),
     "causal 128": ((4, 16, 16, 4096, 4096, 128), None, causal),
@@ -41,6 +51,10 @@ CASES: dict[str, tuple[tuple[int, ...], Any, Any]] = {
     "softcap": ((4, 16, 16, 4096, 4096, 64), softcap, None),
     "document": ((4, 16, 4, 4096, 4096, 128), None, document),
     "decoding": ((16, 32, 8, 1, 8192, 128), None, None),
+    "decoding, causal": ((8, 16, 4, 1, 2048, 64), None, earlier),
+    "decoding, slopes": ((8, 16, 4, 1, 2048, 64), slopes, earlier),
+    "decoding, softcap": ((8, 16, 4, 1, 2048, 64), softcap, None),
+    "decoding, alone": ((1, 32, 8, 1, 16384, 128), None, None),
 }
 """Batches, heads, groups, rows, columns and numbers of a vector; then score and mask."""
 

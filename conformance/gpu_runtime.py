@@ -38,7 +38,7 @@ class Clock(Protocol):
         ...
 
 
-def _attempt(row: Row, body: Callable[[], str]) -> Row:
+def attempt(row: Row, body: Callable[[], str]) -> Row:
     """Run a check; note what it says is wrong, or what it raises."""
     start = time.perf_counter()
     try:
@@ -53,7 +53,8 @@ def _attempt(row: Row, body: Callable[[], str]) -> Row:
     return row
 
 
-def _differ(got: Any, want: Any, tolerance: float = 1e-5) -> str:
+def differ(got: Any, want: Any, tolerance: float = 1e-5) -> str:
+    """Return how results differ; empty where they are close."""
     try:
         torch.testing.assert_close(got, want, rtol=tolerance, atol=tolerance)
     except AssertionError as error:
@@ -69,7 +70,7 @@ def user_kernels(clock: Clock, only: str) -> Iterator[Row]:
                 if clock.left < 10 or only not in case.name:
                     continue
                 row: Row = {"case": case.name, "wrapper": wrapper, "graphs": graphs}
-                yield _attempt(row, lambda c=case, r=row: _launched(c, r))
+                yield attempt(row, lambda c=case, r=row: _launched(c, r))
 
 
 def _launched(case: Launching, row: Row) -> str:
@@ -83,11 +84,11 @@ def _launched(case: Launching, row: Row) -> str:
                 x = torch.randn(size, device=D, requires_grad=case.training)
                 twin = x.detach().clone().requires_grad_(case.training)
                 got, want = call(x), copy_context().run(_eager, case, twin)
-                wrong = wrong or _differ(got, want) or _differ(x, twin)
+                wrong = wrong or differ(got, want) or differ(x, twin)
                 if case.training:
                     pairs = ((got, x), (want, twin))
                     gradients = [torch.autograd.grad(r[0], v)[0] for r, v in pairs]
-                    wrong = wrong or _differ(*gradients)
+                    wrong = wrong or differ(*gradients)
     row["externs"] = sorted({str(e.target) for r in records for e in r.externs})
     launches = "\n".join(r.host_text for r in records)
     if not any(
@@ -131,9 +132,9 @@ def partitions(clock: Clock, only: str) -> Iterator[Row]:
             if clock.left < 20 or only not in name:
                 continue
             row: Row = {"case": name, "training": training}
-            yield _attempt(row, lambda f=function, r=row: _partitioned(f, w, r))
+            yield attempt(row, lambda f=function, r=row: _partitioned(f, w, r))
     if clock.left > 20 and only in "random numbers":
-        yield _attempt({"case": "random numbers"}, _fresh_numbers)
+        yield attempt({"case": "random numbers"}, _fresh_numbers)
 
 
 def _fresh_numbers() -> str:
@@ -175,12 +176,12 @@ def _partitioned(
                     x = torch.randn(64, 256, device=D)
                     held = [*held[-2:], (call(x), [r.detach().clone() for r in call(x)])]
                     eager = function(x)
-                    wrong = wrong or _differ(held[-1][0], eager, 2e-3)
+                    wrong = wrong or differ(held[-1][0], eager, 2e-3)
                     for got, want in held:
-                        wrong = wrong or _differ(got, want, 0.0)
+                        wrong = wrong or differ(got, want, 0.0)
                     if row["training"]:
                         pair = [torch.autograd.grad(r[0], w)[0] for r in (held[-1][0], eager)]
-                        wrong = wrong or _differ(*pair, 2e-2)
+                        wrong = wrong or differ(*pair, 2e-2)
                 held.clear()
                 x = torch.randn(64, 256, device=D)
                 row["graphs_ms"] = _milliseconds(lambda: call(x))
@@ -223,7 +224,7 @@ def devices(clock: Clock, only: str) -> Iterator[Row]:
                 continue
             row: Row = {"case": name, "current": current, "on": place, "graphs": graphs}
             row["wrapper"] = wrapper
-            yield _attempt(row, lambda f=function, r=row: _elsewhere(f, r))
+            yield attempt(row, lambda f=function, r=row: _elsewhere(f, r))
 
 
 def _elsewhere(function: Callable[[torch.Tensor], list[torch.Tensor]], row: Row) -> str:
@@ -234,7 +235,7 @@ def _elsewhere(function: Callable[[torch.Tensor], list[torch.Tensor]], row: Row)
             call = torch.compile(function, backend=session.backend)
             for _ in range(5):
                 x = torch.randn(64, 64, device=f"cuda:{row['on']}")
-                wrong = wrong or _differ(call(x), function(x), 1e-3)
+                wrong = wrong or differ(call(x), function(x), 1e-3)
                 if torch.cuda.current_device() != row["current"]:
                     wrong = wrong or f"device {torch.cuda.current_device()} is current afterwards"
     return wrong
@@ -284,7 +285,7 @@ def drops(clock: Clock, only: str) -> Iterator[Row]:
         row.update(json.loads(done.stdout.splitlines()[-1]))
         return "" if row["flat"] else "the device's memory grows"
 
-    yield _attempt(row, run)
+    yield attempt(row, run)
 
 
 def memcheck(clock: Clock, only: str) -> Iterator[Row]:
@@ -301,7 +302,7 @@ def memcheck(clock: Clock, only: str) -> Iterator[Row]:
             continue
         row: Row = {"case": f"memcheck of {name}", "tool": tool}
         script = Path(__file__).with_name(f"gpu_{name}.py")
-        yield _attempt(row, partial(_watched, row, tool, script, clock))
+        yield attempt(row, partial(_watched, row, tool, script, clock))
 
 
 def _watched(row: Row, tool: str, script: Path, clock: Clock) -> str:

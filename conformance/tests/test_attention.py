@@ -41,5 +41,5 @@ def test_what_the_template_refuses_is_a_call_of_the_library(monkeypatch) -> None
     found = explain(lambda q: F.scaled_dot_product_attention(q, q, q), q, options=options)
     ((op, reason),) = found.unlowered
     assert "flash_attention_for_cpu" in op
-    assert reason == "vectors of 520 numbers are not between 1 and 512 long"
+    assert reason == "vectors of length 520 are not between 1 and 512 long"
     torch.testing.assert_close(found.result, F.scaled_dot_product_attention(q, q, q))

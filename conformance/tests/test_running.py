@@ -129,6 +129,22 @@ def test_a_wrong_rule_fails_its_cells(runner):
     assert result.status == "fail" and result.error > result.bound
 
 
+@pytest.mark.parametrize(
+    ("errors", "status"),
+    [((3, 1, 1, 1, 1), "pass"), ((3, 3, 3, 2, 2), "fail"), ((5,), "fail"), ((3, 1, 5), "fail")],
+)
+def test_a_draw_above_the_bound_is_one_of_five(runner, errors, status):
+    left = list(errors)
+
+    class Drawn(CellRunner):
+        def _error(self, cell, model, seed):
+            assert seed == len(errors) - len(left)
+            return left.pop(0) * 1e-6, 1e-6, 2e-6
+
+    result = runner("cpu", Drawn).run(cell("mlp"), all_models()["mlp"])
+    assert (result.status, left) == (status, [])
+
+
 def test_what_a_cell_raises_is_its_failure(runner):
     result = runner("cpu").run(cell("mlp", wrapper="morse"), all_models()["mlp"])
     assert result.status == "fail" and "morse" in result.message

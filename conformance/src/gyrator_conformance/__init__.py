@@ -1,6 +1,7 @@
-"""Gyrator's conformance suite: models on targets and host languages, held to one standard.
+"""Gyrator's conformance suite: models on all targets and host languages, checked against one
+standard.
 
-Public: `Profile`, `Excuse` and `Reason`, by which a target declares what it cannot do.
+Public: `Profile`, `Excuse` and `Reason`, with which a target declares its limitations.
 """
 
 from gyrator_conformance.cells import Excuse, Reason

@@ -30,11 +30,11 @@ from gyrator_conformance.worker import VERIFY
 from gyrator_ir.diagnostics import GyratorError
 
 _USAGE = 2
-"""Exit status for a command line that makes no sense."""
+"""The exit status for an invalid command line."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; return 0 where every cell passes or carries a reason, 1 where one fails."""
+    """Run the suite; return 0 if every cell passes or has a reason not to run, 1 if one fails."""
     args = _parser().parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 120)
     models = all_models()
@@ -69,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _progress(console) as bar:
             task = bar.add_task("", total=len(left))
-            shown = _Shown(console, bar, task, len(left), known)
-            run_cells(left, models, targets, workers, shown, args.seconds)
+            display = _Shown(console, bar, task, len(left), known)
+            run_cells(left, models, targets, workers, display, args.seconds)
     finally:  # an interrupted run can be resumed
         results = [known[cell] for cell in cells if cell in known]
         _write(args, results)
@@ -89,22 +89,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _earlier(paths: Sequence[Path], cells: Sequence[Cell], console: Console) -> dict[Cell, Result]:
-    """Return what earlier runs with the same versions found of these cells; later files win."""
-    wanted = set(cells)
-    found: dict[Cell, Result] = {}
+    """Return the results of earlier runs with the same versions for these cells; later files
+    win."""
+    selected = set(cells)
+    results_by_cell: dict[Cell, Result] = {}
     for path in paths:
         if not path.exists():
             continue
-        held, results = read_json(path.read_text())
-        if held == versions():
-            found |= {r.cell: r for r in results if r.cell in wanted}
+        header, results = read_json(path.read_text())
+        if header == versions():
+            results_by_cell |= {r.cell: r for r in results if r.cell in selected}
         else:
             console.print(f"{path} holds for other versions: its cells run again")
-    return found
+    return results_by_cell
 
 
 class _Shown:
-    """Keeps results, moves the bar, and writes a line for each failure as it comes."""
+    """Collects results, advances the progress bar, and prints failures as they occur."""
 
     def __init__(
         self, console: Console, bar: Progress, task: Any, total: int, known: dict[Cell, Result]
@@ -192,7 +193,7 @@ def _positive(text: str) -> int:
 
 
 def _names(choices: tuple[str, ...] = ()) -> Any:
-    """Return a reader of names separated by commas."""
+    """Return a parser of comma-separated names."""
 
     def read(text: str) -> tuple[str, ...]:
         names = tuple(filter(None, text.split(",")))

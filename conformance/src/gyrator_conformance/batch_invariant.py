@@ -1,8 +1,8 @@
-"""`python -m gyrator_conformance.batch_invariant`: whose rows are the same in any batch.
+"""`python -m gyrator_conformance.batch_invariant`: check that rows are the same in any batch.
 
-Each model runs with `numerics="batch_invariant"` on a batch and on slices of it. A result counts
-where its rows are those of the slice in eager mode with `float64`; each of its rows must then be
-equal, bit for bit.
+Each model runs with `numerics="batch_invariant"` on a batch and on slices of it. If eager mode in
+`float64` shows that the rows of a result correspond to the rows of the slice, each row must be
+equal bit for bit.
 """
 
 import argparse
@@ -29,13 +29,13 @@ _SLICES = ((0, 1), (5, 7), (2, 5), (1, 8))
 
 @frozen
 class Slices:
-    """What became of one model's slices."""
+    """The results of one model's slices."""
 
     name: str
     rowwise: int
-    """Results of all slices that have a row for each of the batch."""
+    """The number of results, over all slices, that have one row per row of the batch."""
     differing: int
-    """Those of them of which a row depends on the rows beside it."""
+    """The number of those in which a row depends on other rows."""
 
 
 def compare(model: Model, chosen: Chosen, numerics: str = "batch_invariant") -> Slices:
@@ -47,12 +47,12 @@ def compare(model: Model, chosen: Chosen, numerics: str = "batch_invariant") -> 
     inputs = [t.to(device) for t in model.inputs(torch.Generator().manual_seed(1), _BATCH)]
 
     def run(begin: int, end: int) -> tuple[list[Tensor], list[Tensor]]:
-        given = [t[begin:end].clone() if t.shape[:1] == (_BATCH,) else t for t in inputs]
+        arguments = [t[begin:end].clone() if t.shape[:1] == (_BATCH,) else t for t in inputs]
         torch._dynamo.reset()
         options = {"numerics": numerics, "strict": True, "progress": False}
         session = Session(options=options, config=chosen.config)
         compiled = torch.compile(deepcopy(module), backend=session.backend, dynamic=False)
-        return _results(compiled, given), _results(deepcopy(exact), _wide(given))
+        return _results(compiled, arguments), _results(deepcopy(exact), _wide(arguments))
 
     whole, true = run(0, _BATCH)
     rowwise = differing = 0
@@ -69,10 +69,10 @@ def _wide(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [t.double() if t.is_floating_point() else t for t in tensors]
 
 
-def _results(call: Callable[..., object], given: Sequence[Tensor]) -> list[Tensor]:
+def _results(call: Callable[..., object], arguments: Sequence[Tensor]) -> list[Tensor]:
     torch.manual_seed(3)
     with torch.no_grad():
-        return [t for t in tree_leaves(call(*given)) if isinstance(t, Tensor)]
+        return [t for t in tree_leaves(call(*arguments)) if isinstance(t, Tensor)]
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
@@ -80,7 +80,7 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; return 0 where no row depends on another, 1 otherwise."""
+    """Run the comparison; return 0 if no row depends on another, 1 otherwise."""
     parser = argparse.ArgumentParser(
         prog="python -m gyrator_conformance.batch_invariant",
         description="Compare rows of a batch with the same rows in smaller batches, bit for bit.",
@@ -89,11 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--numerics", default="batch_invariant", help="the mode that is tried")
     parser.add_argument("-k", dest="keyword", default="", help="expression over names of models")
     args = parser.parse_args(arguments)
-    wanted, chosen = Keyword.read(args.keyword), find_target(args.target)
+    keyword, chosen = Keyword.read(args.keyword), find_target(args.target)
     console = Console(width=None if sys.stdout.isatty() else 100)
     rows: list[Slices] = []
     for model in all_models().values():
-        if model.family != "collective" and wanted.matches(f"{model.name}/{model.family}"):
+        if model.family != "collective" and keyword.matches(f"{model.name}/{model.family}"):
             rows.append(compare(model, chosen, args.numerics))
             row = rows[-1]
             console.print(f"{row.name}: {row.differing} of {row.rowwise} differ")

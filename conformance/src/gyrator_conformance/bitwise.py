@@ -1,8 +1,8 @@
-"""`python -m gyrator_conformance.bitwise`: which models have eager's bits, with that numerics.
+"""`python -m gyrator_conformance.bitwise`: compare `numerics="bitwise"` with eager.
 
 Each model runs on fresh inputs in inference and in training; results, buffers and gradients must
-equal eager's bit for bit. Calls are timed in turns with the default numerics and with eager mode;
-on a CPU it is the processor time of one thread, which other work on the machine changes little.
+equal eager's bit for bit. Calls are timed alternately with the default numerics and with eager
+mode. On a CPU the measure is the processor time of one thread, which is robust against other load.
 """
 
 import argparse
@@ -37,41 +37,42 @@ class Row:
     name: str
     training: bool
     differing: int
-    """Tensors that are not equal to eager's."""
+    """The number of tensors that differ from eager's."""
     tensors: int
     ratio: float
-    """Time of a call over that with the default numerics."""
+    """The time of a call divided by the time with default numerics."""
     over_eager: float
-    """Time of a call over eager's."""
+    """The time of a call divided by eager's."""
 
 
 def compare(model: Model, training: bool, chosen: Chosen, rounds: int = _ROUNDS) -> Row:
-    """Run a model in eager mode, compiled with eager's bits, and compiled by default."""
+    """Run a model in eager mode, compiled with `numerics="bitwise"`, and compiled with the
+    defaults."""
     device = chosen.target.device
     if model.family == "collective":
         start_group(chosen.group)
     torch.manual_seed(0)
     base = model.build().train(training).to(device)
     inputs = model.inputs(torch.Generator().manual_seed(1), model.size)
-    given = [t.to(device) for t in inputs]
+    arguments = [t.to(device) for t in inputs]
     runs: list[Run] = []
     for numerics in ("", "bitwise", "eager"):
-        made = deepcopy(base)
-        call: Callable[..., object] = made
+        compared = deepcopy(base)
+        call: Callable[..., object] = compared
         if numerics:
             options = {"numerics": numerics, "strict": True, "progress": False}
             session = Session(options=options, config=chosen.config)
             torch._dynamo.reset()
-            call = torch.compile(made, backend=session.backend, dynamic=False)
-        runs.append(Run(made, call, given, training))
+            call = torch.compile(compared, backend=session.backend, dynamic=False)
+        runs.append(Run(compared, call, arguments, training))
     eager, bitwise, default = runs
     pairs = [(eager.visible(), bitwise.visible()) for _ in range(2)]
-    found = [(a, b) for want, got in pairs for a, b in zip(want, got, strict=True)]
-    differing = sum(not same(a, b) for a, b in found)
+    results = [(a, b) for want, got in pairs for a, b in zip(want, got, strict=True)]
+    differing = sum(not same(a, b) for a, b in results)
     default.visible()
     least = _least([bitwise.once, default.once, eager.once], rounds)
     return Row(
-        model.name, training, differing, len(found), least[0] / least[1], least[0] / least[2]
+        model.name, training, differing, len(results), least[0] / least[1], least[0] / least[2]
     )
 
 
@@ -88,31 +89,32 @@ class Run:
         """Return results, buffers and gradients of a call."""
         torch.manual_seed(3)
         self.module.zero_grad(set_to_none=True)
-        given = [self._leaf(t) for t in self.inputs]
-        results = self._call(given)
-        gradients = [t.grad for t in (*self.module.parameters(), *given) if t.grad is not None]
+        arguments = [self._leaf(t) for t in self.inputs]
+        results = self._call(arguments)
+        gradients = [t.grad for t in (*self.module.parameters(), *arguments) if t.grad is not None]
         return [t.detach().clone() for t in (*results, *self.module.buffers(), *gradients)]
 
     def once(self) -> float:
-        """Return the seconds of a call: of this thread's work, or until a device is done."""
-        given = [self._leaf(t) for t in self.inputs]
+        """Return the seconds of a call: processor time of this thread, or wall time until the
+        device is idle."""
+        arguments = [self._leaf(t) for t in self.inputs]
         self.module.zero_grad(set_to_none=True)
-        if all(t.is_cpu for t in given):
+        if all(t.is_cpu for t in arguments):
             start = time.thread_time()
-            self._call(given)
+            self._call(arguments)
             return time.thread_time() - start
         torch.accelerator.synchronize()
         start = time.perf_counter()
-        self._call(given)
+        self._call(arguments)
         torch.accelerator.synchronize()
         return time.perf_counter() - start
 
     def _leaf(self, tensor: Tensor) -> Tensor:
         return tensor.clone().requires_grad_(self.training and tensor.is_floating_point())
 
-    def _call(self, given: Sequence[Tensor]) -> list[Tensor]:
+    def _call(self, arguments: Sequence[Tensor]) -> list[Tensor]:
         with torch.set_grad_enabled(self.training):
-            results = [t for t in tree_leaves(self.call(*given)) if isinstance(t, Tensor)]
+            results = [t for t in tree_leaves(self.call(*arguments)) if isinstance(t, Tensor)]
         if self.training:
             parts = [t for t in results if t.is_floating_point() and t.requires_grad]
             torch.autograd.backward(parts, [torch.cos(t.detach()) for t in parts])
@@ -120,14 +122,14 @@ class Run:
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Whether tensors have equal elements, NaN at the same places."""
+    """Return whether tensors have equal elements, including NaN at the same indices."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 def _least(calls: Sequence[Callable[[], float]], rounds: int) -> list[float]:
-    """Return the least time of each, called in turns on one thread."""
+    """Return the minimum time of each function, called alternately on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -138,7 +140,7 @@ def _least(calls: Sequence[Callable[[], float]], rounds: int) -> list[float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; return 0 where every model has eager's bits, 1 otherwise."""
+    """Run the comparison; return 0 if every model is bitwise equal to eager, 1 otherwise."""
     parser = argparse.ArgumentParser(
         prog="python -m gyrator_conformance.bitwise",
         description='Compare models compiled with numerics="bitwise" with eager, bit for bit.',
@@ -147,12 +149,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-k", dest="keyword", default="", help="expression over names of models")
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help="calls that are timed")
     args = parser.parse_args(arguments)
-    wanted, chosen = Keyword.read(args.keyword), find_target(args.target)
+    keyword, chosen = Keyword.read(args.keyword), find_target(args.target)
     console = Console(width=None if sys.stdout.isatty() else 100)
     rows: list[Row] = []
     for model in all_models().values():
         for training in (False, True) if model.trains else (False,):
-            if wanted.matches(f"{model.name}/{'training' if training else 'inference'}"):
+            if keyword.matches(f"{model.name}/{'training' if training else 'inference'}"):
                 rows.append(compare(model, training, chosen, args.rounds))
                 if rows[-1].differing:
                     console.print(rows[-1])

@@ -1,4 +1,4 @@
-"""Cells of the matrix: what is run, and why some are not."""
+"""Cells of the test matrix, and the reasons why some do not run."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,11 +22,11 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType({
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 })  # fmt: skip
-"""Element types by the names that the command line and the reports use."""
+"""Dtypes by their names on the command line and in reports."""
 
 
 class Reason(StrEnum):
-    """Why a cell does not run. The list is closed: nothing else is an excuse."""
+    """Why a cell does not run. The list is closed."""
 
     NO_GRADIENT = "no-gradient"
     EAGER_DTYPE = "eager-dtype"
@@ -82,7 +82,7 @@ _MARKS = {
 
 @frozen
 class Excuse:
-    """What a target declares it cannot do. Fields that are empty match everything."""
+    """A limitation declared by a target. Empty fields match everything."""
 
     reason: Reason
     note: str
@@ -97,8 +97,8 @@ class Excuse:
     package: frozenset[str] = frozenset()
 
     def covers(self, cell: "Cell") -> bool:
-        """Whether the excuse holds for a cell."""
-        wanted = (
+        """Return whether the excuse applies to a cell."""
+        patterns = (
             (self.models, cell.model),
             (self.families, cell.family),
             (self.wrappers, cell.wrapper),
@@ -108,7 +108,7 @@ class Excuse:
             (self.graphs, cell.graphs),
             (self.package, cell.package),
         )
-        return all(not allowed or value in allowed for allowed, value in wanted)
+        return all(not allowed or value in allowed for allowed, value in patterns)
 
 
 @frozen
@@ -123,7 +123,7 @@ class Cell:
     mode: Mode
     dtype: str
     graphs: Graphs = "off"
-    """Whether work is captured as graphs of the device and replayed."""
+    """Whether work is captured in device graphs and replayed."""
     package: Packages = "off"
     """Whether the model is exported, put into a package, and run by a process that loads it;
     `standalone`: by the C library without libtorch, `libtorch`: by the one with it, both in a
@@ -131,7 +131,7 @@ class Cell:
 
     @property
     def column(self) -> tuple[str, ...]:
-        """Where the cell stands in a row of the matrix: all but the model."""
+        """The column of the cell in the matrix: everything but the model."""
         form = (self.shapes, self.mode, self.dtype)
         return (self.target, self.host, *form)
 
@@ -153,7 +153,7 @@ class Cell:
 
 @frozen
 class Selection:
-    """Which cells are wanted."""
+    """A selection of cells."""
 
     targets: tuple[str, ...]
     wrappers: tuple[str, ...]
@@ -163,12 +163,12 @@ class Selection:
     graphs: tuple[Graphs, ...] = ("off",)
     package: tuple[Packages, ...] = ("off",)
     keyword: str = ""
-    """Words with `and`, `or`, `not` and brackets, as pytest's `-k`; a word matches a part of a
-    cell's name or its family."""
+    """An expression as for pytest's `-k`: words with `and`, `or`, `not` and brackets. A word
+    matches a part of a cell's name or its family."""
 
     def cells(self, models: Iterable[Model]) -> Iterator[Cell]:
         """Return the cells of the models, target by target and model by model."""
-        wanted = Keyword.read(self.keyword)
+        keyword = Keyword.read(self.keyword)
         listed = tuple(models)
         for target in self.targets:
             for wrapper, graphs, package in product(self.wrappers, self.graphs, self.package):
@@ -176,12 +176,13 @@ class Selection:
                     names = (model.name, model.family, target, wrapper)
                     for form in product(self.shapes, self.modes, self.dtypes):
                         cell = Cell(*names, *form, graphs, package)
-                        if wanted.matches(f"{cell.name}/{cell.family}"):
+                        if keyword.matches(f"{cell.name}/{cell.family}"):
                             yield cell
 
 
 def excuse_of(cell: Cell, model: Model, declared: Sequence[Excuse]) -> Excuse | None:
-    """Return why a cell does not run: what the model rules out, else what the target declares."""
+    """Return why a cell does not run: a restriction of the model, or else an excuse of the
+    target."""
     if cell.mode == "training" and not model.trains:
         return Excuse(Reason.NO_GRADIENT, Reason.NO_GRADIENT.meaning)
     if DTYPES[cell.dtype] not in model.dtypes:
@@ -205,9 +206,9 @@ class Keyword:
         Raises:
             ValueError: The expression is not well formed.
         """
-        found = cls(text, tuple(re.findall(r"[()]|[^\s()]+", text)))
-        found.matches("")
-        return found
+        keyword = cls(text, tuple(re.findall(r"[()]|[^\s()]+", text)))
+        keyword.matches("")
+        return keyword
 
     def matches(self, name: str) -> bool:
         """Whether a name satisfies the expression; the empty one holds for all."""

@@ -31,7 +31,7 @@ from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.text.lines import parse_lines
 from gyrator_ir.text.scanner import Writer
 from gyrator_ir.types import HOST, DType
-from gyrator_runtime.artifact import Library
+from gyrator_runtime.build import Library
 from gyrator_runtime.device import CpuDevice, DeviceInterface
 from gyrator_testing.interp.dtypes import NUMPY, Array
 from gyrator_testing.interp.kernel import run_kernel
@@ -161,10 +161,10 @@ class _Building:
         )
 
     def addresses(self) -> Mapping[str, int]:
-        found: dict[str, int] = {}
+        addresses: dict[str, int] = {}
         for unit in self.units:
-            found |= self.functions(unit.text)
-        return found
+            addresses |= self.functions(unit.text)
+        return addresses
 
 
 @frozen(eq=False)
@@ -188,14 +188,14 @@ def functions(text: str) -> Mapping[str, int]:
 def _kernels(text: str) -> Mapping[str, InterpretedKernel]:
     """Keep the kernels of a text: compiled programs hold the addresses of their functions only."""
     kernels = map(read_kernel, parse_lines(text))
-    made = {f"gy_{k.name}": InterpretedKernel(k) for k in kernels}
-    return MappingProxyType(made)
+    by_symbol = {f"gy_{k.name}": InterpretedKernel(k) for k in kernels}
+    return MappingProxyType(by_symbol)
 
 
 def load(functions: Functions, file: Path, symbols: Sequence[str]) -> Mapping[str, int]:
     """Read kernels that a cache entry holds, as `functions` reads a unit's text."""
-    found = functions(file.read_text())
-    return {s: found[s] for s in symbols}
+    by_name = functions(file.read_text())
+    return {s: by_name[s] for s in symbols}
 
 
 def probe(config: Config) -> Target:

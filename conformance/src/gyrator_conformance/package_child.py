@@ -1,6 +1,6 @@
-"""The process that runs packages: it answers a request a line, and has nothing that compiles.
+"""The process that runs packages: it answers one request per line and imports no compiler.
 
-Run as a file, for its own package imports the compiler.
+It runs as a file because its own package imports the compiler.
 """
 
 import json
@@ -17,7 +17,7 @@ ALLOWED = frozenset({"gyrator_ir", "gyrator_runtime"})
 
 
 def random_states(device: str) -> dict[str, torch.Tensor]:
-    """Return the states of torch's generators of the host and of a device, by its type."""
+    """Return the states of torch's generators of the CPU and of a device, by device type."""
     return {kind: _module(kind).get_rng_state() for kind in (HOST, device)}
 
 
@@ -25,9 +25,9 @@ def _module(kind: str) -> Any:
     return torch if kind == HOST else torch.get_device_module(kind)
 
 
-def run(model: Model, given: str, to: str) -> None:
-    """Run a model on saved inputs; save its results, and the buffers that it has written."""
-    saved = torch.load(given)
+def run(model: Model, source: str, to: str) -> None:
+    """Run a model on saved inputs; save its results and modified buffers."""
+    saved = torch.load(source)
     for kind, state in saved["random"].items():
         _module(kind).set_rng_state(state)
     results = model(*saved["inputs"])

@@ -1,4 +1,4 @@
-"""Processes that answer a line with a line, and may die of one; and workers that own such."""
+"""Processes that answer each line with a line and may crash, and workers that own them."""
 
 import math
 import os
@@ -20,7 +20,7 @@ NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 class ProcessEndedError(RuntimeError):
-    """The process ended or was too slow; another is started for the next line."""
+    """The process ended or timed out; another is started for the next line."""
 
     def __init__(self, message: str, slow: bool) -> None:
         super().__init__(message)
@@ -29,8 +29,8 @@ class ProcessEndedError(RuntimeError):
 
 
 def line_writer() -> Callable[[str], None]:
-    """Return what answers a line in a process of `LineProcess`. From here on what libraries print
-    goes to the standard error output, where it does not mix with the answers."""
+    """Return the function that answers a line in a process of `LineProcess`. From here on, output
+    of libraries is redirected to standard error, so that it does not mix with the answers."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -43,19 +43,19 @@ def line_writer() -> Callable[[str], None]:
 
 @define(eq=False)
 class LineProcess:
-    """One process, started when it is first needed, and again after it ended."""
+    """A process that is started on demand, and again after it has ended."""
 
     command: tuple[str, ...]
     limit: float
-    """Seconds of work that an answer may take, by the process's own clock; `_PATIENCE` times as
-    many by the one on the wall, which other work on the machine makes go faster."""
+    """The limit of an answer in seconds of processor time; `_PATIENCE` times as many of wall time,
+    which depends on other load."""
     environment: Mapping[str, str] = NO_VARIABLES
     _process: subprocess.Popen[bytes] | None = None
     _log: IO[bytes] = field(factory=tempfile.TemporaryFile)
 
     @property
     def running(self) -> bool:
-        """Whether a process was started and not closed."""
+        """Whether a process is running."""
         return self._process is not None
 
     def ask(self, line: bytes) -> bytes:
@@ -110,15 +110,15 @@ class LineProcess:
         return self._process
 
     def _answer(self, process: subprocess.Popen[bytes]) -> bytes:
-        """Return the next line, or nothing where the process ended or the limit passed."""
+        """Return the next line, or nothing if the process ended or timed out."""
         pipe = process.stdout
         assert pipe is not None
         start, worked = time.monotonic(), seconds_of_work(process.pid)
         end, last = start + self.limit, start + _PATIENCE * self.limit
-        found = b""
+        answer = b""
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_READ)
-            while not found.endswith(b"\n"):
+            while not answer.endswith(b"\n"):
                 if not selector.select(max(0.0, end - time.monotonic())):
                     used, now = seconds_of_work(process.pid) - worked, time.monotonic()
                     if not used < self.limit or now >= last:  # not a number: nobody tells
@@ -128,8 +128,8 @@ class LineProcess:
                 part = os.read(pipe.fileno(), 1 << 16)
                 if not part:
                     return b""
-                found += part
-        return found
+                answer += part
+        return answer
 
     def _end(self, process: subprocess.Popen[bytes]) -> str:
         status = process.returncode or 0
@@ -140,8 +140,8 @@ class LineProcess:
 
 
 def seconds_of_work(pid: int) -> float:
-    """Return the processor time of a process and of its ended children; infinite where the system
-    does not tell."""
+    """Return the processor time of a process and of its ended children; infinity if the system
+    does not provide it."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -151,7 +151,7 @@ def seconds_of_work(pid: int) -> float:
 
 
 class ProcessOwner(Protocol):
-    """What owns a process."""
+    """An owner of a process."""
 
     def kill(self) -> None:
         """End the process from another thread."""
@@ -166,7 +166,7 @@ Owner = TypeVar("Owner", bound=ProcessOwner)
 def run_side_by_side(
     workers: Sequence[Owner], work: Callable[[Owner], None], stopped: threading.Event
 ) -> None:
-    """Let each worker work in a thread of its own, and close it when it has done.
+    """Run each worker in a thread of its own, and close it when it is done.
 
     An exception in one, or an interrupt, sets `stopped`, ends the processes of all and is raised.
     """

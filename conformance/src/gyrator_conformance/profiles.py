@@ -1,6 +1,6 @@
-"""What a target tells the suite about itself.
+"""What a target declares to the suite.
 
-A target needs nothing but its `TargetDefinition`. One that cannot run every cell says so under the
+A target needs nothing but its `TargetDefinition`. One that cannot run every cell declares it in the
 entry-point group `gyrator_conformance.profiles`, by the name of the target:
 
     [project.entry-points."gyrator_conformance.profiles"]
@@ -16,6 +16,7 @@ from gyrator.targets import GROUP as TARGETS
 from gyrator.targets import OPTIONAL, TargetDefinition, discover
 from gyrator_conformance.cells import DTYPES, Excuse, Reason
 from gyrator_conformance.models.collective import HOST_GROUP
+from gyrator_conformance.packages import DRIVEN
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device
 
@@ -28,12 +29,12 @@ class UnknownTargetError(LookupError):
 
 @frozen(kw_only=True)
 class Profile:
-    """What a target cannot do, as data, and how its results are judged."""
+    """A target's limitations, and how its results are checked."""
 
     excuses: tuple[Excuse, ...] = ()
     """Every excuse names a `Reason`; there are no others."""
     eager_device: str = ""
-    """Where eager execution runs that is compared with; empty for the target's own device."""
+    """The device of the eager reference; empty for the target's own device."""
     group: str = ""
     """The backend of process groups that carries messages from the device's memory and from the
     host's, as `torch.distributed.init_process_group` takes it. Empty: `gloo` for a target of the
@@ -42,7 +43,7 @@ class Profile:
 
 @frozen(eq=False)
 class Chosen:
-    """A target found by name, as a session takes it."""
+    """A target that was selected by name, in the form that a session accepts."""
 
     definition: TargetDefinition
     target: Target
@@ -58,38 +59,38 @@ class Chosen:
 
     @property
     def excuses(self) -> tuple[Excuse, ...]:
-        """What the profile declares, and what follows from the target's own data."""
+        """The declared excuses, and those that follow from the target's own data."""
         lacking = frozenset(DTYPES) - {d.full_name for d in self.target.capabilities.dtypes}
-        found = list(self.profile.excuses)
+        excuses = list(self.profile.excuses)
         if not self.group:
             note = "the target declares no process group that carries messages from its memory"
-            found.append(Excuse(Reason.LIBRARY, note, families=frozenset({"collective"})))
+            excuses.append(Excuse(Reason.LIBRARY, note, families=frozenset({"collective"})))
         if not self.target.capabilities.graphs:
             note = "the target declares no graphs"
-            found.append(Excuse(Reason.GRAPHS, note, graphs=frozenset({"on"})))
+            excuses.append(Excuse(Reason.GRAPHS, note, graphs=frozenset({"on"})))
         by_c = frozenset({"standalone", "libtorch"})
         packaged = by_c | {"on"}
         if self.definition.elsewhere(self.target.arch) is None:
             note = f"packages do not hold kernels of the target {self.definition.name}"
-            found.append(Excuse(Reason.EXPORT, note, package=packaged))
-        elif not Device(self.target.device).is_host:
-            note = "packages that C runs are for the host"
-            found.append(Excuse(Reason.EXPORT, note, package=by_c))
+            excuses.append(Excuse(Reason.EXPORT, note, package=packaged))
+        elif not Device(self.target.device).is_host and self.target.device != DRIVEN:
+            note = f"packages that C runs are for the host and {DRIVEN}"
+            excuses.append(Excuse(Reason.EXPORT, note, package=by_c))
         alone = "a process that loads a package is in no process group"
         collective = frozenset({"collective"})
-        found.append(Excuse(Reason.LIBRARY, alone, families=collective, package=packaged))
+        excuses.append(Excuse(Reason.LIBRARY, alone, families=collective, package=packaged))
         alone = "libtorch's C ABI does not set the state of random numbers to that of eager mode"
         drawn = frozenset({"vae"})
-        found.append(Excuse(Reason.LIBRARY, alone, models=drawn, package=frozenset({"libtorch"})))
+        excuses.append(Excuse(Reason.LIBRARY, alone, models=drawn, package=frozenset({"libtorch"})))
         alone = "the operator is the suite's own, which imports the compiler"
-        found.append(
+        excuses.append(
             Excuse(Reason.LIBRARY, alone, models=frozenset({"custom-op"}), package=packaged)
         )
         if lacking:
-            found.append(
+            excuses.append(
                 Excuse(Reason.DTYPE, "kernels lack the element type", dtypes=frozenset(lacking))
             )
-        return tuple(found)
+        return tuple(excuses)
 
     def excuses_for(self, wrapper: str) -> tuple[Excuse, ...]:
         """Return the excuses, and one for a host language that the target does not list."""
@@ -119,7 +120,7 @@ def _profile(name: str) -> Profile:
     declared = entry_points(group=GROUP)
     if name not in declared.names:
         return Profile()
-    found = declared[name].load()
-    if not isinstance(found, Profile):
-        raise TypeError(f"the profile of {name!r} is a {type(found).__name__}")
-    return found
+    loaded = declared[name].load()
+    if not isinstance(loaded, Profile):
+        raise TypeError(f"the profile of {name!r} is a {type(loaded).__name__}")
+    return loaded

@@ -1,4 +1,4 @@
-"""What people and machines read: a table, an HTML matrix, JUnit and JSON."""
+"""Reports for people and machines: a table, an HTML matrix, JUnit and JSON."""
 
 import json
 import platform
@@ -20,7 +20,8 @@ from gyrator_conformance.running import Result
 
 @frozen
 class Score:
-    """Cells of one capability: how many passed, failed, and carry a reason."""
+    """The cells of one capability: the numbers that passed, failed, and did not run for a
+    reason."""
 
     capability: str
     passed: int
@@ -29,13 +30,14 @@ class Score:
 
     @property
     def share(self) -> float:
-        """Passed cells among those that ran; 1 where none ran."""
+        """The share of passed cells among those that ran; 1 if none ran."""
         ran = self.passed + self.failed
         return self.passed / ran if ran else 1.0
 
 
 def scores(results: Iterable[Result]) -> list[Score]:
-    """Return a score for each family, each value of the other parts of a cell, and in all."""
+    """Return a score for each family, for each value of the other properties of a cell, and in
+    total."""
     groups: dict[str, list[Result]] = {}
     for r in results:
         c = r.cell
@@ -60,7 +62,7 @@ def scores(results: Iterable[Result]) -> list[Score]:
 
 
 def versions() -> dict[str, str]:
-    """Return what the results hold for."""
+    """Return the versions for which the results hold."""
     return {
         "gyrator": version("gyrator"),
         "gyrator-conformance": version("gyrator-conformance"),
@@ -71,29 +73,30 @@ def versions() -> dict[str, str]:
 
 
 def table(results: Sequence[Result]) -> Table:
-    """Return one row a model, one column a target and host language: passed of cells that ran."""
+    """Return a table with one row per model and one column per target and host language: passed
+    cells of those that ran."""
     columns = sorted({r.cell.column[:2] for r in results})
-    shown = Table(title="Conformance: cells passed / run", header_style="bold")
-    shown.add_column("model", overflow="fold")
-    shown.add_column("family")
+    grid = Table(title="Conformance: cells passed / run", header_style="bold")
+    grid.add_column("model", overflow="fold")
+    grid.add_column("family")
     for target, host in columns:
-        shown.add_column(f"{target}\n{host}", justify="right")
+        grid.add_column(f"{target}\n{host}", justify="right")
     for model in dict.fromkeys(r.cell.model for r in results):
         own = [r for r in results if r.cell.model == model]
         row = [_count([r for r in own if r.cell.column[:2] == c]) for c in columns]
-        shown.add_row(model, own[0].cell.family, *row)
-    return shown
+        grid.add_row(model, own[0].cell.family, *row)
+    return grid
 
 
 def score_table(results: Sequence[Result]) -> Table:
     """Return the scores as a table."""
-    shown = Table(title="Score per capability", header_style="bold")
+    grid = Table(title="Score per capability", header_style="bold")
     for name in ("capability", "score", "passed", "failed", "reason"):
-        shown.add_column(name, justify="left" if name == "capability" else "right")
+        grid.add_column(name, justify="left" if name == "capability" else "right")
     for s in scores(results):
         numbers = (f"{100 * s.share:.1f} %", str(s.passed), str(s.failed), str(s.excused))
-        shown.add_row(s.capability, *numbers, style="" if s.failed == 0 else "red")
-    return shown
+        grid.add_row(s.capability, *numbers, style="" if s.failed == 0 else "red")
+    return grid
 
 
 def _count(results: Sequence[Result]) -> Text:
@@ -142,7 +145,7 @@ def _flat(result: Result) -> dict[str, Any]:
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity."""
+    """Replace infinity, which JSON lacks."""
     return {k: str(v) if v == float("inf") else v for k, v in values.items()}
 
 
@@ -177,12 +180,12 @@ def as_junit(results: Sequence[Result]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Drop what XML cannot hold."""
+    """Drop characters that XML does not allow."""
     return "".join(c for c in text if c in "\n\t" or ord(c) >= 32)
 
 
 def as_html(results: Sequence[Result], command: str) -> str:
-    """Return the matrix as one page that needs no other file."""
+    """Return the matrix as one self-contained page."""
     environment = Environment(
         loader=PackageLoader("gyrator_conformance", "."),
         autoescape=select_autoescape(default=True),
@@ -215,25 +218,25 @@ def as_html(results: Sequence[Result], command: str) -> str:
 
 
 def _kind(score: Score) -> str:
-    """Return what kind of capability a score is for."""
+    """Return the kind of capability of a score."""
     return score.capability.partition(" ")[0]
 
 
 def _edges(columns: Sequence[tuple[str, ...]]) -> set[int]:
-    """Return the columns, counted from 1, after which another target or host language begins."""
+    """Return the 1-based columns after which another target or host language begins."""
     pairs = pairwise(columns)
     return {k for k, (a, b) in enumerate(pairs, 1) if a[:2] != b[:2]}
 
 
 def _spans(columns: Sequence[tuple[str, ...]], depth: int) -> list[tuple[str, int, bool]]:
     """Return the heads of one level of columns, over how many each stands, and edges after it."""
-    found: list[tuple[tuple[str, ...], int]] = []
+    spans: list[tuple[tuple[str, ...], int]] = []
     for column in columns:
         head = column[: depth + 1]
-        if found and found[-1][0] == head:
-            found[-1] = (head, found[-1][1] + 1)
+        if spans and spans[-1][0] == head:
+            spans[-1] = (head, spans[-1][1] + 1)
         else:
-            found.append((head, 1))
-    ends = accumulate(span for _, span in found)
+            spans.append((head, 1))
+    ends = accumulate(span for _, span in spans)
     edges = _edges(columns)
-    return [(head[-1], span, end in edges) for (head, span), end in zip(found, ends, strict=True)]
+    return [(head[-1], span, end in edges) for (head, span), end in zip(spans, ends, strict=True)]

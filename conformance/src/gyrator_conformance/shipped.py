@@ -1,4 +1,4 @@
-"""What the targets that come with Gyrator cannot do, as their entry points name it."""
+"""The profiles of the targets that come with Gyrator."""
 
 from attrs import evolve
 
@@ -16,7 +16,7 @@ FUSED_CELLS = Profile(
         ),
     )
 )
-"""GPUs on which PyTorch runs recurrent cells as one kernel."""
+"""The profile of GPUs on which PyTorch runs recurrent cells as one kernel."""
 
 CUDA = evolve(FUSED_CELLS, group="cpu:gloo,cuda:nccl")
-"""NVIDIA's GPUs, whose builds of PyTorch have NCCL."""
+"""The profile of NVIDIA GPUs, whose builds of PyTorch include NCCL."""

@@ -1,4 +1,4 @@
-"""Running many cells in worker processes, and starting one again when a cell ends it."""
+"""Run cells in worker processes, which are restarted if a cell crashes them."""
 
 import json
 import math
@@ -26,14 +26,15 @@ from gyrator_conformance.worker import from_json
 
 @define(eq=False)
 class Worker:
-    """One worker process, started when it is first needed."""
+    """A worker process that is started on demand."""
 
     limit: float
-    """Seconds that a cell may take."""
+    """The time limit of a cell in seconds."""
     seed: int = 0
     environment: Mapping[str, str] = NO_VARIABLES
     command: tuple[str, ...] = (sys.executable, "-m", "gyrator_conformance.worker")
-    """What is started, with the seed as its argument; see `gyrator_conformance.worker`."""
+    """The command of the process, which takes the seed as its argument; see
+    `gyrator_conformance.worker`."""
     _process: LineProcess = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -41,7 +42,7 @@ class Worker:
         self._process = LineProcess(command, self.limit, self.environment)
 
     def run(self, cell: Cell) -> Result:
-        """Run a cell; a failure where the process ends or takes too long."""
+        """Run a cell; a crash or a timeout is a failure."""
         start = time.perf_counter()
         try:
             answer = self._process.ask(json.dumps(asdict(cell)).encode())
@@ -69,10 +70,10 @@ def run_cells(
     models: Mapping[str, Model],
     targets: Mapping[str, Chosen],
     workers: Sequence[Worker],
-    shown: Callable[[Result], Any],
+    report: Callable[[Result], Any],
     seconds: float = math.inf,
 ) -> list[Result]:
-    """Run cells, and return the results in the cells' order; `shown` sees each as it comes.
+    """Run cells, and return the results in the cells' order; `report` sees each as it comes.
 
     The workers run side by side, and the cells of one model on one target in one host language
     share a worker, and so its caches. After `seconds` no other cell is started, and cells that were
@@ -80,7 +81,7 @@ def run_cells(
     """
     end = time.monotonic() + seconds
     cells = list(cells)
-    found: dict[Cell, Result] = {}
+    results: dict[Cell, Result] = {}
     alone, stopped = threading.Lock(), threading.Event()
     groups: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in cells:
@@ -100,11 +101,11 @@ def run_cells(
                 if stopped.is_set():
                     return
                 with alone:
-                    found[cell] = result
-                    shown(result)
+                    results[cell] = result
+                    report(result)
 
     run_side_by_side(workers, work, stopped)
-    return [found[cell] for cell in cells if cell in found]
+    return [results[cell] for cell in cells if cell in results]
 
 
 def _result(

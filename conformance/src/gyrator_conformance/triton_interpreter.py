@@ -1,8 +1,8 @@
-"""The target `cpu-triton`: the host's memory, and Triton kernels in Triton's interpreter.
+"""The target `cpu-triton`: host memory, and Triton kernels in Triton's interpreter.
 
 A unit's text is JSON: for each kernel the text of its Kernel IR, from which the spans of its
-buffers follow, its Triton text, and the configuration. `GYRATOR_TARGETS=cpu-triton` puts it in the
-place of the C++ target, so that what a GPU would run can be examined where there is none.
+buffers follow, its Triton text, and the configuration. `GYRATOR_TARGETS=cpu-triton` selects it in
+place of the C++ target, which allows examining GPU kernels on a machine without a GPU.
 """
 
 import json
@@ -49,7 +49,8 @@ NAME = "cpu-triton"
 
 @frozen
 class InterpretedTriton:
-    """Kernels as Triton text with what running them takes. It implements `TemplateBackend`."""
+    """Emits kernels as Triton text with the data needed to run them. Implements
+    `TemplateBackend`."""
 
     name: str = "triton-interpreter"
     language: TritonBackend = field(factory=TritonBackend)
@@ -74,7 +75,7 @@ class InterpretedTriton:
         origins: Sequence[Origin],
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
-        """Write the kernels, one unit in all."""
+        """Emit all kernels as one unit."""
         units = self.language.emit(kernels, facts, origins, target)
         if not kernels:
             return ()
@@ -101,7 +102,7 @@ class InterpretedTriton:
 
 
 def _blocks(kernel: Launchable, source: KernelSource, target: Target) -> dict[str, int]:
-    """Return a configuration of small blocks: the interpreter folds element by element."""
+    """Return a configuration of small blocks: the interpreter reduces element by element."""
     if isinstance(kernel, KernelGroup):
         kernel = kernel.kernels[0]
     blocks = {k: v for k, v in source.candidates[0].values if k.endswith("BLOCK")}
@@ -115,7 +116,7 @@ def _blocks(kernel: Launchable, source: KernelSource, target: Target) -> dict[st
 
 @cache
 def _interpreter() -> TritonInterpreter:
-    """Return this process's interpreter, which ends with it."""
+    """Return the interpreter of this process; it ends with the process."""
     return TritonInterpreter()
 
 
@@ -126,20 +127,21 @@ def _folder() -> "TemporaryDirectory[str]":
 
 @cache
 def functions(text: str) -> Mapping[str, int]:
-    """Return the address of each kernel of a unit by its symbol; the same text, the same ones."""
+    """Return the address of each kernel of a unit by its symbol; equal texts have equal
+    addresses."""
     return MappingProxyType({s: kernel.address for s, kernel in _kernels(text).items()})
 
 
 @cache
 def _kernels(text: str) -> Mapping[str, InterpretedKernel]:
-    made: dict[str, InterpretedKernel] = {}
+    by_symbol: dict[str, InterpretedKernel] = {}
     for row in json.loads(text):
         (kernel,) = map(read_launchable, parse_lines(row["kernel"]))
         path = Path(_folder().name, f"k{sha256(row['text'].encode()).hexdigest()[:16]}.py")
         path.write_text(row["text"], encoding="utf-8")
         run = partial(_run, path, row)
-        made[row["symbol"]] = InterpretedKernel(kernel, run)
-    return MappingProxyType(made)
+        by_symbol[row["symbol"]] = InterpretedKernel(kernel, run)
+    return MappingProxyType(by_symbol)
 
 
 def _run(
@@ -150,18 +152,18 @@ def _run(
     sizes: dict[str, int],
 ) -> None:
     types = [p.dtype for p in kernel.parameters]
-    given = [arrays[p.name] for p in kernel.parameters]
+    arguments = [arrays[p.name] for p in kernel.parameters]
     numbers = [sizes[s.name] for s in kernel.sizes]
     env = {Sym(n): value for n, value in zip(row["sizes"], numbers, strict=True)}
     grid = [evaluate(parse_expr(e), env) for e in row["grid"]]
     try:
-        _interpreter().run(path, row["symbol"], given, types, numbers, row["blocks"], grid)
+        _interpreter().run(path, row["symbol"], arguments, types, numbers, row["blocks"], grid)
     except InterpretedError as error:
         raise (IndexError if "AssertionError" in str(error) else ValueError)(str(error)) from error
 
 
 def probe(config: Config) -> Target:
-    """Describe an H100 with the host's memory: what its kernels, fusion and passes would be.
+    """Describe an H100 with host memory, which determines kernels, fusion and passes.
 
     The interpreter does not round floats of 8 bits as the device does, and ATen reports divisions
     by zero on the host.
@@ -173,7 +175,9 @@ def probe(config: Config) -> Target:
         device=HOST,
         arch="triton-interpreter",
         kernel_backend="triton-interpreter",
-        capabilities=evolve(can, graphs=False, converted=frozenset(), unchecked_division=False),
+        capabilities=evolve(
+            can, graphs=False, converted=frozenset(), unchecked_division=False, reciprocals=False
+        ),
     )
 
 

@@ -1,6 +1,6 @@
-"""The process that runs cells: reads names of cells, writes results, one JSON line each.
+"""The process that runs cells: it reads names of cells and writes results, one JSON line each.
 
-It may die of a cell. The suite then starts another one and goes on.
+If a cell crashes it, the suite starts another one and continues.
 """
 
 import json
@@ -17,7 +17,7 @@ from gyrator_conformance.profiles import find_target
 from gyrator_conformance.running import CellRunner, Result
 
 VERIFY = "--verify"
-"""The argument that makes a worker run kernels beside the interpreter of their IR."""
+"""The argument that makes a worker compare kernels with the interpreter of their IR."""
 
 
 def serve(seed: int, verify: bool = False) -> None:
@@ -40,7 +40,7 @@ def as_json(result: Result) -> dict[str, Any]:
 
 
 def from_json(data: dict[str, Any]) -> Result:
-    """Read what `as_json` gave."""
+    """Parse the output of `as_json`."""
     return Result(**{**data, "cell": Cell(**data["cell"])})
 
 

@@ -99,7 +99,8 @@ for name, (f, there, here, numbers) in CASES.items():
         report[f"{name} {training}"] = [
             e.reason for r in records for e in r.externs
         ]
-print("REPORT " + json.dumps(report))
+# Threads of autograd may outlive the interpreter, and end the process before it has written all.
+print("REPORT " + json.dumps(report), flush=True)
 """
 
 

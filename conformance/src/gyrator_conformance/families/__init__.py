@@ -1,1 +1,1 @@
-"""Families of published models, small and with random weights, against eager mode."""
+"""Small models of published families with random weights, compared with eager mode."""

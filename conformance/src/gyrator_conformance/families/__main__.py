@@ -23,7 +23,7 @@ _QUIET = {"OMP_NUM_THREADS": "1", "TORCH_LOGS": "-all", "TRANSFORMERS_VERBOSITY"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; return 0 where all families give what eager mode gives, and none runs eagerly."""
+    """Run the families; return 0 if all agree with eager mode and none falls back to it."""
     args = _parser().parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 140)
     names = all_families()
@@ -38,21 +38,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.list:
         console.print("\n".join(map(str, forms)), markup=False, highlight=False)
         return 0
-    found = _judged(forms, args, console)
-    console.print(found.table())
+    results = _judged(forms, args, console)
+    console.print(results.table())
     if args.json:
-        args.json.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
-    if len(found.rows) < len(forms):
-        console.print(f"{len(forms) - len(found.rows)} forms were not begun in {args.seconds} s")
-    return int(any(outcome.failed for _, outcome in found.rows))
+        args.json.write_text(json.dumps(results.as_json(), indent=1) + "\n", encoding="utf-8")
+    if len(results.rows) < len(forms):
+        console.print(f"{len(forms) - len(results.rows)} forms were not begun in {args.seconds} s")
+    return int(any(outcome.failed for _, outcome in results.rows))
 
 
 def _judged(forms: Sequence[Form], args: argparse.Namespace, console: Console) -> "_Found":
-    """Judge the forms of each family in a process of their own."""
+    """Check the forms of each family in a process of their own."""
     command = (sys.executable, "-m", "gyrator_conformance.families.worker")
     workers = [LineProcess(command, args.limit, _QUIET) for _ in range(args.jobs)]
     end, waiting = time.monotonic() + args.seconds, groupby(forms, lambda form: form.name)
-    alone, stopped, found = threading.Lock(), threading.Event(), _Found(console)
+    alone, stopped, results = threading.Lock(), threading.Event(), _Found(console)
 
     def next_forms() -> Iterator[list[Form]]:
         while not stopped.is_set() and time.monotonic() < end:
@@ -70,29 +70,29 @@ def _judged(forms: Sequence[Form], args: argparse.Namespace, console: Console) -
                 except ProcessEndedError as error:
                     outcome = Outcome(kind="time" if error.slow else "crash", detail=str(error))
                 with alone:
-                    found.add(form, outcome)
+                    results.add(form, outcome)
             worker.close()  # what one leaves behind must not help or harm the next
 
     run_side_by_side(workers, work, stopped)
-    return found
+    return results
 
 
 @define(eq=False)
 class _Found:
-    """What was found, and a line for each that fails as soon as it does."""
+    """Collects outcomes, and prints failures as they occur."""
 
     console: Console
     rows: list[tuple[Form, Outcome]] = field(factory=list)
 
     def add(self, form: Form, outcome: Outcome) -> None:
-        """Keep what was found about a form."""
+        """Add the outcome of a form."""
         self.rows.append((form, outcome))
         if outcome.failed:
             line = f"{form}: {outcome.kind}: {outcome.detail}"
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def table(self) -> Table:
-        """Return a row for each form, the worst first."""
+        """Return a table with a row for each form, worst first."""
         table = Table(
             "family", "result", "error / bound", "graphs", "breaks", "eager", "refused", "kernels",
             "seconds", "by aot_eager",
@@ -110,7 +110,7 @@ class _Found:
         return table
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return all that was found, the worst first."""
+        """Return all outcomes, worst first."""
         return [
             {**asdict(form), **asdict(outcome)}
             for form, outcome in sorted(self.rows, key=_badness, reverse=True)

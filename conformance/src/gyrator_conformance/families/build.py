@@ -1,4 +1,4 @@
-"""How a configuration of transformers becomes a small model with random weights."""
+"""Small models with random weights from configurations of transformers."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from gyrator_conformance.models.model import Inputs
 
 VOCABULARY = 99
 LENGTH = 16
-"""Tokens of a text."""
+"""The number of tokens of a text."""
 
 SMALL: Mapping[str, Any] = MappingProxyType({
     "vocab_size": VOCABULARY,
@@ -29,14 +29,14 @@ SMALL: Mapping[str, Any] = MappingProxyType({
     "eos_token_id": 2,
     "decoder_start_token_id": 1,
 })  # fmt: skip
-"""Sizes under the names that most configurations give them."""
+"""Small sizes, by the field names that most configurations use."""
 
 Feed = Mapping[str, Inputs]
-"""What a model is fed: by the name of the parameter, what draws a tensor for it."""
+"""The inputs of a model: a generator of tensors for each parameter name."""
 
 
 class Called(nn.Module):
-    """A model that is called with named tensors and gives what it returns, caches left out."""
+    """A model that is called with named tensors and returns its outputs without caches."""
 
     def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -45,8 +45,8 @@ class Called(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Any:
         """Call the model."""
-        found = self.model(**dict(zip(self.names, tensors, strict=True)))
-        return found.to_tuple() if hasattr(found, "to_tuple") else found
+        outputs = self.model(**dict(zip(self.names, tensors, strict=True)))
+        return outputs.to_tuple() if hasattr(outputs, "to_tuple") else outputs
 
 
 def family(
@@ -61,14 +61,14 @@ def family(
     """Return the family of configuration `name` under `AutoModel<head>`.
 
     Args:
-        kind: what it is listed under.
-        name: the `model_type` of the configuration; a part after `:` tells variants apart.
+        kind: the group in which it is listed.
+        name: the `model_type` of the configuration; a suffix after `:` distinguishes variants.
         head: the rest of the name of one of transformers' automatic classes, or the whole name of
             another class.
-        feed: what draws its inputs.
-        trains: whether transformers differentiates it.
+        feed: the generators of its inputs.
+        trains: whether transformers supports training it.
         small: fields of the configuration.
-        changes: fields beside those of `small`, or other than there; None leaves one out.
+        changes: fields that override those of `small`; None removes a field.
     """
 
     def build() -> nn.Module:
@@ -89,7 +89,7 @@ def _drawn(feed: Feed) -> Inputs:
 
 
 def _without_chance(config: Any) -> Any:
-    """Set the rates of dropout to 0: the float64 model would draw other numbers."""
+    """Set dropout rates to 0: the float64 model would draw other random numbers."""
     for name, value in vars(config).items():
         if isinstance(value, transformers.PretrainedConfig):
             _without_chance(value)
@@ -99,12 +99,12 @@ def _without_chance(config: Any) -> Any:
 
 
 def text(length: int = LENGTH, vocabulary: int = VOCABULARY) -> Inputs:
-    """Return what draws `int64[n, length]`, none of them a token with a meaning of its own."""
+    """Return a generator of `int64[n, length]` without special tokens."""
     return lambda g, n: (torch.randint(3, vocabulary, (n, length), generator=g),)
 
 
 def padding(length: int = LENGTH) -> Inputs:
-    """Return what draws masks `int64[n, length]`: ones, then up to four zeros."""
+    """Return a generator of masks `int64[n, length]`: ones, then up to four zeros."""
 
     def draw(g: Generator, n: int) -> tuple[Tensor, ...]:
         ends = torch.randint(length - 4, length + 1, (n, 1), generator=g)
@@ -114,12 +114,12 @@ def padding(length: int = LENGTH) -> Inputs:
 
 
 def whole(value: int, *shape: int) -> Inputs:
-    """Return what gives `int64[n, *shape]` of one value."""
+    """Return a generator of constant `int64[n, *shape]`."""
     return lambda g, n: (torch.full((n, *shape), value),)
 
 
 def words(kind: str = "") -> Callable[..., Model]:
-    """Return what makes families of a kind that are fed a text, a mask and labels."""
+    """Return a constructor of families that take a text, a mask and labels."""
 
     def make(name: str, head: str, **changes: Any) -> Model:
         feed = {"input_ids": text(), "attention_mask": padding()}

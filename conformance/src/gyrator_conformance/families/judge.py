@@ -1,4 +1,4 @@
-"""Whether a compiled family gives what eager mode gives, and how much of it PyTorch runs."""
+"""Compare a compiled family with eager mode, and count what falls back to PyTorch."""
 
 import time
 import warnings
@@ -24,10 +24,10 @@ Kind = Literal["", "value", "exception", "eager", "crash", "time"]
 """`eager`: right, but a graph ran eagerly."""
 
 _APART = 1e-3
-"""Eager's error above which the float64 model is taken to have chosen otherwise: it draws other
-numbers, and routes what is nearly a tie elsewhere."""
+"""If eager's error exceeds this, the float64 model is assumed to have taken another path: it draws
+other random numbers and routes near-ties differently."""
 _NEAR = 64 * torch.finfo(torch.float32).eps
-"""Distance from eager, relative, where the float64 model says nothing."""
+"""The tolerated relative distance from eager if the float64 model is no reference."""
 
 
 @frozen
@@ -44,35 +44,35 @@ class Form:
 
 @frozen(kw_only=True)
 class Outcome:
-    """What was found about a form of a family."""
+    """The outcome of one form of a family."""
 
     kind: Kind = ""
     detail: str = ""
     explained: str = ""
-    """`torch`: PyTorch's own front end (`aot_eager`) shows the same."""
+    """`torch`: PyTorch's own front end (`aot_eager`) fails in the same way."""
     error: float = 0.0
     bound: float = 0.0
     graphs: int = 0
-    """Dynamo's."""
+    """The number of Dynamo graphs."""
     breaks: int = 0
-    """Dynamo's, too."""
+    """The number of Dynamo graph breaks."""
     compiled: int = 0
-    """Programs that we were asked for; forward and backward are two."""
+    """The number of requested programs; forward and backward count separately."""
     eager: int = 0
-    """Those of them that run eagerly."""
+    """The number of programs that run in eager mode."""
     refused: tuple[str, ...] = ()
-    """Calls of PyTorch's for what was refused, and why."""
+    """The fallback calls, by reason."""
     kernels: int = 0
     seconds: float = 0.0
-    """What the first call took."""
+    """The seconds of the first call."""
     plain_seconds: float = 0.0
     """The same with `aot_eager`."""
     stages: tuple[tuple[str, float], ...] = ()
-    """Seconds of each of our stages."""
+    """The seconds of each compile stage."""
 
     @property
     def failed(self) -> bool:
-        """Whether something needs mending."""
+        """Whether the outcome is a failure."""
         return bool(self.kind and not self.explained)
 
 
@@ -92,7 +92,7 @@ class FamilyJudge:
             torch.compile(torch.sin, backend=backend)(torch.ones(2, requires_grad=True)).sum()
 
     def judge(self, model: Model, form: Form) -> Outcome:
-        """Compile a family and compare what it gives."""
+        """Compile a family and compare its results."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return self._judge(model, form)
@@ -102,36 +102,36 @@ class FamilyJudge:
         base = model.build().train(form.mode == "training")
         eager, exact, plain = deepcopy(base), deepcopy(base), deepcopy(base)
         inputs = _inputs(model, form, self.seed)
-        theirs = [run_once(eager, eager, _fresh(x), form.mode, k) for k, x in inputs]
+        expected = [run_once(eager, eager, _fresh(x), form.mode, k) for k, x in inputs]
         true = _exactly(exact, inputs, form.mode)
         plainly, plain_seconds, raised = _compiled(plain, "aot_eager", inputs, form)
-        plain_found = _compared(plainly, theirs, true, raised)
+        plain_found = _compared(plainly, expected, true, raised)
         self._records.clear()
         counters.clear()
         ours, seconds, raised = _compiled(base, self._session.backend, inputs, form)
-        found = _compared(ours, theirs, true, raised)
-        if found.kind and plain_found.kind == found.kind:
-            found = evolve(found, explained="torch")
-        found = evolve(found, seconds=seconds, plain_seconds=plain_seconds)
-        return _counted(found, self._records)
+        outcome = _compared(ours, expected, true, raised)
+        if outcome.kind and plain_found.kind == outcome.kind:
+            outcome = evolve(outcome, explained="torch")
+        outcome = evolve(outcome, seconds=seconds, plain_seconds=plain_seconds)
+        return _counted(outcome, self._records)
 
 
 def _inputs(model: Model, form: Form, seed: int) -> list[tuple[int, tuple[Tensor, ...]]]:
-    """Return what each call is given: the same sizes twice, or one after the other."""
+    """Return the inputs of each call: equal sizes, or different ones for dynamic shapes."""
     sizes = model.sizes if form.shapes == "dynamic" else (model.size,) * 2
     generators = [torch.Generator().manual_seed(1000 * seed + 7 * k + 1) for k in range(len(sizes))]
     return [(k, model.inputs(g, n)) for k, (g, n) in enumerate(zip(generators, sizes, strict=True))]
 
 
-def _fresh(given: Sequence[Tensor]) -> list[Tensor]:
-    """Return copies, which may be written to and differentiated."""
-    return [t.detach().clone() for t in given]
+def _fresh(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return copies that may be modified and differentiated."""
+    return [t.detach().clone() for t in tensors]
 
 
 def _exactly(
     module: nn.Module, inputs: Sequence[tuple[int, tuple[Tensor, ...]]], mode: Mode
 ) -> list[Values] | None:
-    """Return what the float64 model gives, or None where it has no such form."""
+    """Return the results of the float64 model, or None if the model has no such form."""
     try:
         module.double()
         return [
@@ -147,36 +147,36 @@ def _compiled(
     inputs: Sequence[tuple[int, tuple[Tensor, ...]]],
     form: Form,
 ) -> tuple[list[Values], float, str]:
-    """Return what each call of the compiled module gives, the seconds of the first, and what was
-    raised."""
+    """Return the results of each call of the compiled module, the seconds of the first call, and
+    the exception."""
     torch._dynamo.reset()
     call = torch.compile(module, backend=backend, dynamic=form.shapes == "dynamic")
-    found: list[Values] = []
+    runs: list[Values] = []
     seconds = 0.0
-    for turn, given in inputs:
+    for turn, arguments in inputs:
         start = time.perf_counter()
         try:
-            found.append(run_once(module, call, _fresh(given), form.mode, turn))
+            runs.append(run_once(module, call, _fresh(arguments), form.mode, turn))
         except Exception as error:
-            return found, seconds, f"{type(error).__name__}: {first_line(error)}"
+            return runs, seconds, f"{type(error).__name__}: {first_line(error)}"
         seconds = seconds or time.perf_counter() - start
-    return found, seconds, ""
+    return runs, seconds, ""
 
 
 def _compared(
-    ours: Sequence[Values], theirs: Sequence[Values], true: Sequence[Values] | None, raised: str
+    ours: Sequence[Values], expected: Sequence[Values], true: Sequence[Values] | None, raised: str
 ) -> Outcome:
     if raised:
         return Outcome(kind="exception", detail=raised)
     error = eager_error = 0.0
-    for k, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+    for k, (actual, other) in enumerate(zip(ours, expected, strict=True)):
         try:
-            found = errors_of(mine, other, other if true is None else true[k])
+            measured = errors_of(actual, other, other if true is None else true[k])
         except AssertionError as differs:
             return Outcome(kind="value", detail=str(differs))
-        error, eager_error = max(error, found[0]), max(eager_error, found[1])
+        error, eager_error = max(error, measured[0]), max(eager_error, measured[1])
     if true is not None and not eager_error < _APART:
-        return _compared(ours, theirs, None, "")
+        return _compared(ours, expected, None, "")
     bound = _NEAR if true is None else allowed_block_error(eager_error, torch.float32)
     if error <= bound:
         return Outcome(error=error, bound=bound)
@@ -185,18 +185,18 @@ def _compared(
     )
 
 
-def _counted(found: Outcome, records: Sequence[GraphRecord]) -> Outcome:
-    """Add how much was compiled, and how much was not."""
+def _counted(outcome: Outcome, records: Sequence[GraphRecord]) -> Outcome:
+    """Add counts of what was compiled and what was not."""
     lost = [r.fallback.splitlines()[0] for r in records if r.fallback]
-    if lost and not found.kind:
-        found = evolve(found, kind="eager", detail=lost[0])
+    if lost and not outcome.kind:
+        outcome = evolve(outcome, kind="eager", detail=lost[0])
     stages: dict[str, float] = {}
     for record in records:
         for stage, seconds in record.seconds:
             stages[stage] = stages.get(stage, 0.0) + seconds
     refused = [f"{e.target}: {e.reason}" for r in records for e in r.externs]
     return evolve(
-        found,
+        outcome,
         graphs=counters["stats"]["unique_graphs"],
         breaks=sum(counters["graph_break"].values()),
         compiled=len(records),

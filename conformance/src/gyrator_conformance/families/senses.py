@@ -1,4 +1,4 @@
-"""Families that see, hear, do both, or follow a series of times."""
+"""Families for vision, audio, several modalities, and time series."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _IMAGE: Feed = {"pixel_values": images(3, 32)}
 
 
 def sights() -> tuple[Model, ...]:
-    """Return families that see."""
+    """Return the vision families."""
     patched: dict[str, Any] = {"image_size": 32, "patch_size": 8}
     stages: dict[str, Any] = {
         "image_size": 32, "embed_dim": 16, "depths": [1, 2], "num_heads": [2, 4],
@@ -76,7 +76,7 @@ def _sight(name: str, head: str, feed: Feed = _IMAGE, **changes: Any) -> Model:
 
 
 def _tower(name: str, head: str, feed: Feed = _IMAGE, **changes: Any) -> Model:
-    """Return a family with sizes for each stage, not for all layers."""
+    """Return a family with separate sizes for each stage."""
     return family("sight", name, head, feed, small={}, **changes)
 
 
@@ -112,7 +112,7 @@ def _segmenter() -> Model:
 
 
 def sounds() -> tuple[Model, ...]:
-    """Return families that hear."""
+    """Return the audio families."""
     waves: Feed = {"input_values": floats(400)}
     filters: dict[str, Any] = {
         "conv_dim": [8, 8], "conv_stride": [5, 2], "conv_kernel": [10, 3],
@@ -169,7 +169,7 @@ def sounds() -> tuple[Model, ...]:
 
 
 def meetings() -> tuple[Model, ...]:
-    """Return families of several senses."""
+    """Return the multimodal families."""
     patched: dict[str, Any] = {**SMALL, "image_size": 32, "patch_size": 8}
     read: Feed = {"input_ids": text(), "attention_mask": padding()}
     seen: dict[str, Any] = {
@@ -201,13 +201,13 @@ def meetings() -> tuple[Model, ...]:
 
 
 def _pictured(side: int) -> Any:
-    """Return what draws a text that begins with the places of `side * side` patches."""
+    """Return a generator of texts that begin with placeholders for `side * side` patches."""
     patches, letters = whole(3, side * side), text(LENGTH)
     return lambda g, n: (torch.cat((*patches(g, n), letters(g, n)[0].clamp(min=4)), 1),)
 
 
 def series() -> tuple[Model, ...]:
-    """Return families that follow a series of times."""
+    """Return the time-series families."""
     past: Feed = {"past_values": floats(24)}
     timed: Feed = {
         **past,

@@ -14,7 +14,7 @@ KINDS = (
 
 
 def all_families() -> Mapping[str, Model]:
-    """Return the families by name; those of timm where it is installed."""
+    """Return the families by name; including those of timm if it is installed."""
     makers = (*KINDS, timm_models.sights) if find_spec("timm") else KINDS
     table: dict[str, Model] = {}
     for make in makers:

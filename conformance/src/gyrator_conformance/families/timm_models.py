@@ -1,4 +1,4 @@
-"""Families of timm, for images of 64 x 64 where they take such."""
+"""Families of timm, on images of 64 x 64 if they support that size."""
 
 from importlib import import_module
 from typing import Any

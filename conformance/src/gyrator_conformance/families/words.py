@@ -1,4 +1,4 @@
-"""Families that read text: encoders, decoders, and both."""
+"""Text families: encoders, decoders, and encoder-decoders."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from gyrator_conformance.models import Model
 
 
 def encoders() -> tuple[Model, ...]:
-    """Return families of encoders."""
+    """Return the encoder families."""
     add = words("encoder")
     masked = "ForMaskedLM"
     unmasked: Feed = {"input_ids": text(), "labels": text()}
@@ -50,7 +50,7 @@ def encoders() -> tuple[Model, ...]:
 
 
 def decoders() -> tuple[Model, ...]:
-    """Return families of decoders."""
+    """Return the decoder families."""
     add = words("decoder")
     causal = "ForCausalLM"
     heads: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
@@ -119,7 +119,7 @@ def decoders() -> tuple[Model, ...]:
 
 
 def both() -> tuple[Model, ...]:
-    """Return families of an encoder and a decoder."""
+    """Return the encoder-decoder families."""
     t5: dict[str, Any] = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
     bart: dict[str, Any] = {
         "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,

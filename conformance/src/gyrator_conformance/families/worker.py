@@ -1,4 +1,4 @@
-"""The process that judges families: a line of JSON asks, a line of JSON answers."""
+"""The worker process that checks families: one line of JSON per request and answer."""
 
 import json
 import sys

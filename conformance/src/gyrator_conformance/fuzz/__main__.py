@@ -23,7 +23,7 @@ _USAGE = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; return 0 where every program does what eager does or has an explanation, else 1."""
+    """Run the campaign; return 0 if every program agrees with eager or is explained, else 1."""
     args = _parser().parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 120)
     try:
@@ -37,23 +37,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(program.text, markup=False, highlight=False)
         console.print(verdict)
         return int(bool(verdict.kind and not verdict.explained))
-    wanted = tuple(w for w in args.wrapper if w in chosen.target.wrapper_backends)
+    wrappers = tuple(w for w in args.wrapper if w in chosen.target.wrapper_backends)
     seeds = range(args.seed, args.seed + args.graphs)
     juries = [Jury(args.target, args.limit) for _ in range(args.jobs)]
     with _progress(console) as bar:
-        shown = _Shown(console, bar, args.graphs, args.out)
-        run_campaign(seeds, wanted, juries, shown, args.seconds, not args.no_shrink)
-    console.print(shown.table())
+        display = _Shown(console, bar, args.graphs, args.out)
+        run_campaign(seeds, wrappers, juries, display, args.seconds, not args.no_shrink)
+    console.print(display.table())
     if args.json:
-        args.json.write_text(json.dumps(shown.summary(args), indent=1) + "\n", encoding="utf-8")
-    if shown.judged < args.graphs:
-        console.print(f"{args.graphs - shown.judged} programs were not begun in {args.seconds} s")
-    return int(bool(shown.unexplained))
+        args.json.write_text(json.dumps(display.summary(args), indent=1) + "\n", encoding="utf-8")
+    if display.judged < args.graphs:
+        console.print(f"{args.graphs - display.judged} programs were not begun in {args.seconds} s")
+    return int(bool(display.unexplained))
 
 
 @define(eq=False)
 class _Shown:
-    """Counts findings, and writes a line and a file for each that nothing explains."""
+    """Counts findings, and writes a line and a file for each unexplained one."""
 
     console: Console
     bar: Progress
@@ -85,7 +85,7 @@ class _Shown:
         self.console.print(finding.program.text, markup=False, highlight=False)
 
     def table(self) -> Table:
-        """Return how many programs ended how."""
+        """Return the number of programs by outcome."""
         table = Table("what differs", "explained by", "programs")
         for (kind, explained), count in sorted(self.counts.items(), key=lambda row: -row[1]):
             table.add_row(

@@ -1,7 +1,7 @@
-"""Eager execution in which something is altered that no contract promises.
+"""Eager execution with changes that no contract rules out.
 
-Each mode changes what ATen's ops return, below autograd, so that gradients are altered too. Where a
-compiled program differs from eager in what such a change changes as well, it is not wrong.
+Each mode changes the results of ATen ops, below autograd, so that gradients change too. A compiled
+program that differs from eager only in values that such a mode also changes is not wrong.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,21 +34,22 @@ _EXACT = frozenset(
     where zeros zero zeros_like
     """.split()
 )
-"""Ops that move or choose elements, draw random ones, or round once: they have one result."""
+"""Ops with a unique result: they move or select elements, draw random ones, or round once."""
 
 
 def base_name(op: OpOverload) -> str:
-    """Return an op's name without namespace, overload, and marks of lists and of writing."""
+    """Return an op's name without namespace, overload, `_foreach` prefix and in-place suffix."""
     name = op._schema.name.split("::")[1].removeprefix("_foreach_")
     return name if name.endswith("__") else name.removesuffix("_")
 
 
 class Drawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps what random ops return, or gives what another run kept, so that both draw alike."""
+    """Records the results of random ops, or replays those of another run, so that both draw the
+    same numbers."""
 
-    def __init__(self, kept: list[list[Tensor]] | None = None) -> None:
+    def __init__(self, recorded: list[list[Tensor]] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.given = None if kept is None else iter(kept)
+        self.given = None if recorded is None else iter(recorded)
         self.kept: list[list[Tensor]] = []
 
     def __torch_dispatch__(
@@ -57,7 +58,7 @@ class Drawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an op.
 
         Raises:
-            ValueError: The other run drew something else at this place.
+            ValueError: The recorded run drew something else at this point.
         """
         out = func(*args, **(kwargs or {}))
         if torch.Tag.nondeterministic_seeded not in func.tags:
@@ -66,10 +67,10 @@ class Drawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.given is None:
             self.kept.append([t.detach().clone() for t in drawn])
             return out
-        for mine, theirs in zip(drawn, next(self.given, ()), strict=True):
-            if mine.shape != theirs.shape:
-                raise ValueError(f"{func} drew {tuple(mine.shape)}, not {tuple(theirs.shape)}")
-            mine.copy_(theirs)
+        for target, recorded in zip(drawn, next(self.given, ()), strict=True):
+            if target.shape != recorded.shape:
+                raise ValueError(f"{func} drew {tuple(target.shape)}, not {tuple(recorded.shape)}")
+            target.copy_(recorded)
         return out
 
 
@@ -119,7 +120,7 @@ class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Converted(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Makes any integers of floats that no integer of the type is."""
+    """Converts out-of-range floats to arbitrary integers."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -139,8 +140,8 @@ class Converted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         source = next((k for k, t in enumerate(args) if _is_inexact(t)), None)
         if source is None or dtype is None or not _is_integer(dtype):
             return func(*args, **kwargs)
-        made = self._made(args[source], dtype)
-        return func(*args[:source], made, *args[source + 1 :], **kwargs)
+        converted = self._made(args[source], dtype)
+        return func(*args[:source], converted, *args[source + 1 :], **kwargs)
 
     def _made(self, t: Tensor, dtype: torch.dtype) -> Tensor:
         whole = (t.real if t.is_complex() else t).double().trunc()
@@ -155,7 +156,7 @@ class Converted(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Stable(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sorts equal elements in the order in which they lie."""
+    """Makes sorts stable."""
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
@@ -170,7 +171,7 @@ class Stable(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Takes norms, and what depends on squares alike, in float64."""
+    """Computes norms, and other functions of squares, in float64."""
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
@@ -183,17 +184,18 @@ class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
         wide_args = tree_map(_wide, (args, kwargs))
         out = func(*args, **kwargs)
         wide = func(*wide_args[0], **wide_args[1])
-        for mine, theirs in zip(tree_leaves(out), tree_leaves(wide), strict=True):
-            if isinstance(mine, Tensor) and mine.is_floating_point():
-                mine.copy_(theirs)
+        for narrow, precise in zip(tree_leaves(out), tree_leaves(wide), strict=True):
+            if isinstance(narrow, Tensor) and narrow.is_floating_point():
+                narrow.copy_(precise)
         return out
 
 
 class Laid(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Lays results of ops out as torch's fake kernels say, and draws random numbers row by row.
+    """Gives results the layouts of torch's fake kernels, and draws random numbers in row-major
+    order.
 
     Args:
-        single: leave results alone of which another axis than those of one element would move.
+        single: change only the strides of size-1 dimensions.
     """
 
     def __init__(self, single: bool = False) -> None:
@@ -224,11 +226,11 @@ class Laid(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(t, Tensor) or t.shape != fake.shape or t.stride() == fake.stride():
             return t
         axes = zip(t.shape, t.stride(), fake.stride(), strict=True)
-        moves = any(n > 1 and mine != said for n, mine, said in axes)
+        moves = any(n > 1 and stride != expected for n, stride, expected in axes)
         if t.layout is not torch.strided or (self.single and moves):
             return t
-        made = torch.empty_strided(t.shape, fake.stride(), dtype=t.dtype, device=t.device)
-        return made.copy_(t)
+        copy = torch.empty_strided(t.shape, fake.stride(), dtype=t.dtype, device=t.device)
+        return copy.copy_(t)
 
 
 def _draws_in_place(func: OpOverload) -> bool:
@@ -238,9 +240,9 @@ def _draws_in_place(func: OpOverload) -> bool:
 def _without_values(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
-    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
-    made = torch._conj(made) if value.is_conj() else made
-    return torch._neg_view(made) if value.is_neg() else made
+    empty = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    empty = torch._conj(empty) if value.is_conj() else empty
+    return torch._neg_view(empty) if value.is_neg() else empty
 
 
 _UNTAGGED = frozenset({
@@ -249,20 +251,20 @@ _UNTAGGED = frozenset({
         "mish", "sigmoid", "silu", "softplus", "softshrink", "tanh", "threshold",
     )
 })  # fmt: skip
-"""Functions of each element alone that do not say so."""
+"""Elementwise functions without the tag `pointwise`."""
 _SQUARES = frozenset({"var", "std", "var_mean", "std_mean", "_cdist_forward", "renorm"})
 Alteration = tuple[str, Callable[[], TorchDispatchMode]]
 ALTERATIONS: Sequence[Alteration] = (
     ("conversion", Converted), ("ties", Stable), ("overflow", Widened), ("layout", Laid),
     *(("unstable", partial(Rounded, seed)) for seed in range(4)),
 )  # fmt: skip
-"""What each mode shows to be unpromised, and the mode."""
+"""The modes, by the property whose freedom they demonstrate."""
 RESTRIDED: Sequence[Alteration] = (("layout", partial(Laid, single=True)),)
-"""The same of strides, of which less is unpromised."""
+"""The same for strides, which leave less freedom."""
 
 
 def _copy_of_vectors(out: Tensor, func: OpOverload, args: Any, kwargs: Any) -> None:
-    """Give a function's result the values that it has in the middle of a long row."""
+    """Return the values that a function has in the middle of a long row."""
     shapes = {t.shape for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
     if shapes != {out.shape}:
         return
@@ -277,7 +279,7 @@ def _copy_of_vectors(out: Tensor, func: OpOverload, args: Any, kwargs: Any) -> N
 
 
 _LONG = 64
-"""More elements than the widest vectors hold in the turn of a loop."""
+"""More elements than one loop iteration processes with the widest vectors."""
 
 
 def _is_inexact(value: Any) -> bool:

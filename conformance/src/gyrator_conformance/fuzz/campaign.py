@@ -1,4 +1,4 @@
-"""Judging many programs in worker processes, and shrinking those that fail."""
+"""Check many programs in worker processes, and shrink those that fail."""
 
 import json
 import math
@@ -16,16 +16,17 @@ from gyrator_conformance.fuzz.program import Program
 from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side_by_side
 
 _LIFE = 400
-"""Programs after which a worker is replaced, so that what libraries leak stays small."""
+"""The number of programs after which a worker is replaced, which bounds memory leaks of
+libraries."""
 _STEPS = 250
-"""Simpler programs tried while one is shrunk."""
+"""The number of simpler programs tried while shrinking."""
 _SPARE = 20.0
-"""Seconds after the last program was begun in which failures are still shrunk."""
+"""The seconds after the start of the last program during which failures are still shrunk."""
 
 
 @frozen
 class Finding:
-    """A program of a campaign, and what was found."""
+    """A program of a campaign, and its verdict."""
 
     seed: int
     program: Program
@@ -34,11 +35,11 @@ class Finding:
 
 @define(eq=False)
 class Jury:
-    """One worker process that judges programs; it is replaced when a program ends it."""
+    """A worker process that checks programs; it is restarted if a program crashes it."""
 
     target: str
     limit: float = 60.0
-    """Seconds for one program."""
+    """The time limit of one program in seconds."""
     _process: LineProcess = field(init=False)
     _judged: int = 0
 
@@ -49,7 +50,8 @@ class Jury:
         self._process = LineProcess(command, self.limit, quiet)
 
     def draw(self, seed: int, wrappers: tuple[str, ...]) -> Program | None:
-        """Return the program of a seed; None where eager mode ends the process on the way."""
+        """Return the program of a seed; None if eager mode crashes the process while generating
+        it."""
         try:
             answer = self._ask("draw", {"seed": seed, "wrappers": wrappers})
         except ProcessEndedError:
@@ -57,7 +59,7 @@ class Jury:
         return Program.from_json(answer.decode())
 
     def judge(self, program: Program) -> Verdict:
-        """Return what a program does; a verdict too where it ends the process or hangs."""
+        """Return the verdict on a program, also if it crashes the process or hangs."""
         self._judged += 1
         if self._judged % _LIFE == 0:
             self.close()
@@ -71,8 +73,8 @@ class Jury:
             return evolve(verdict, explained="torch")
         return verdict
 
-    def _ask(self, what: str, given: object) -> bytes:
-        return self._process.ask(json.dumps([what, given]).encode())
+    def _ask(self, what: str, argument: object) -> bytes:
+        return self._process.ask(json.dumps([what, argument]).encode())
 
     def shrink(self, finding: Finding, end: float = math.inf) -> Finding:
         """Return the simplest program found, until a time of `time.monotonic`, that fails in the
@@ -107,14 +109,14 @@ def run_campaign(
     seeds: Sequence[int],
     wrappers: tuple[str, ...],
     juries: Sequence[Jury],
-    shown: Callable[[Finding], object],
+    report: Callable[[Finding], object],
     seconds: float = math.inf,
     shrinking: bool = True,
 ) -> None:
-    """Judge the programs of `seeds`, the juries side by side.
+    """Check the programs of `seeds` in parallel.
 
-    `shown` sees each finding, one at a time; those without an explanation are shrunk first where
-    `shrinking`. After `seconds` no other program is begun.
+    `report` is called with each finding, one at a time; unexplained ones are shrunk first if
+    `shrinking`. After `seconds` no further program is started.
     """
     end = time.monotonic() + seconds
     waiting: Iterator[int] = iter(seeds)
@@ -128,13 +130,13 @@ def run_campaign(
                 return
             program = jury.draw(seed, wrappers)
             if program is None:
-                found = Finding(seed, Program((), (), ()), Verdict("crash", "", "torch"))
+                finding = Finding(seed, Program((), (), ()), Verdict("crash", "", "torch"))
             else:
-                found = Finding(seed, program, jury.judge(program))
-            if shrinking and found.verdict.kind and not found.verdict.explained:
-                found = jury.shrink(found, end + _SPARE)
+                finding = Finding(seed, program, jury.judge(program))
+            if shrinking and finding.verdict.kind and not finding.verdict.explained:
+                finding = jury.shrink(finding, end + _SPARE)
             with alone:
                 if not stopped.is_set():
-                    shown(found)
+                    report(finding)
 
     run_side_by_side(juries, work, stopped)

@@ -1,4 +1,4 @@
-"""Drawing random programs: each statement is tried in eager mode before it is kept."""
+"""Generate random programs: each statement is tried in eager mode before it is added."""
 
 import random
 import re
@@ -16,9 +16,9 @@ from gyrator_conformance.fuzz.templates import MUTATION, templates
 from gyrator_ir.types import HOST
 
 _LARGEST = 20_000
-"""Elements that a tensor of a program may have."""
+"""The maximum number of elements of a tensor."""
 _TRIES = 12
-"""Templates tried for one statement."""
+"""The number of templates tried for one statement."""
 _SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 16, 17, 31, 33, 64, 65)
 _NUMBERS = ("0", "1", "2", "-1", "0.5", "-0.5", "3", "1e-3", "2.5")
 _RARE = 0.15
@@ -42,10 +42,10 @@ def generate(seed: int, wrappers: tuple[str, ...] = ("python",)) -> Program:
     options: dict[str, Any] = {k: v for k, v in _OPTIONS.items() if rng.random() < _RARE}
     if drawn.random:
         options["fallback_random"] = True
-    made = evolve(
+    candidate = evolve(
         program, statements=tuple(drawn.statements), results=drawn.results(), options=options
     )
-    return evolve(made, dims=_used(made))
+    return evolve(candidate, dims=_used(candidate))
 
 
 def _used(program: Program) -> dict[str, tuple[int, ...]]:
@@ -59,8 +59,8 @@ def _input(rng: random.Random, name: str, dims: tuple[str, ...], gradients: Grad
         rng.choice(dims) if rng.random() < 0.6 else rng.choice(_SIZES[1:12]) for _ in range(rank)
     )
     if rank > 3:  # small enough for what doubles them
-        kept = [isinstance(s, str) and rng.random() < 0.3 for s in sizes]
-        sizes = tuple(s if k else rng.randint(1, 4) for s, k in zip(sizes, kept, strict=True))
+        symbolic = [isinstance(s, str) and rng.random() < 0.3 for s in sizes]
+        sizes = tuple(s if k else rng.randint(1, 4) for s, k in zip(sizes, symbolic, strict=True))
     weights = (24, 6, 6, 6, 4, 2, 2, 2, 2, 4, 5, 2, 1, 1, 1)
     dtype = rng.choices(tuple(DTYPES), weights)[0]
     floating = DTYPES[dtype].is_floating_point or DTYPES[dtype].is_complex
@@ -77,14 +77,14 @@ def _input(rng: random.Random, name: str, dims: tuple[str, ...], gradients: Grad
 
 @define
 class _Drawing:
-    """A program being drawn: its statements, and what they give in eager mode."""
+    """A program under construction: its statements, and their results in eager mode."""
 
     rng: random.Random
     program: Program
     statements: list[str] = field(factory=list)
     values: dict[str, Tensor] = field(factory=dict)
     fresh: list[str] = field(factory=list)
-    """What was made and not read yet."""
+    """Values without a reader."""
     random: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -93,7 +93,7 @@ class _Drawing:
         self.values = {name: t.detach() for name, t in zip(names, tensors, strict=True)}
 
     def statement(self) -> None:
-        """Add one statement that eager takes, if one is found."""
+        """Add one statement that eager accepts, if one is found."""
         for _ in range(_TRIES):
             family = self.rng.choice(tuple(templates()))
             writes = family == MUTATION
@@ -104,11 +104,11 @@ class _Drawing:
                 return
 
     def results(self) -> tuple[str, ...]:
-        """Return what the program gives back: what nothing reads, and sometimes more."""
-        made = [n for n in self.values if n.startswith("v")]
+        """Return the results of the program: all values without a reader, and sometimes more."""
+        computed = [n for n in self.values if n.startswith("v")]
         chosen = dict.fromkeys(n for n in self.fresh if n in self.values)
         chosen |= dict.fromkeys(n for n in self.values if self.rng.random() < 0.1)
-        return tuple(chosen) or tuple(made[-1:]) or tuple(self.values)[:1]
+        return tuple(chosen) or tuple(computed[-1:]) or tuple(self.values)[:1]
 
     def _fill(self, template: str) -> str | None:
         first: str | None = None
@@ -187,36 +187,38 @@ def _kind(t: Tensor) -> str:
 
 
 def smaller(program: Program) -> Iterator[Program]:
-    """Return programs that are simpler in one respect each, the boldest steps first."""
+    """Return simpler programs with one change each, the largest changes first."""
     if len(program.results) > 1:
         yield from (_needed(program, result) for result in program.results)
     count = len(program.statements)
     for size in (s for s in (8, 4, 2, 1) if s <= count):
         for start in range(0, count, size):
-            kept = program.statements[:start] + program.statements[start + size :]
-            yield _without_unknown(evolve(program, statements=kept))
+            statements = program.statements[:start] + program.statements[start + size :]
+            yield _without_unknown(evolve(program, statements=statements))
     if len(program.results) > 1:
         for result in program.results:
             yield evolve(program, results=tuple(r for r in program.results if r != result))
     yield from _plainer(program)
-    for k, given in enumerate(program.inputs):
-        for change in _simpler(given):
+    for k, declared in enumerate(program.inputs):
+        for change in _simpler(declared):
             inputs = (*program.inputs[:k], change, *program.inputs[k + 1 :])
             yield evolve(program, inputs=inputs)
-        if not re.search(rf"\b{given.name}\b", " ".join((*program.statements, *program.results))):
+        if not re.search(
+            rf"\b{declared.name}\b", " ".join((*program.statements, *program.results))
+        ):
             yield evolve(program, inputs=(*program.inputs[:k], *program.inputs[k + 1 :]))
 
 
 def _needed(program: Program, result: str) -> Program:
-    """Return what one result is made of, and what is done with it."""
+    """Return the statements on which a result depends, and those that use it."""
     names = {result}
-    kept: list[str] = []
+    needed: list[str] = []
     for statement in reversed(program.statements):
         named = set(re.findall(r"\b[vx]\d+\b", statement))
         if named & names:
             names |= named
-            kept.insert(0, statement)
-    return evolve(program, statements=tuple(kept), results=(result,))
+            needed.insert(0, statement)
+    return evolve(program, statements=tuple(needed), results=(result,))
 
 
 def _plainer(program: Program) -> Iterator[Program]:
@@ -241,29 +243,31 @@ def _plainer(program: Program) -> Iterator[Program]:
                 yield evolve(program, dims={**program.dims, name: less})
 
 
-def _simpler(given: Input) -> Iterator[Input]:
-    if given.layout != "c":
-        yield evolve(given, layout="c")
-    if given.special:
-        yield evolve(given, special=False)
-    if given.grad:
-        yield evolve(given, grad=False)
-    for k, size in enumerate(given.sizes):
+def _simpler(original: Input) -> Iterator[Input]:
+    if original.layout != "c":
+        yield evolve(original, layout="c")
+    if original.special:
+        yield evolve(original, special=False)
+    if original.grad:
+        yield evolve(original, grad=False)
+    for k, size in enumerate(original.sizes):
         if isinstance(size, int) and size > 2:
-            yield evolve(given, sizes=(*given.sizes[:k], 2, *given.sizes[k + 1 :]))
+            yield evolve(original, sizes=(*original.sizes[:k], 2, *original.sizes[k + 1 :]))
 
 
 def _without_unknown(program: Program) -> Program:
-    """Drop statements and results whose operands are not made any more."""
+    """Drop statements and results whose operands have been removed."""
     known = {i.name for i in program.inputs} | set(program.scalars)
-    kept: list[str] = []
+    statements: list[str] = []
     for statement in program.statements:
-        made = re.match(r"(v\d+) = ", statement)
-        read = set(re.findall(r"\b[vx]\d+\b", statement)) - ({made[1]} if made else set())
+        assignment = re.match(r"(v\d+) = ", statement)
+        read = set(re.findall(r"\b[vx]\d+\b", statement)) - (
+            {assignment[1]} if assignment else set()
+        )
         if read <= known:
-            kept.append(statement)
-            known |= {made[1]} if made else set()
+            statements.append(statement)
+            known |= {assignment[1]} if assignment else set()
     results = tuple(r for r in program.results if r in known)
-    last = [m[1] for s in kept if (m := re.match(r"(v\d+) = ", s))]
+    last = [m[1] for s in statements if (m := re.match(r"(v\d+) = ", s))]
     fallback = last[-1:] or [i.name for i in program.inputs][:1]
-    return evolve(program, statements=tuple(kept), results=results or tuple(fallback))
+    return evolve(program, statements=tuple(statements), results=results or tuple(fallback))

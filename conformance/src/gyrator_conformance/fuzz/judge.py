@@ -1,4 +1,4 @@
-"""What a compiled program does other than eager, and whether that needs an explanation.
+"""Compare a compiled program with eager, and explain differences.
 
 Exceptions, sizes, element types, strides, conj and neg bits, sharing of memory, gradients and the
 state of inputs are compared as they are; integers are equal; floating values are within a tolerance
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gyrator.config import Config, read_config
 from gyrator.frontend.double_backward import DoubleBackwardError
-from gyrator.reports.accuracy import differs, is_as_near, is_close, worst_place
+from gyrator.reports.accuracy import describe_difference, differs, is_as_near, is_close
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_conformance.fuzz.altered import ALTERATIONS, RESTRIDED, Alteration, Drawn
@@ -119,16 +119,16 @@ class Judge:
         torch._dynamo.reset()
         backend = self._session(program).backend
         compiled = torch.compile(function, backend=backend, dynamic=program.dynamic)
-        found = self._compare(program, function, compiled)
+        verdict = self._compare(program, function, compiled)
         graphs = len(self._records)
-        if not found.kind:
+        if not verdict.kind:
             lost = next((r.fallback for r in self._records if r.fallback), "")
             if lost:
                 refused = "refused" if lost.startswith(_OVERLAPPING) else ""
-                found = Verdict("eager", lost.splitlines()[0], refused)
-        elif not found.explained:
-            found = evolve(found, explained=self._explained(program, function, found))
-        return evolve(found, graphs=graphs)
+                verdict = Verdict("eager", lost.splitlines()[0], refused)
+        elif not verdict.explained:
+            verdict = evolve(verdict, explained=self._explained(program, function, verdict))
+        return evolve(verdict, graphs=graphs)
 
     def _session(self, program: Program) -> Session:
         options = {**program.options, "cache": False, "progress": False, "wrapper": program.wrapper}
@@ -143,22 +143,22 @@ class Judge:
         self, program: Program, function: Callable[..., Any], compiled: Callable[..., Any]
     ) -> Verdict:
         for call in range(program.calls):
-            theirs = self._run(program, function, call)
+            expected = self._run(program, function, call)
             ours = self._run(program, compiled, call)
-            if theirs.error is not None and ours.error is None:
-                where = f"{type(theirs.error).__name__}: {first_line(theirs.error)}"
-                why = "manual" if _UNCHECKED.search(where) else _wider(program, theirs)
+            if expected.error is not None and ours.error is None:
+                where = f"{type(expected.error).__name__}: {first_line(expected.error)}"
+                why = "manual" if _UNCHECKED.search(where) else _wider(program, expected)
                 return Verdict("silent", f"call {call}: eager raises {where}", why)
             if ours.error is not None:
-                if theirs.error is None or not is_alike(ours.error, theirs.error):
-                    detail = f"call {call}: {_shown(ours)}, eager {_shown(theirs)}"
+                if expected.error is None or not is_alike(ours.error, expected.error):
+                    detail = f"call {call}: {_shown(ours)}, eager {_shown(expected)}"
                     refused = isinstance(ours.error, DoubleBackwardError)
-                    why = "refused" if refused else _other_type(program, ours, theirs)
+                    why = "refused" if refused else _other_type(program, ours, expected)
                     return Verdict("exception", detail, why)
                 continue
-            found = self._difference(program, ours, theirs, call)
-            if found.kind:
-                return evolve(found, detail=f"call {call}: {found.detail}")
+            verdict = self._difference(program, ours, expected, call)
+            if verdict.kind:
+                return evolve(verdict, detail=f"call {call}: {verdict.detail}")
         return Verdict()
 
     def _run(
@@ -171,11 +171,11 @@ class Judge:
         if nudged:
             tensors = [nudged_up(t) for t in tensors]
         # Leaves that require gradients must not be written in place.
-        given = [t.clone() if t.requires_grad else t for t in tensors]
-        state = [t.detach() for t in given]
+        arguments = [t.clone() if t.requires_grad else t for t in tensors]
+        state = [t.detach() for t in arguments]
         torch.manual_seed(7)
         try:
-            results = list(function(*given, *scalars))
+            results = list(function(*arguments, *scalars))
             self._finish()
         except Exception as error:
             return _Outcome(error=error, raised_in="the program")
@@ -201,59 +201,63 @@ class Judge:
             torch.set_default_dtype(torch.float64)
             try:
                 with torch.device(HOST), Drawn(drawn.kept):
-                    found = self._run(program, program.function(wide), call, exact=True)
+                    outcome = self._run(program, program.function(wide), call, exact=True)
             finally:
                 torch.set_default_dtype(narrow)
-            if found.error is None:
+            if outcome.error is None:
                 break
-        return found
+        return outcome
 
-    def _difference(self, program: Program, ours: _Outcome, theirs: _Outcome, call: int) -> Verdict:
-        found = next((v for v, _ in self._differences(program, ours, theirs, call)), None)
-        return found or shared_otherwise(
-            [*ours.results, *ours.state], [*theirs.results, *theirs.state]
+    def _difference(
+        self, program: Program, ours: _Outcome, expected: _Outcome, call: int
+    ) -> Verdict:
+        verdict = next((v for v, _ in self._differences(program, ours, expected, call)), None)
+        return verdict or shared_otherwise(
+            [*ours.results, *ours.state], [*expected.results, *expected.state]
         )
 
     def _differences(
-        self, program: Program, ours: _Outcome, theirs: _Outcome, call: int
+        self, program: Program, ours: _Outcome, expected: _Outcome, call: int
     ) -> Iterator[tuple[Verdict, int]]:
         """Yield how results, gradients and inputs differ, each with its place in `values`."""
         names = [*program.results, *(f"gradient of {i.name}" for i in program.inputs)]
-        names = names[: len(program.results) + len(theirs.gradients)]
+        names = names[: len(program.results) + len(expected.gradients)]
         names += [f"{i.name} afterwards" for i in program.inputs]
         exact: list[Any] | None = None
         first_state = len(names) - len(program.inputs)
-        pairs = zip(names, ours.values, theirs.values, strict=True)
+        pairs = zip(names, ours.values, expected.values, strict=True)
         for k, (name, a, b) in enumerate(pairs):
-            if found := form(a, b, result=k < len(program.results)):
-                if found.kind == "shape" and self._has_exact_size(program, call, k, a):
-                    found = evolve(found, explained="unstable")
+            if verdict := form(a, b, result=k < len(program.results)):
+                if verdict.kind == "shape" and self._has_exact_size(program, call, k, a):
+                    verdict = evolve(verdict, explained="unstable")
                 gradient = k >= len(program.results) and k < first_state
-                yield evolve(found, kind="gradient" if gradient else found.kind,
-                             detail=f"{name}: {found.detail}"), k  # fmt: skip
+                yield evolve(verdict, kind="gradient" if gradient else verdict.kind,
+                             detail=f"{name}: {verdict.detail}"), k  # fmt: skip
             elif isinstance(b, Tensor) and not is_close(a, b):
                 exact = self._exactly(program, call).values if exact is None else exact
                 if len(exact) != len(names) or not is_as_near(a, b, exact[k]):
-                    yield Verdict("value", f"{name}: {worst_place(a, b)}"), k
+                    yield Verdict("value", f"{name}: {describe_difference(a, b)}"), k
 
-    def _has_exact_size(self, program: Program, call: int, place: int, mine: Any) -> bool:
+    def _has_exact_size(self, program: Program, call: int, place: int, result: Any) -> bool:
         """Whether a result has the shape that the program in float64 gives it."""
         values = self._exactly(program, call).values
         other = values[place] if place < len(values) else None
-        return isinstance(other, Tensor) and isinstance(mine, Tensor) and mine.shape == other.shape
+        return (
+            isinstance(other, Tensor) and isinstance(result, Tensor) and result.shape == other.shape
+        )
 
-    def _explained(self, program: Program, function: Callable[..., Any], found: Verdict) -> str:
+    def _explained(self, program: Program, function: Callable[..., Any], verdict: Verdict) -> str:
         torch._dynamo.reset()
         plain = torch.compile(function, backend="aot_eager", dynamic=program.dynamic)
         if self._compare(program, function, plain).kind:
             return "torch"
-        if found.kind not in ("value", "shape", "stride"):
+        if verdict.kind not in ("value", "shape", "stride"):
             return ""
         torch._dynamo.reset()
         backend = self._session(program).backend
         compiled = torch.compile(function, backend=backend, dynamic=program.dynamic)
         for call in range(program.calls):
-            altered = RESTRIDED if found.kind == "stride" else ALTERATIONS
+            altered = RESTRIDED if verdict.kind == "stride" else ALTERATIONS
             if reason := self._unpromised(program, function, compiled, call, altered):
                 return reason
         return ""
@@ -263,32 +267,32 @@ class Judge:
         call: int, alterations: Sequence[Alteration] = ALTERATIONS,
     ) -> str:  # fmt: skip
         """Return why nothing promises what differs in a call; empty where something does."""
-        theirs, ours = self._run(program, function, call), self._run(program, compiled, call)
-        if theirs.error is not None or ours.error is not None:
+        expected, ours = self._run(program, function, call), self._run(program, compiled, call)
+        if expected.error is not None or ours.error is not None:
             return ""
-        places = [k for _, k in self._differences(program, ours, theirs, call)]
+        results = [k for _, k in self._differences(program, ours, expected, call)]
         for reason, mode in alterations:
             with mode():
                 altered = self._run(program, function, call)
             whole = reason == "unstable"
-            if places and changes_alike(ours, theirs, altered, places, whole):
+            if results and changes_alike(ours, expected, altered, results, whole):
                 return reason
         if alterations is RESTRIDED:
             return ""
         nudged = self._run(program, function, call, nudged=True)
-        return "unstable" if changes(nudged, theirs) else ""
+        return "unstable" if changes(nudged, expected) else ""
 
 
 def gradients_of(
     results: Sequence[Any], tensors: Sequence[Tensor], second: bool
 ) -> list[Tensor | None]:
     """Return the gradients of a weighted sum of the results, or of the first gradients' squares."""
-    wanted = [t for t in tensors if t.requires_grad]
+    leaves = [t for t in tensors if t.requires_grad]
     loss = _loss(results)
     if loss is None:
         return [None for _ in tensors]
     if second:
-        first = torch.autograd.grad(loss, wanted, create_graph=True, allow_unused=True)
+        first = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True)
         again = _loss([g for g in first if g is not None])
         loss = loss if again is None else loss + again
     loss.backward()
@@ -336,9 +340,9 @@ def form(a: Any, b: Any, result: bool) -> Verdict | None:
         return Verdict("shape", f"{tuple(a.shape)}, eager {tuple(b.shape)}")
     if result and strides_differ(a, b):
         return Verdict("stride", f"{a.stride()}, eager {b.stride()} of {tuple(a.shape)}")
-    mine, other = (a.is_conj(), a.is_neg()), (b.is_conj(), b.is_neg())
-    if result and mine != other:
-        return Verdict("bits", f"conj and neg bits {mine}, eager {other}")
+    flags, other = (a.is_conj(), a.is_neg()), (b.is_conj(), b.is_neg())
+    if result and flags != other:
+        return Verdict("bits", f"conj and neg bits {flags}, eager {other}")
     if a.requires_grad != b.requires_grad:
         return Verdict("gradient", f"requires_grad {a.requires_grad}, eager {b.requires_grad}")
     return None
@@ -350,26 +354,26 @@ def strides_differ(a: Tensor, b: Tensor) -> bool:
     return any(a.stride(k) != b.stride(k) for k in moving)
 
 
-def _wider(program: Program, theirs: _Outcome) -> str:
+def _wider(program: Program, expected: _Outcome) -> str:
     """Return `wider` where eager's error says what eager lacks, and not what is wrong."""
-    error = theirs.error
+    error = expected.error
     if isinstance(error, NotImplementedError) or _LACKS.search(str(error)):
         return "wider"
-    if theirs.raised_in == GRADIENTS:
+    if expected.raised_in == GRADIENTS:
         return "wider" if _MODIFIED in str(error) else ""
     return "wider" if _VIEW in str(error) and ".view(" not in _failing(program, error) else ""
 
 
-def _other_type(program: Program, ours: _Outcome, theirs: _Outcome) -> str:
+def _other_type(program: Program, ours: _Outcome, expected: _Outcome) -> str:
     """Return which promise is kept by a RuntimeError in place of another exception of eager's."""
-    if type(ours.error) is not RuntimeError or theirs.error is None:
+    if type(ours.error) is not RuntimeError or expected.error is None:
         return ""
-    mine, other = first_line(ours.error), first_line(theirs.error)
-    if program.wrapper == "cpp" and mine == other:
+    message, other = first_line(ours.error), first_line(expected.error)
+    if program.wrapper == "cpp" and message == other:
         return "untyped"
-    read = ".item()" in _failing(program, theirs.error)
-    places = isinstance(theirs.error, IndexError) and (read or _UNMATCHED.search(other))
-    return "manual" if places else ""
+    read = ".item()" in _failing(program, expected.error)
+    is_index = isinstance(expected.error, IndexError) and (read or _UNMATCHED.search(other))
+    return "manual" if is_index else ""
 
 
 def _failing(program: Program, error: Exception | None) -> str:
@@ -379,12 +383,14 @@ def _failing(program: Program, error: Exception | None) -> str:
     return program.text.splitlines()[(lines[-1] or 1) - 1] if lines else ""
 
 
-def changes(altered: _Outcome, theirs: _Outcome) -> bool:
+def changes(altered: _Outcome, expected: _Outcome) -> bool:
     """Whether a result or a gradient of eager mode changes beyond the tolerance."""
     if altered.error is not None:
         return False
     pairs = zip(
-        [*altered.results, *altered.gradients], [*theirs.results, *theirs.gradients], strict=True
+        [*altered.results, *altered.gradients],
+        [*expected.results, *expected.gradients],
+        strict=True,
     )
     return any(
         isinstance(b, Tensor) and (form(a, b, False) is not None or not is_close(a, b))
@@ -393,51 +399,55 @@ def changes(altered: _Outcome, theirs: _Outcome) -> bool:
 
 
 def changes_alike(
-    ours: _Outcome, theirs: _Outcome, altered: _Outcome, places: Sequence[int], whole: bool
+    ours: _Outcome, expected: _Outcome, altered: _Outcome, results: Sequence[int], whole: bool
 ) -> bool:
-    """Whether all that differs from eager at `places` is what an alteration of eager changes.
+    """Whether all that differs from eager at `results` is what an alteration of eager changes.
 
     If `whole`, an element that changes stands for all elements of its tensor.
     """
     if altered.error is not None:
         return False
-    for k in places:
-        mine, other, changed = ours.values[k], theirs.values[k], altered.values[k]
-        if not isinstance(other, Tensor) or not isinstance(mine, Tensor):
+    for k in results:
+        result, other, changed = ours.values[k], expected.values[k], altered.values[k]
+        if not isinstance(other, Tensor) or not isinstance(result, Tensor):
             return False
-        laid = k < len(ours.results) and mine.shape == other.shape == changed.shape
-        if laid and strides_differ(mine, other) and strides_differ(mine, changed):
+        comparable = k < len(ours.results) and result.shape == other.shape == changed.shape
+        if comparable and strides_differ(result, other) and strides_differ(result, changed):
             return False
         if form(changed, other, False) is not None:
             continue
-        if form(mine, other, False) is not None:
+        if form(result, other, False) is not None:
             return False
-        apart, moved = differs(mine, other), differs(changed, other)
+        apart, moved = differs(result, other), differs(changed, other)
         if bool((apart & ~moved).any()) and not (whole and bool(moved.any())):
             return False
     return True
 
 
-def shared_otherwise(mine: Sequence[Any], other: Sequence[Any]) -> Verdict:
+def shared_otherwise(results: Sequence[Any], other: Sequence[Any]) -> Verdict:
     """Return how two sequences differ in which of their tensors share memory."""
-    ours, theirs = _sharing(mine), _sharing(other)
-    return Verdict() if ours == theirs else Verdict("alias", f"{ours} share memory, eager {theirs}")
+    ours, expected = _sharing(results), _sharing(other)
+    return (
+        Verdict()
+        if ours == expected
+        else Verdict("alias", f"{ours} share memory, eager {expected}")
+    )
 
 
 def _sharing(values: Sequence[Any]) -> list[tuple[int, int]]:
     tensors = [t for t in values if isinstance(t, Tensor)]
-    held = [t.untyped_storage().data_ptr() if t.numel() else 0 for t in tensors]
-    pairs = ((i, j) for j in range(len(held)) for i in range(j))
-    return [(i, j) for i, j in pairs if held[i] and held[i] == held[j]]
+    storages = [t.untyped_storage().data_ptr() if t.numel() else 0 for t in tensors]
+    pairs = ((i, j) for j in range(len(storages)) for i in range(j))
+    return [(i, j) for i, j in pairs if storages[i] and storages[i] == storages[j]]
 
 
-def is_alike(ours: Exception, theirs: Exception) -> bool:
+def is_alike(ours: Exception, expected: Exception) -> bool:
     """Whether two exceptions tell a user the same: one type, or one a kind of the other."""
     inner = getattr(ours, "inner_exception", None)
     return (
-        isinstance(ours, type(theirs))
-        or isinstance(theirs, type(ours))
-        or (isinstance(inner, type(theirs)))
+        isinstance(ours, type(expected))
+        or isinstance(expected, type(ours))
+        or (isinstance(inner, type(expected)))
     )
 
 

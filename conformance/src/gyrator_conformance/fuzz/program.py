@@ -90,17 +90,17 @@ class Program:
         space: dict[str, Any] = {"torch": torch, "F": F, **(_WIDE if wide else DTYPES)}
         text = _NARROWING.sub(".double()", self.text) if wide else self.text
         exec(compile(text, PROGRAM_FILE, "exec"), space)
-        made: Callable[..., tuple[Any, ...]] = space["fn"]
-        return made
+        function: Callable[..., tuple[Any, ...]] = space["fn"]
+        return function
 
     def arguments(self, call: int, device: str) -> tuple[list[Tensor], list[int]]:
         """Return fresh tensors and the integers of a call."""
-        given = [make_input(i, self.sizes_of(i, call), device) for i in self.inputs]
-        return given, [values[call] for values in self.scalars.values()]
+        arguments = [make_input(i, self.sizes_of(i, call), device) for i in self.inputs]
+        return arguments, [values[call] for values in self.scalars.values()]
 
-    def sizes_of(self, given: Input, call: int) -> tuple[int, ...]:
+    def sizes_of(self, declared: Input, call: int) -> tuple[int, ...]:
         """Return an input's shape in a call."""
-        return tuple(self.dims[s][call] if isinstance(s, str) else s for s in given.sizes)
+        return tuple(self.dims[s][call] if isinstance(s, str) else s for s in declared.sizes)
 
     def as_json(self) -> str:
         """Return the program as JSON."""
@@ -118,29 +118,29 @@ class Program:
         return cls(**data)
 
 
-def make_input(given: Input, shape: tuple[int, ...], device: str) -> Tensor:
+def make_input(declared: Input, shape: tuple[int, ...], device: str) -> Tensor:
     """Return the tensor that an input describes: the same values for the same seed and shape."""
-    base = _stored_shape(given.layout, shape)
+    base = _stored_shape(declared.layout, shape)
     with torch.device(HOST):  # the same values for every device
-        values = _values(given, base)
-    if given.layout == "T" and len(shape) > 1:
+        values = _values(declared, base)
+    if declared.layout == "T" and len(shape) > 1:
         values = values.transpose(-1, -2)
-    elif given.layout == "perm":
+    elif declared.layout == "perm":
         values = values.permute(tuple(reversed(range(len(shape)))))
-    elif given.layout in ("step", "off"):
-        step = 2 if given.layout == "step" else 1
+    elif declared.layout in ("step", "off"):
+        step = 2 if declared.layout == "step" else 1
         values = values[(slice(1, None, step),) * len(shape)]
-    elif given.layout == "exp" and shape:
+    elif declared.layout == "exp" and shape:
         values = values.expand(shape)
-    elif given.layout == "cl" and len(shape) == 4:
+    elif declared.layout == "cl" and len(shape) == 4:
         values = values.contiguous(memory_format=torch.channels_last)
-    elif given.layout == "over":
+    elif declared.layout == "over":
         values = values.as_strided(shape, (1,) * len(shape))
-    elif given.layout == "conj":
+    elif declared.layout == "conj":
         values = values.conj()
     if device != HOST:
         values = _moved(values, device)
-    return values.requires_grad_() if given.grad else values
+    return values.requires_grad_() if declared.grad else values
 
 
 def _moved(values: Tensor, device: str) -> Tensor:
@@ -168,29 +168,29 @@ def _stored_shape(layout: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
-def _values(given: Input, shape: tuple[int, ...]) -> Tensor:
-    generator = torch.Generator().manual_seed(given.seed)
-    dtype = DTYPES[given.dtype]
+def _values(declared: Input, shape: tuple[int, ...]) -> Tensor:
+    generator = torch.Generator().manual_seed(declared.seed)
+    dtype = DTYPES[declared.dtype]
     if dtype.is_complex:
         parts = torch.randn(2, *shape, generator=generator)
         return torch.complex(parts[0], parts[1]).to(dtype)
     if dtype.is_floating_point:
-        if given.seed % 2:
+        if declared.seed % 2:
             exact = torch.randint(-16, 17, shape, generator=generator) / 4  # with ties
         else:
             exact = torch.randn(shape, generator=generator, dtype=torch.float64)
         drawn = exact.to(dtype)
-        if given.special and drawn.numel():
+        if declared.special and drawn.numel():
             chosen = torch.tensor(_SPECIAL, dtype=torch.float64).to(dtype)
             which = torch.randint(0, len(chosen), shape, generator=generator)
             drawn = torch.where(torch.rand(shape, generator=generator) < 0.2, chosen[which], drawn)
         return drawn
     if dtype is torch.bool:
         return torch.rand(shape, generator=generator) < 0.5
-    low, high = {"i8": (-128, 128), "i16": (-300, 300)}.get(given.dtype, (-20, 21))
+    low, high = {"i8": (-128, 128), "i16": (-300, 300)}.get(declared.dtype, (-20, 21))
     if not dtype.is_signed:
         low, high = 0, 256
-    if given.special:
+    if declared.special:
         low, high = (
             torch.iinfo(dtype).min,
             min(torch.iinfo(dtype).max, torch.iinfo(torch.int64).max),

@@ -20,10 +20,10 @@ MUTATION = "mutation"
 def templates() -> Mapping[str, tuple[str, ...]]:
     """Return the templates of each family."""
     text = files(__package__).joinpath("templates.txt").read_text(encoding="utf-8")
-    found: dict[str, list[str]] = {}
+    by_group: dict[str, list[str]] = {}
     for line in text.splitlines():
         if line.startswith("[") and line.endswith("]") and line[1:-1].isidentifier():
-            chosen = found.setdefault(line[1:-1], [])
+            chosen = by_group.setdefault(line[1:-1], [])
         elif line and not line.startswith("#"):
             chosen.append(line)
-    return MappingProxyType({family: tuple(lines) for family, lines in found.items()})
+    return MappingProxyType({family: tuple(lines) for family, lines in by_group.items()})

@@ -37,14 +37,14 @@ def serve(target: str) -> None:
         torch.set_default_device(device)
     judge = Judge(chosen.config, device)
     for line in sys.stdin:
-        what, given = json.loads(line)
+        what, argument = json.loads(line)
         if what == "draw":
-            answer = generate(given["seed"], tuple(given["wrappers"])).as_json()
+            answer = generate(argument["seed"], tuple(argument["wrappers"])).as_json()
         elif what == "run":
-            judge.run_eagerly(Program.from_json(given))
+            judge.run_eagerly(Program.from_json(argument))
             answer = "{}"
         else:
-            answer = json.dumps(asdict(judge.judge(Program.from_json(given))))
+            answer = json.dumps(asdict(judge.judge(Program.from_json(argument))))
         write(answer)
 
 

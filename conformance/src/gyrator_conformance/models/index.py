@@ -39,11 +39,11 @@ class Recommender(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Return a probability for each row of `ids` (n, 4)."""
-        found = torch.stack([t(ids[:, k]) for k, t in enumerate(self.tables)], 1)
-        products = found @ found.transpose(1, 2)
+        embedded = torch.stack([t(ids[:, k]) for k, t in enumerate(self.tables)], 1)
+        products = embedded @ embedded.transpose(1, 2)
         rows, columns = torch.triu_indices(4, 4, 1, device=ids.device)
         pairs = products[:, rows, columns]
-        return torch.sigmoid(self.linear(torch.cat((found.sum(1), pairs), 1)))
+        return torch.sigmoid(self.linear(torch.cat((embedded.sum(1), pairs), 1)))
 
 
 class GridLookup(nn.Module):
@@ -55,6 +55,6 @@ class GridLookup(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features (n, 3) at the points `x` (n, 2)."""
-        places = torch.tanh(x).view(1, -1, 1, 2)
-        found = F.grid_sample(self.grid, places, align_corners=False)
-        return found[0, :, :, 0].T
+        coordinates = torch.tanh(x).view(1, -1, 1, 2)
+        samples = F.grid_sample(self.grid, coordinates, align_corners=False)
+        return samples[0, :, :, 0].T

@@ -119,10 +119,10 @@ class Momentum(nn.Module):
         """Update the weights in place; return their norm after clipping the gradient's."""
         total = gradients.sum(0)
         total = total * (1 / (total.norm() + 1e-3)).clamp(max=1.0)
-        given = [total, total.view(6, 4).clone()]
+        states = [total, total.view(6, 4).clone()]
         weights, moments = [self.a, self.b], [self.va, self.vb]
         torch._foreach_mul_(moments, 0.9)
-        torch._foreach_add_(moments, given)
-        torch._foreach_add_(given, moments, alpha=0.9)
-        torch._foreach_add_(weights, given, alpha=-0.05)
+        torch._foreach_add_(moments, states)
+        torch._foreach_add_(states, moments, alpha=0.9)
+        torch._foreach_add_(weights, states, alpha=-0.05)
         return torch.stack(torch._foreach_norm(weights))

@@ -44,6 +44,6 @@ class Vae(nn.Module):
         """Return the loss and the reconstruction."""
         mean, log = self.encode(x).chunk(2, 1)
         noise = torch.randn(4, dtype=torch.float32, device=x.device).to(x.dtype)
-        found = self.decode(mean + torch.exp(log / 2) * noise)
+        decoded = self.decode(mean + torch.exp(log / 2) * noise)
         divergence = (mean.square() + log.exp() - 1 - log).sum(1) / 2
-        return (found - x).square().sum(1).mean() + divergence.mean(), found
+        return (decoded - x).square().sum(1).mean() + divergence.mean(), decoded

@@ -37,11 +37,11 @@ class Mamba(nn.Module):
         keep = torch.exp(-step.unsqueeze(-1) * self.decay)
         added = (step * value).unsqueeze(-1) * write.unsqueeze(2)
         state = torch.zeros_like(added[:, 0])
-        found = []
+        outputs = []
         for k in range(x.shape[1]):
             state = keep[:, k] * state + added[:, k]
-            found.append((state * read[:, k].unsqueeze(1)).sum(-1))
-        return torch.stack(found, 1) * F.silu(gate)
+            outputs.append((state * read[:, k].unsqueeze(1)).sum(-1))
+        return torch.stack(outputs, 1) * F.silu(gate)
 
 
 class Lstm(nn.Module):
@@ -70,12 +70,12 @@ class Gru(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the second layer's states (n, length, 6)."""
         low = x.new_zeros(x.shape[0], 6)
-        high, found = torch.zeros_like(low), []
+        high, outputs = torch.zeros_like(low), []
         for step in x.unbind(1):
             low = self.first(step, low)
             high = self.second(low, high)
-            found.append(high)
-        return torch.stack(found, 1)
+            outputs.append(high)
+        return torch.stack(outputs, 1)
 
 
 class Cumulative(nn.Module):

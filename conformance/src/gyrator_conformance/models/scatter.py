@@ -66,13 +66,13 @@ class Segments(nn.Module):
         super().__init__()
         self.scale = nn.Parameter(torch.rand(5) + 0.5)
 
-    def forward(self, x: Tensor, places: Tensor) -> tuple[Tensor, ...]:
-        """Fold `x` (m, 5) into four rows at `places` (m, 5)."""
+    def forward(self, x: Tensor, index: Tensor) -> tuple[Tensor, ...]:
+        """Fold `x` (m, 5) into four rows at `index` (m, 5)."""
         y, start = x * self.scale, x.new_full((4, 5), 0.5)
         return (
-            start.scatter_add(0, places, y),
-            start.scatter_reduce(0, places, y, "mean"),
-            start.scatter_reduce(0, places, y, "amax", include_self=False),
+            start.scatter_add(0, index, y),
+            start.scatter_reduce(0, index, y, "mean"),
+            start.scatter_reduce(0, index, y, "amax", include_self=False),
         )
 
 

@@ -41,8 +41,8 @@ class Moe(nn.Module):
         weight, chosen = scores.topk(2, dim=-1)
         weight = torch.softmax(weight, -1)
         hidden = F.gelu(torch.einsum("nd,nkdh->nkh", x, self.up[chosen]))
-        found = torch.einsum("nkh,nkhd->nkd", hidden, self.down[chosen])
-        return (weight.unsqueeze(-1) * found).sum(1)
+        outputs = torch.einsum("nkh,nkhd->nkd", hidden, self.down[chosen])
+        return (weight.unsqueeze(-1) * outputs).sum(1)
 
 
 class SortedPool(nn.Module):
@@ -55,5 +55,5 @@ class SortedPool(nn.Module):
     def forward(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first three rows of `x` (n, 6, 4) by `ranks` (n, 6), and their places."""
         order = torch.argsort(ranks, dim=1, stable=True)[:, :3]
-        kept = self.linear(x).gather(1, order.unsqueeze(-1).expand(-1, -1, 4))
-        return torch.sort(kept, dim=2, descending=True).values, order
+        largest = self.linear(x).gather(1, order.unsqueeze(-1).expand(-1, -1, 4))
+        return torch.sort(largest, dim=2, descending=True).values, order

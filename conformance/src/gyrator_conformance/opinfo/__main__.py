@@ -21,12 +21,12 @@ from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side
 from gyrator_ir.types import HOST
 
 _EVERY = 60.0
-"""Seconds between two lines that say how far the run is."""
+"""The seconds between two lines of progress."""
 _QUIET = {"OMP_NUM_THREADS": "1", "TORCH_LOGS": "-all"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; return 0 where every sample gives what eager gives or has an explanation, else 1."""
+    """Run the samples; return 0 if each agrees with eager or is explained, else 1."""
     args = _parser().parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 120)
     chosen = [
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @define(eq=False)
 class _Tally:
-    """Counts samples, and writes a line for each that differs and has no explanation."""
+    """Counts samples, and prints a line for each unexplained difference."""
 
     console: Console
     chosen: int
@@ -83,7 +83,7 @@ class _Tally:
     _said: float = field(factory=time.monotonic)
 
     def add(self, case: Case, outcome: Outcome) -> None:
-        """Count what was found about a case."""
+        """Add the outcome of a case."""
         self.cases += 1
         self.ops.add(case.op)
         self.counts["samples"] += outcome.samples
@@ -110,7 +110,7 @@ class _Tally:
         }  # fmt: skip
 
     def table(self) -> Table:
-        """Return how many samples ended how."""
+        """Return the number of samples by outcome."""
         table = Table("what", "count")
         table.add_row("ops", f"{len(self.ops)}")
         table.add_row("cases", f"{self.cases}")

@@ -1,7 +1,7 @@
-"""What compiled ops do other than eager ones, sample by sample.
+"""Compare compiled ops with eager ones, sample by sample.
 
-The calls of several samples are one graph, as each compile costs a run of the C++ compiler; where
-something differs, or raises, they are compiled apart.
+The calls of several samples are compiled as one graph, because each compile runs the C++ compiler;
+if something differs or raises, they are compiled separately.
 """
 
 import warnings
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gyrator.config import Config, read_config
-from gyrator.reports.accuracy import is_as_near, is_close, worst_place
+from gyrator.reports.accuracy import describe_difference, is_as_near, is_close
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_conformance.fuzz.judge import (
@@ -38,19 +38,19 @@ from gyrator_conformance.opinfo.samples import (
 )
 
 _TOGETHER = 20
-"""Samples in a graph."""
+"""The number of samples in a graph."""
 
 
 @frozen
 class Outcome:
-    """What was found about a case."""
+    """The outcome of a case."""
 
     samples: int = 0
     refused: int = 0
-    """Samples that eager mode refuses, too."""
+    """The number of samples that eager mode refuses too."""
     graphs: int = 0
     findings: tuple[tuple[str, str, str], ...] = ()
-    """(kind, what differs, what explains it)."""
+    """(kind, difference, explanation)."""
 
 
 Run = Callable[..., list[Any]]
@@ -69,41 +69,41 @@ class OpJudge:
         self._session = Session(options=options, config=self.config, observer=self._records.append)
 
     def judge(self, case: Case) -> Outcome:
-        """Compile the calls of a case and compare what they give."""
+        """Compile the calls of a case and compare the results."""
         self._records.clear()
         with warnings.catch_warnings(), torch._dynamo.config.patch(
             capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True
         ), _filling(case.op in UNWRITTEN):  # fmt: skip
             warnings.simplefilter("ignore")
             torch.manual_seed(0)
-            given = calls(case)
-            taken = [c for c in given if _takes(c, case)]
-            found: list[Verdict] = []
-            for start in range(0, len(taken), _TOGETHER):
-                found += self._apart(case, taken[start : start + _TOGETHER])
-        findings = tuple((v.kind, v.detail, v.explained) for v in found)
-        return Outcome(len(taken), len(given) - len(taken), len(self._records), findings)
+            samples = calls(case)
+            supported = [c for c in samples if _takes(c, case)]
+            verdicts: list[Verdict] = []
+            for start in range(0, len(supported), _TOGETHER):
+                verdicts += self._apart(case, supported[start : start + _TOGETHER])
+        findings = tuple((v.kind, v.detail, v.explained) for v in verdicts)
+        return Outcome(len(supported), len(samples) - len(supported), len(self._records), findings)
 
-    def _apart(self, case: Case, given: Sequence[Call]) -> list[Verdict]:
-        verdict = self._together(case, given, self._session.backend)
+    def _apart(self, case: Case, samples: Sequence[Call]) -> list[Verdict]:
+        verdict = self._together(case, samples, self._session.backend)
         if not verdict.kind:
             return []
-        if len(given) > 1:
-            middle = len(given) // 2
-            return self._apart(case, given[:middle]) + self._apart(case, given[middle:])
-        return [evolve(verdict, explained=verdict.explained or self._explained(case, given))]
+        if len(samples) > 1:
+            middle = len(samples) // 2
+            return self._apart(case, samples[:middle]) + self._apart(case, samples[middle:])
+        return [evolve(verdict, explained=verdict.explained or self._explained(case, samples))]
 
-    def _explained(self, case: Case, given: Sequence[Call]) -> str:
-        if self._together(case, given, "aot_eager").kind:
+    def _explained(self, case: Case, samples: Sequence[Call]) -> str:
+        if self._together(case, samples, "aot_eager").kind:
             return "torch"
-        run, tensors = _joined(given, case)
+        run, tensors = _joined(samples, case)
         want = _outcome(run, tensors, case)
         nudged = _outcome(run, [_leaf(nudged_up(copied(t)), t) for t in tensors], case)
         pairs = zip(want, nudged, strict=False)
         return "unstable" if any(_differ(a, b) for a, b in pairs) else ""
 
-    def _together(self, case: Case, given: Sequence[Call], backend: Any) -> Verdict:
-        run, tensors = _joined(given, case)
+    def _together(self, case: Case, samples: Sequence[Call], backend: Any) -> Verdict:
+        run, tensors = _joined(samples, case)
         want = _outcome(run, tensors, case)
         torch._dynamo.reset()
         begun = len(self._records)
@@ -118,17 +118,17 @@ class OpJudge:
         exact: list[Any] | None = None
         written = len(want) - len(tensors) * (1 + case.gradients)
         for k, (a, b) in enumerate(zip(got, want, strict=True)):
-            if found := form(a, b, result=k < written):
-                return found
+            if verdict := form(a, b, result=k < written):
+                return verdict
             if isinstance(b, Tensor) and not is_close(a, b):
                 if exact is None:
                     exact = _exactly(run, tensors, case, len(want))
                 if not is_as_near(a, b, exact[k]):
-                    alone = case.op in UNORDERED and len(given) == 1
+                    alone = case.op in UNORDERED and len(samples) == 1
                     why = "overflow" if overflows(a, b, exact[k]) else ""
                     if alone and in_other_order(tensors[0], a, b):
                         why = "ties"
-                    return Verdict("value", f"[{k}] {worst_place(a, b)}", why)
+                    return Verdict("value", f"[{k}] {describe_difference(a, b)}", why)
         last = len(want) - len(tensors)
         return shared_otherwise([*got[:written], *got[last:]], [*want[:written], *want[last:]])
 
@@ -144,7 +144,7 @@ def _filling(on: bool) -> Iterator[None]:
 
 
 def _takes(call: Call, case: Case) -> bool:
-    """Whether eager mode takes a call, and gives dense tensors."""
+    """Return whether eager mode accepts a call and returns dense tensors."""
     run, tensors = _joined((call,), case)
     try:
         results = _outcome(run, tensors, case)
@@ -153,9 +153,9 @@ def _takes(call: Call, case: Case) -> bool:
     return all(r.layout is torch.strided for r in results if isinstance(r, Tensor))
 
 
-def _joined(given: Sequence[Call], case: Case) -> tuple[Run, list[Tensor]]:
-    """Return one function that makes all calls, and the tensors that it takes."""
-    return joined(given, case.dynamic), [t for call in given for t in call.tensors]
+def _joined(samples: Sequence[Call], case: Case) -> tuple[Run, list[Tensor]]:
+    """Return one function that makes all calls, and its input tensors."""
+    return joined(samples, case.dynamic), [t for call in samples for t in call.tensors]
 
 
 def _outcome(run: Run, tensors: Sequence[Tensor], case: Case) -> list[Any]:
@@ -169,15 +169,15 @@ def _outcome(run: Run, tensors: Sequence[Tensor], case: Case) -> list[Any]:
 
 def _exactly(run: Run, tensors: Sequence[Tensor], case: Case, count: int) -> list[Any]:
     try:
-        found = _outcome(run, [widened(t) for t in tensors], case)
+        outcome = _outcome(run, [widened(t) for t in tensors], case)
     except Exception:
-        found = []
-    return found if len(found) == count else [None] * count
+        outcome = []
+    return outcome if len(outcome) == count else [None] * count
 
 
 def overflows(a: Tensor, b: Tensor, exact: Any) -> bool:
-    """Whether eager's value is infinite or NaN where ours and the one in float64 are finite, and
-    ours is right everywhere."""
+    """Return whether eager's value overflows where ours and float64's are finite, and ours is
+    correct everywhere."""
     if not isinstance(exact, Tensor) or exact.shape != b.shape or not b.is_floating_point():
         return False
     lost = a.isfinite() & ~b.isfinite() & exact.isfinite()
@@ -186,23 +186,24 @@ def overflows(a: Tensor, b: Tensor, exact: Any) -> bool:
 
 
 def in_other_order(x: Tensor, a: Tensor, b: Tensor) -> bool:
-    """Whether positions along an axis name the same elements, or gradients belong to the same."""
+    """Return whether indices along an axis select equal elements, or gradients belong to equal
+    elements."""
     if a.dtype is torch.int64:
         pairs = ((x.take_along_dim(a, d), x.take_along_dim(b, d)) for d in range(x.dim()))
     else:
         pairs = ((_by_element(x, a, d), _by_element(x, b, d)) for d in range(x.dim()))
-    return any(is_close(mine, other) for mine, other in pairs)
+    return any(is_close(actual, other) for actual, other in pairs)
 
 
 def _by_element(x: Tensor, slopes: Tensor, d: int) -> Tensor:
-    """Return gradients in the order of the elements, those of equal ones by size."""
-    slopes, places = slopes.sort(d)
-    order = x.detach().take_along_dim(places, d).argsort(dim=d, stable=True)
+    """Return gradients in the order of the elements, ties ordered by gradient."""
+    slopes, indices = slopes.sort(d)
+    order = x.detach().take_along_dim(indices, d).argsort(dim=d, stable=True)
     return slopes.take_along_dim(order, d)
 
 
-def _leaf(made: Tensor, like: Tensor) -> Tensor:
-    return made.detach().requires_grad_(like.requires_grad)
+def _leaf(value: Tensor, like: Tensor) -> Tensor:
+    return value.detach().requires_grad_(like.requires_grad)
 
 
 def _differ(a: Any, b: Any) -> bool:

@@ -76,8 +76,8 @@ class Call:
             return _Name(name)
 
         x, args, kwargs = pytree.tree_unflatten([named(v) for v in self.flat], self.spec)
-        given = [*map(repr, (x, *args)), *(f"{k}={v!r}" for k, v in kwargs.items())]
-        return f"{named(self.op)}({', '.join(given)})"
+        arguments = [*map(repr, (x, *args)), *(f"{k}={v!r}" for k, v in kwargs.items())]
+        return f"{named(self.op)}({', '.join(arguments)})"
 
 
 _PLAIN = frozenset({bool, int, str, type(None)})
@@ -94,15 +94,15 @@ class _Name:
         return self.text
 
 
-def joined(given: Sequence[Call], dynamic: bool = False) -> Callable[..., list[Any]]:
+def joined(calls: Sequence[Call], dynamic: bool = False) -> Callable[..., list[Any]]:
     """Return one function that makes all calls; it takes their tensors, and returns their results.
 
     It is compiled from text: tracing one that puts arguments together costs many times as much as
     compiling the graph.
     """
-    names = [f"t{k}" for k in range(sum(len(call.tensors) for call in given))]
+    names = [f"t{k}" for k in range(sum(len(call.tensors) for call in calls))]
     rest, space = iter(names), dict[str, Any]()
-    calls_made = ", ".join(call.text(rest, space, dynamic) for call in given)
+    calls_made = ", ".join(call.text(rest, space, dynamic) for call in calls)
     text = f"def run({', '.join(names)}):\n    return [{calls_made}]\n"
     exec(compile(text, "<calls>", "exec"), space)
     run: Callable[..., list[Any]] = space["run"]
@@ -149,29 +149,29 @@ def slice_of(chosen: Sequence[Case], part: int, parts: int) -> list[Case]:
 
 def calls(case: Case) -> list[Call]:
     """Return the calls of a case: those of its samples that take dense tensors."""
-    info, found = database()[case.op], []
+    info, samples = database()[case.op], []
     dtype = getattr(torch, case.dtype)
     for sample in info.sample_inputs(case.device, dtype, requires_grad=case.gradients):
         flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
         if any(isinstance(v, torch.Tensor) and v.layout is not torch.strided for v in flat):
             continue
         if case.layout == "strided":
-            laid = sample.noncontiguous()
-            flat, spec = pytree.tree_flatten((laid.input, laid.args, laid.kwargs))
+            strided = sample.noncontiguous()
+            flat, spec = pytree.tree_flatten((strided.input, strided.args, strided.kwargs))
         elif case.layout == "channels-last":
             flat = [_last(v) for v in flat]
         call = Call(info.op, flat, spec)
         if case.layout != "channels-last" or any(_is_last(t) for t in call.tensors):
-            found.append(call)
-    step = 1 if case.most is None else -(-len(found) // case.most)
-    return found[:: max(step, 1)]
+            samples.append(call)
+    step = 1 if case.most is None else -(-len(samples) // case.most)
+    return samples[:: max(step, 1)]
 
 
 def _last(value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or value.dim() != 4:
         return value
-    made = value.detach().contiguous(memory_format=torch.channels_last)
-    return made.requires_grad_(value.requires_grad)
+    copy = value.detach().contiguous(memory_format=torch.channels_last)
+    return copy.requires_grad_(value.requires_grad)
 
 
 def _is_last(t: torch.Tensor) -> bool:
@@ -181,9 +181,9 @@ def _is_last(t: torch.Tensor) -> bool:
 def copied(t: torch.Tensor) -> torch.Tensor:
     """Return a leaf with the same elements, strides and offset."""
     if t.is_conj() or t.is_neg() or not t.numel():
-        made = t.detach().clone()
+        copy = t.detach().clone()
     else:
         size = t.untyped_storage().nbytes() // t.itemsize
         whole = torch.as_strided(t.detach(), (size,), (1,), 0).clone()
-        made = torch.as_strided(whole, t.shape, t.stride(), t.storage_offset())
-    return made.requires_grad_(t.requires_grad)
+        copy = torch.as_strided(whole, t.shape, t.stride(), t.storage_offset())
+    return copy.requires_grad_(t.requires_grad)

@@ -14,7 +14,7 @@ from gyrator_conformance import Excuse, Profile, Reason
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType
-from gyrator_runtime.artifact import Library
+from gyrator_runtime.build import Library
 from gyrator_toy.device import NAME, start, toy_device
 from gyrator_toy.language import LACKING, ToyBackend
 from gyrator_toy.machine import DTYPES, Machine
