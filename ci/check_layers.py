@@ -53,15 +53,15 @@ class Rules:
 # What import-linter checks ----------------------------------------------------------------------
 
 
-def contracts(found: Sequence[Package], rules: Rules) -> str:
+def contracts(packages: Sequence[Package], rules: Rules) -> str:
     """Return a configuration of import-linter: for each package what it may not import."""
-    roots = [p.module for p in found]
+    roots = [p.module for p in packages]
     parts = [_section("importlinter", root_packages=roots, include_external_packages=["true"])]
-    for package in found:
+    for package in packages:
         allowed = rules.layers[package.layer]
         banned = [
             p.module
-            for p in found
+            for p in packages
             if p is not package and allowed != ["*"] and p.layer not in allowed
         ]
         banned += [name for name, layers in rules.closed.items() if package.layer in layers]
@@ -83,12 +83,12 @@ def _section(title: str, **fields: Sequence[str]) -> str:
     return "\n".join([f"[{title}]", *lines, ""])
 
 
-def kept(root: Path, found: Sequence[Package], rules: Rules) -> bool:
+def kept(root: Path, packages: Sequence[Package], rules: Rules) -> bool:
     """Let import-linter check the contracts, and print those that are broken."""
-    sys.path[:0] = [str(root / p.folder / "src") for p in found]
+    sys.path[:0] = [str(root / p.folder / "src") for p in packages]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "contracts.ini"
-        path.write_text(contracts(found, rules))
+        path.write_text(contracts(packages, rules))
         return bool(lint_imports(str(path), no_cache=True) == EXIT_STATUS_SUCCESS)
 
 
@@ -141,12 +141,12 @@ def file_problems(
         top = name.partition(".")[0]
         if top == package.module or top in sys.stdlib_module_names:
             continue
-        wanted = {n for n, modules in rules.modules.items() if top in modules} or {top}
+        owners = {n for n, modules in rules.modules.items() if top in modules} or {top}
         if top in known:
-            wanted = {known[top].name}
-        if not wanted & {*package.needs, *rules.offered}:
-            said = f"which {package.folder}/pyproject.toml does not declare"
-            yield f"{path}:{line}: imports {top}, {said}"
+            owners = {known[top].name}
+        if not owners & {*package.needs, *rules.offered}:
+            reason = f"which {package.folder}/pyproject.toml does not declare"
+            yield f"{path}:{line}: imports {top}, {reason}"
     if not permits(rules.device_files, path):
         for text, line in strings(tree):
             if text.partition(":")[0] in rules.device_names:
@@ -175,8 +175,8 @@ def check(root: Path, rules: Rules) -> list[str]:
     known = {package.module: package for package in packages(root)}
     for package in known.values():
         if package.layer not in rules.layers:
-            said = f"layer {package.layer!r} is none of ci/layers.toml, [layers]"
-            problems.append(f"{package.folder}/pyproject.toml: {said}")
+            reason = f"layer {package.layer!r} is none of ci/layers.toml, [layers]"
+            problems.append(f"{package.folder}/pyproject.toml: {reason}")
             continue
         src = root / package.folder / "src"
         trees: dict[str, ast.AST] = {}

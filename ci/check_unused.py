@@ -67,9 +67,9 @@ class Used:
     """The files in which each name occurs other than as its own definition."""
     attributes: dict[str, set[str]] = field(default_factory=dict)
     """The files that read an attribute of the name."""
-    made: dict[str, set[str]] = field(default_factory=dict)
+    built: dict[str, set[str]] = field(default_factory=dict)
     """The files that call the name."""
-    given: dict[str, set[str | int]] = field(default_factory=dict)
+    passed: dict[str, set[str | int]] = field(default_factory=dict)
     """By name of what is called: the keywords and places of arguments."""
     values: set[str] = field(default_factory=set)
     """Names that stand elsewhere than in calls: who calls them gives what it likes."""
@@ -86,11 +86,11 @@ class Used:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 called.add(id(node.func))
-                given = self.given.setdefault(last_name(node.func), set())
-                given.update(k.arg or ALL for k in node.keywords)
-                given.update(range(len(node.args)))
+                passed = self.passed.setdefault(last_name(node.func), set())
+                passed.update(k.arg or ALL for k in node.keywords)
+                passed.update(range(len(node.args)))
                 if any(isinstance(a, ast.Starred) for a in node.args):
-                    given.add(ALL)
+                    passed.add(ALL)
         for node in ast.walk(tree):
             if id(node) not in called and isinstance(node, ast.Name | ast.Attribute):
                 self.values.add(last_name(node))
@@ -113,12 +113,12 @@ class Used:
                     yield text, self.attributes
             case ast.MatchClass(cls=cls, patterns=patterns, kwd_attrs=keywords):
                 fields = positions.get(last_name(cls), [])
-                taken = [f for f, p in zip(fields, patterns, strict=False) if not wild(p)]
-                for name in (*taken, *keywords):
+                used = [f for f, p in zip(fields, patterns, strict=False) if not wild(p)]
+                for name in (*used, *keywords):
                     yield name, self.names
                     yield name, self.attributes
         if isinstance(node, ast.Call):
-            yield last_name(node.func), self.made
+            yield last_name(node.func), self.built
 
 
 def last_name(node: ast.AST) -> str:
@@ -203,7 +203,7 @@ def instructions(tree: ast.Module) -> list[str]:
     return []
 
 
-def problems(root: Path, kept: Mapping[str, str]) -> list[str]:
+def problems(root: Path, exceptions: Mapping[str, str]) -> list[str]:
     """Return what is declared under `root` and not used, and the exceptions that are none."""
     trees = {
         path.relative_to(root).as_posix(): ast.parse(path.read_text(), str(path))
@@ -234,28 +234,28 @@ def problems(root: Path, kept: Mapping[str, str]) -> list[str]:
         if path.name != "check_unused.py"
         for word in re.findall(r"\w+", path.read_text())
     }
-    found = {d.full: line for d in known if (line := problem(d, used, prose, root))}
+    lines = {d.full: line for d in known if (line := problem(d, used, prose, root))}
     nodes = trees.get(INSTRUCTIONS)
     for name in instructions(nodes) if nodes else ():
-        if all(path.startswith(TRANSLATORS) for path in used.made.get(name, ())):
-            found[f"gyrator_ir.host.nodes.{name}"] = (
+        if all(path.startswith(TRANSLATORS) for path in used.built.get(name, ())):
+            lines[f"gyrator_ir.host.nodes.{name}"] = (
                 f"{INSTRUCTIONS}: no stage makes the instruction {name}"
             )
     stale = [
         f"ci/check_unused.py: {name} is used; take it from KEPT"
-        for name in kept
-        if name not in found
+        for name in exceptions
+        if name not in lines
     ]
-    return [line for name, line in found.items() if name not in kept] + stale
+    return [line for name, line in lines.items() if name not in exceptions] + stale
 
 
 def problem(d: Declared, used: Used, prose: Set[str], root: Path) -> str:
     """Return what is wrong with a declaration, or nothing."""
     where = f"{d.path}:{d.line}"
     if d.kind == "parameter":
-        given = used.given.get(d.owner, set())
+        passed = used.passed.get(d.owner, set())
         unknown = d.owner in used.values or d.owner in prose or d.path.startswith(TOOLS)
-        if unknown or not given.isdisjoint((d.name, d.place, ALL)):
+        if unknown or not passed.isdisjoint((d.name, d.place, ALL)):
             return ""
         return f"{where}: no call gives the parameter {d.name} of {d.owner}"
     if d.kind != "field":
@@ -282,11 +282,11 @@ def problem(d: Declared, used: Used, prose: Set[str], root: Path) -> str:
 
 def main() -> int:
     """Print the problems of this repository; return 1 if there are any."""
-    found = problems(ROOT, KEPT)
-    print("\n".join(found) or "declared: all of it is used")
-    if found:
+    messages = problems(ROOT, KEPT)
+    print("\n".join(messages) or "declared: all of it is used")
+    if messages:
         print("use it, or delete it; KEPT in ci/check_unused.py is for what others use")
-    return int(bool(found))
+    return int(bool(messages))
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ def missing(package: Path, wheel: Path) -> list[str]:
     listing = subprocess.run(
         ["git", "ls-files", "src"], cwd=package, capture_output=True, text=True, check=True
     ).stdout
-    wanted = {line.removeprefix("src/") for line in listing.splitlines()}
+    expected = {line.removeprefix("src/") for line in listing.splitlines()}
     with zipfile.ZipFile(wheel) as archive:
-        held = set(archive.namelist())
-    lacks = sorted(wanted - held)
-    if not any(name.endswith(".dist-info/licenses/LICENSE") for name in held):
+        members = set(archive.namelist())
+    lacks = sorted(expected - members)
+    if not any(name.endswith(".dist-info/licenses/LICENSE") for name in members):
         lacks.append("LICENSE")
-    if not any(name.endswith("/py.typed") for name in held):
+    if not any(name.endswith("/py.typed") for name in members):
         lacks.append("py.typed")
     return lacks
 

@@ -43,8 +43,8 @@ def contracts(names: Collection[str] = ()) -> list[list[str]]:
 
 
 def _why(reason: str) -> str:
-    found = _OTHER.match(reason)
-    return found[1] if found else "its formula"
+    match = _OTHER.match(reason)
+    return match[1] if match else "its formula"
 
 
 def _calls(
@@ -75,5 +75,5 @@ def _samples(names: Collection[str]) -> Iterator[tuple[str, Run, Sequence[torch.
 
 
 def _run(op: Run, values: Sequence[Any], kwargs: Mapping[str, Any], *tensors: torch.Tensor) -> Any:
-    given = iter(tensors)
-    return op(*(next(given) if isinstance(v, torch.Tensor) else v for v in values), **kwargs)
+    arguments = iter(tensors)
+    return op(*(next(arguments) if isinstance(v, torch.Tensor) else v for v in values), **kwargs)

@@ -69,13 +69,13 @@ class Package:
 
 def distribution(requirement: str) -> str:
     """Return the name in a requirement, as a module would be called."""
-    found = re.match(r"[\w.-]+", requirement)
-    return found[0].replace("-", "_").lower() if found else ""
+    match = re.match(r"[\w.-]+", requirement)
+    return match[0].replace("-", "_").lower() if match else ""
 
 
 def packages(root: Path) -> tuple[Package, ...]:
     """Return all packages of a repository, those of `packages/` first, by folder."""
-    found = []
+    listed = []
     for place in PLACES:
         for path in sorted(root.glob(f"{place}/pyproject.toml")):
             data = tomllib.loads(path.read_text())
@@ -83,8 +83,8 @@ def packages(root: Path) -> tuple[Package, ...]:
             (wheel,) = tool["hatch"]["build"]["targets"]["wheel"]["packages"]
             folder = path.parent.relative_to(root).as_posix()
             module = wheel.removeprefix("src/")
-            found.append(Package(folder, data["project"], tool.get("gyrator", {}), module))
-    return tuple(found)
+            listed.append(Package(folder, data["project"], tool.get("gyrator", {}), module))
+    return tuple(listed)
 
 
 def released(all_packages: tuple[Package, ...]) -> tuple[Package, ...]:
@@ -101,16 +101,16 @@ def mypy_line(all_packages: tuple[Package, ...]) -> str:
 
 def main(arguments: list[str]) -> int:
     """Print the packages; compare or write the list that cannot be derived when it is used."""
-    found = packages(ROOT)
-    for p in released(found):
+    listed = packages(ROOT)
+    for p in released(listed):
         version = p.project["version"]
         print(f"{p.name:24} {version:8} {'public' if p.public else 'internal':9} {p.layer}")
     path = ROOT / "mypy.ini"
     text = path.read_text()
-    wanted = MYPY.sub(mypy_line(found), text)
+    updated = MYPY.sub(mypy_line(listed), text)
     if arguments == ["--write"]:
-        path.write_text(wanted)
-    elif wanted != text:
+        path.write_text(updated)
+    elif updated != text:
         print("mypy.ini: mypy_path lacks a package; `python ci/distributions.py --write` mends it")
         return 1
     return 0

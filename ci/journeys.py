@@ -81,7 +81,7 @@ class FailedError(Exception):
     """A step of a journey."""
 
 
-def run(folder: Path, *command: str, expected: int = 0, said: str = "", **variables: str) -> str:
+def run(folder: Path, *command: str, expected: int = 0, prints: str = "", **variables: str) -> str:
     """Run a step, `variables` in its environment; return what it printed.
 
     Raises:
@@ -96,41 +96,41 @@ def run(folder: Path, *command: str, expected: int = 0, said: str = "", **variab
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, timeout=900, check=False,
     )  # fmt: skip
-    if done.returncode != expected or said not in done.stdout:
+    if done.returncode != expected or prints not in done.stdout:
         raise FailedError(f"{' '.join(command)}: status {done.returncode}\n{done.stdout[-4000:]}")
     return done.stdout
 
 
 def pages(folder: Path, *names: str) -> None:
     """Run the examples of pages of the manual."""
-    found = [str(ROOT / name) for name in names]
-    run(folder, sys.executable, "-P", str(ROOT / "ci" / "run_doc_examples.py"), *found,
-        said="0 pages failed")  # fmt: skip
+    paths = [str(ROOT / name) for name in names]
+    run(folder, sys.executable, "-P", str(ROOT / "ci" / "run_doc_examples.py"), *paths,
+        prints="0 pages failed")  # fmt: skip
 
 
 def vendor(folder: Path) -> None:
     """Begin a target from the template, compile, search, plant a bug, and run the suite."""
     answers = ("device=toy", "package=gyrator_acme", "start=gyrator_toy.device:start")
-    given = [part for answer in answers for part in ("-d", answer)]
-    run(folder, "copier", "copy", "--defaults", *given, str(ROOT / "templates" / "target"), "acme")
+    data = [part for answer in answers for part in ("-d", answer)]
+    run(folder, "copier", "copy", "--defaults", *data, str(ROOT / "templates" / "target"), "acme")
     acme = folder / "acme"
     more = ("--no-deps", "--no-build-isolation", "-e", ".")
     run(acme, sys.executable, "-m", "pip", "install", "-q", *more)
     try:
-        run(acme, sys.executable, "-m", "pytest", "-q", "tests", said="3 passed")
+        run(acme, sys.executable, "-m", "pytest", "-q", "tests", prints="3 passed")
         search = (sys.executable, "-m", "gyrator_testing", "kernels", "--target", "gyrator_acme")
-        run(acme, *search, "--count", "60", "--points", "500", said="random kernels ran")
+        run(acme, *search, "--count", "60", "--points", "500", prints="random kernels compared")
         suite = (sys.executable, "-m", "gyrator_conformance", "--target", "gyrator_acme")
         chosen = ("--wrapper", "python", "-k", "mlp and static and float32")
-        run(acme, *suite, *chosen, "--json", "cells.json", said="100.0 %")
+        run(acme, *suite, *chosen, "--json", "cells.json", prints="100.0 %")
         language = acme / "src" / "gyrator_acme" / "language.py"
         text = language.read_text()
         language.write_text(text.replace('"sub": "-"', '"sub": "+"'))
-        run(acme, *search, "--count", "60", "--points", "500", expected=1, said="= sub ")
+        run(acme, *search, "--count", "60", "--points", "500", expected=1, prints="= sub ")
         (file,) = (acme / "kernel-faults").glob("*.gy")
-        run(acme, str(BIN / "gyrator"), "verify", str(file), expected=2, said="GY-VERIFY-011")
+        run(acme, str(BIN / "gyrator"), "verify", str(file), expected=2, prints="GY-VERIFY-011")
         language.write_text(text)
-        run(acme, str(BIN / "gyrator"), "verify", str(file), said="runs")
+        run(acme, str(BIN / "gyrator"), "verify", str(file), prints="runs")
     finally:
         run(acme, sys.executable, "-m", "pip", "uninstall", "-q", "-y", "gyrator-acme")
 
@@ -143,10 +143,10 @@ def engineer(folder: Path) -> None:
     )  # fmt: skip
     (folder / "rows.gy").write_text(PROGRAM)
     opt = (str(BIN / "gyrator"), "opt", "rows.gy")
-    run(folder, *opt, "--to", "kernel", "--print-changed", said="kernel k0")
-    run(folder, *opt, "--passes", "inline-pointwise", said="reduction op1")
-    run(folder, *opt, "--to", "kernels", said='extern "C"')
-    run(folder, str(BIN / "gyrator"), "verify", "rows.gy", said="runs")
+    run(folder, *opt, "--to", "kernel", "--print-changed", prints="kernel k0")
+    run(folder, *opt, "--passes", "inline-pointwise", prints="reduction op1")
+    run(folder, *opt, "--to", "kernels", prints='extern "C"')
+    run(folder, str(BIN / "gyrator"), "verify", "rows.gy", prints="runs")
 
 
 def researcher(folder: Path) -> None:
@@ -193,8 +193,8 @@ def tools(folder: Path) -> None:
     (folder / "guards.py").write_text(GUARDS)
     model, gyrator = (sys.executable, "model.py"), (sys.executable, "-m", "gyrator")
     names = "+gyrator,output_code,kernel_code,schedule,fusion,perf_hints,recompiles"
-    run(folder, *model, said="compiled forward graph", TORCH_LOGS=names)
-    run(folder, *model, said="loaded forward graph", TORCH_LOGS="+gyrator")
+    run(folder, *model, prints="compiled forward graph", TORCH_LOGS=names)
+    run(folder, *model, prints="loaded forward graph", TORCH_LOGS="+gyrator")
     ours = _artifacts(folder, "gyrator")
     missing = [name for name in ARTIFACTS if name not in ours]
     for name in _artifacts(folder, "inductor") - ours:
@@ -204,32 +204,32 @@ def tools(folder: Path) -> None:
     traces = folder / "traces"
     run(folder, *model, GYRATOR_TRACE_DIR=str(traces))
     (first, *_) = sorted(traces.glob("*_forward"))
-    run(first, sys.executable, "repro.py", said="agrees with eager mode")
-    run(folder, *gyrator, "bisect", str(first), said="every stage and pass agrees")
+    run(first, sys.executable, "repro.py", prints="matches eager mode")
+    run(folder, *gyrator, "bisect", str(first), prints="all stages and passes are correct")
     small = ("minify", str(first), "--for", "error", "-o", "small")
-    run(folder, *gyrator, *small, said="1 calls", CXX="false")
-    run(folder / "small", sys.executable, "repro.py", expected=1, said="error: GY-", CXX="false")
+    run(folder, *gyrator, *small, prints="1 calls", CXX="false")
+    run(folder / "small", sys.executable, "repro.py", expected=1, prints="error: GY-", CXX="false")
     torch_debug = {"TORCH_COMPILE_DEBUG_DIR": str(folder), "GYRATOR_STRICT": "1", "CXX": "false"}
     off = {**torch_debug, "GYRATOR_CACHE": "0"}
     for after, written in (("dynamo", "minifier_launcher.py"), ("aot", "minify.py")):
-        run(folder, *model, expected=1, said=written, TORCHDYNAMO_REPRO_AFTER=after, **off)
-    said = run(folder, sys.executable, "guards.py", said="torch.log(x - 2.0)")
-    if said.count("no error") != 2:
-        raise FailedError(f"guards: {said}")
+        run(folder, *model, expected=1, prints=written, TORCHDYNAMO_REPRO_AFTER=after, **off)
+    output = run(folder, sys.executable, "guards.py", prints="torch.log(x - 2.0)")
+    if output.count("no error") != 2:
+        raise FailedError(f"guards: {output}")
 
 
 def reports(folder: Path) -> None:
     """Read what the compiler tells of a function: as text, as data, and as a page in a browser."""
     (folder / "model.py").write_text(MODEL)
     gyrator = (sys.executable, "-m", "gyrator")
-    run(folder, *gyrator, "--version", said="gyrator ")
-    run(folder, *gyrator, "doctor", said="compiling a function")
+    run(folder, *gyrator, "--version", prints="gyrator ")
+    run(folder, *gyrator, "doctor", prints="compiling a function")
     json.loads(run(folder, *gyrator, "options", "--json"))
-    run(folder, *gyrator, "explain", "model.py:make", said="graph")
-    found = run(folder, *gyrator, "explain", "model.py:make", "--json")
-    data = json.loads(found[found.index("{\n") :])
+    run(folder, *gyrator, "explain", "model.py:make", prints="graph")
+    output = run(folder, *gyrator, "explain", "model.py:make", "--json")
+    data = json.loads(output[output.index("{\n") :])
     if not data["cost"] or not data["memory"] or not data["breaks"]:
-        raise FailedError(f"explain --json: {found}")
+        raise FailedError(f"explain --json: {output}")
     run(folder, *gyrator, "report", "model.py:make", "--runs", "3", "-o", "report.html")
     pictures(folder, folder / "report.html", "report")
     config = str(ROOT / "mkdocs.yml")
@@ -246,28 +246,28 @@ def search(page: Path, word: str) -> None:
     Raises:
         FailedError: nothing is found, or the page asks the network for something.
     """
-    asked: list[str] = []
+    requests: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=_browser(), args=["--no-sandbox"])
-        shown = browser.new_page(viewport={"width": max(WIDTHS), "height": 900})
-        shown.on("request", lambda request: asked.append(request.url))
+        tab = browser.new_page(viewport={"width": max(WIDTHS), "height": 900})
+        tab.on("request", lambda request: requests.append(request.url))
         try:
-            shown.goto(page.as_uri())
-            shown.fill("input[name=query]", word)
-            shown.wait_for_selector(f".md-search-result__item a[href*={word}]")
+            tab.goto(page.as_uri())
+            tab.fill("input[name=query]", word)
+            tab.wait_for_selector(f".md-search-result__item a[href*={word}]")
         except Error as error:
             raise FailedError(f"searching for {word}: {error}") from error
         finally:
             browser.close()
-    if outside := [url for url in asked if url.startswith("http")]:
+    if outside := [url for url in requests if url.startswith("http")]:
         raise FailedError(f"{page.name} asks for {outside}")
 
 
 def _browser() -> str:
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    if found is None:
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
         raise FailedError("there is no browser: Debian's chromium, or google-chrome")
-    return found
+    return program
 
 
 def pictures(folder: Path, page: Path, name: str) -> None:
@@ -289,8 +289,8 @@ def pictures(folder: Path, page: Path, name: str) -> None:
         )
         local = "--allow-file-access-from-files"
         dom = run(folder, *common, local, "--dump-dom", frame.as_uri())
-        shown = dom.partition("<title>wide ")[2].partition("</title>")[0]
-        wide, _, room = shown.partition(" of ")
+        title = dom.partition("<title>wide ")[2].partition("</title>")[0]
+        wide, _, room = title.partition(" of ")
         if not room or int(wide) > int(room):
             raise FailedError(f"{page.name} is {wide or 'of unknown'} wide in {room or width}")
         for number, scheme in enumerate(SCHEMES):
@@ -321,10 +321,10 @@ def main(names: list[str]) -> int:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 JOURNEYS[name](Path(folder))
-                said = "arrived"
+                outcome = "arrived"
             except FailedError as error:
-                said, failed = f"FAILED\n{error}", failed + 1
-        print(f"{name}: {said} ({time.perf_counter() - start:.0f} s)", flush=True)
+                outcome, failed = f"FAILED\n{error}", failed + 1
+        print(f"{name}: {outcome} ({time.perf_counter() - start:.0f} s)", flush=True)
     return int(failed > 0)
 
 

@@ -63,14 +63,14 @@ def classes(members: Sequence[type]) -> str:
 
 def defined_in(module: ModuleType) -> list[type]:
     """Return the attrs classes that `module` defines, in the order of its text."""
-    found = [
+    names = [
         member
         for member in vars(module).values()
         if inspect.isclass(member)
         and member.__module__ == module.__name__
         and hasattr(member, "__attrs_attrs__")
     ]
-    return sorted(found, key=lambda member: inspect.getsourcelines(member)[1])
+    return sorted(names, key=lambda member: inspect.getsourcelines(member)[1])
 
 
 def ops() -> str:
@@ -87,8 +87,8 @@ def members(kind: Any) -> str:
     source = inspect.getsource(kind)
     rows = []
     for member in kind:
-        found = re.search(rf'^    {member.name} = .*\n(?:    """((?:.|\n)*?)""")?', source, re.M)
-        text = inspect.cleandoc(found[1]) if found and found[1] else ""
+        match = re.search(rf'^    {member.name} = .*\n(?:    """((?:.|\n)*?)""")?', source, re.M)
+        text = inspect.cleandoc(match[1]) if match and match[1] else ""
         rows.append([f"`{member.value}`", " ".join(text.split())])
     return table(["name", "meaning"], rows)
 
@@ -141,14 +141,14 @@ def rules(family: str) -> str:
     """Return the ATen ops that the rules of `family` lower, and what each becomes."""
     builder = TableBuilder()
     importlib.import_module(f"gyrator_lowering.rules.{family}").register(builder)
-    found: dict[tuple[str, str], list[str]] = {}
+    by_rule: dict[tuple[str, str], list[str]] = {}
     for target, rule in builder.build().rules.items():
         _, packet, *overload = target.split(".")
         kind = KINDS.get(rule.__qualname__.partition(".")[0], "generated code")
-        found.setdefault((packet, kind), []).extend(overload)
+        by_rule.setdefault((packet, kind), []).extend(overload)
     rows = [
         [f"`{packet}`", ", ".join(f"`{o}`" for o in sorted(overloads)) or "all", kind]
-        for (packet, kind), overloads in sorted(found.items())
+        for (packet, kind), overloads in sorted(by_rule.items())
     ]
     return table(["aten op", "overloads", "becomes"], rows)
 
@@ -188,9 +188,11 @@ def reference(package: Package) -> str:
 
 def on_config(config: Any) -> Any:
     """Add the packages to the navigation, in the order of release (called by mkdocs)."""
-    shown = released(packages(ROOT))
-    config["nav"].append({"Packages": [f"{package.folder}.md" for package in shown]})
-    config["nav"].append({"Reference": [f"reference/{package.module}.md" for package in shown]})
+    packages_shown = released(packages(ROOT))
+    config["nav"].append({"Packages": [f"{package.folder}.md" for package in packages_shown]})
+    config["nav"].append(
+        {"Reference": [f"reference/{package.module}.md" for package in packages_shown]}
+    )
     return config
 
 

@@ -41,9 +41,9 @@ def modules(package: Package, root: Path) -> Iterator[griffe.Module]:
     assert isinstance(top, griffe.Module)
     yield top
     for name in package.api:
-        found = top[name]
-        assert isinstance(found, griffe.Module), f"{package.module}.{name} is no module"
-        yield found
+        module = top[name]
+        assert isinstance(module, griffe.Module), f"{package.module}.{name} is no module"
+        yield module
 
 
 def names(module: griffe.Module) -> Iterator[tuple[str, griffe.Object | griffe.Alias]]:
@@ -77,8 +77,8 @@ def lines(path: str, member: griffe.Object | griffe.Alias) -> Iterator[str]:
 
 def listing(package: Package, root: Path) -> str:
     """Return the public names of a package, a line each."""
-    found = ((m, n, o) for m in modules(package, root) for n, o in names(m))
-    return "".join(f"{line}\n" for m, n, o in found for line in lines(f"{m.path}.{n}", o))
+    entries = ((m, n, o) for m in modules(package, root) for n, o in names(m))
+    return "".join(f"{line}\n" for m, n, o in entries for line in lines(f"{m.path}.{n}", o))
 
 
 def outsiders(root: Path, known: dict[str, set[str]]) -> Iterator[str]:
@@ -100,16 +100,16 @@ def outsiders(root: Path, known: dict[str, set[str]]) -> Iterator[str]:
 
 def problems(root: Path, lists: Path) -> list[str]:
     """Return the differences between the lists and the sources, and imports of private names."""
-    found: list[str] = []
+    messages: list[str] = []
     known: dict[str, set[str]] = {}
     for package in promised(root):
         path = lists / f"{Path(package.folder).name}.txt"
         old = path.read_text().splitlines() if path.exists() else []
         new = listing(package, root).splitlines()
-        found += difflib.unified_diff(old, new, path.name, "the sources", lineterm="", n=0)
+        messages += difflib.unified_diff(old, new, path.name, "the sources", lineterm="", n=0)
         known[package.module] = {re.split(r"[ (:]", line)[0] for line in new}
         known[package.module] |= {f"{package.module}.{name}" for name in package.api}
-    return [*found, *outsiders(root, known)]
+    return [*messages, *outsiders(root, known)]
 
 
 def breaks(before: Path, root: Path) -> Iterator[str]:
@@ -136,18 +136,18 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--since"]:
         with TemporaryDirectory() as folder:
             git = ("git", "archive", arguments[1], "packages", "conformance")
-            made = subprocess.run(git, cwd=ROOT, check=True, capture_output=True).stdout
-            subprocess.run(("tar", "-x", "-C", folder), check=True, input=made)
+            archive = subprocess.run(git, cwd=ROOT, check=True, capture_output=True).stdout
+            subprocess.run(("tar", "-x", "-C", folder), check=True, input=archive)
             print("\n".join(breaks(Path(folder), ROOT)) or "nothing breaks")
         return 0
     if arguments == ["--write"]:
         for package in promised(ROOT):
             (lists / f"{Path(package.folder).name}.txt").write_text(listing(package, ROOT))
-    found = problems(ROOT, lists)
-    print("\n".join(found) or "public names: as listed")
-    if found:
+    messages = problems(ROOT, lists)
+    print("\n".join(messages) or "public names: as listed")
+    if messages:
         print("review the change; `python ci/public_api.py --write` accepts new lists")
-    return int(bool(found))
+    return int(bool(messages))
 
 
 if __name__ == "__main__":

@@ -67,3 +67,9 @@ def sizes() -> ModuleType:
 def public_api() -> ModuleType:
     """The checker of public names."""
     return load("public_api")
+
+
+@pytest.fixture(scope="session")
+def names() -> ModuleType:
+    """The checker of names."""
+    return load("check_names")

@@ -49,3 +49,14 @@ def test_every_code_is_tested(root, used):
     untested = used - codes(tests)
 
     assert not untested, f"no test mentions these: {sorted(untested)}"
+
+
+def test_every_code_is_documented_once(root):
+    rows = [
+        code
+        for path in root.glob("docs/errors/*.md")
+        for code in re.findall(r"^\| `(GY-[A-Z]+-\d{3})` \|", path.read_text(), re.MULTILINE)
+    ]
+    repeated = {code for code in rows if rows.count(code) > 1}
+
+    assert rows and not repeated, f"docs/errors/ has several rows for {sorted(repeated)}"

@@ -1,0 +1,41 @@
+"""Reject names that say nothing about the value they are bound to."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ("packages/*/src/**/*.py", "conformance/src/**/*.py", "ci/*.py")
+VAGUE = frozenset(
+    "asked found given gone held kept laid made meant "
+    "mine places said shown taken theirs told wanted".split()
+)
+
+
+def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the name and the line of each variable and parameter bound below `tree`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+
+
+def problems(root: Path) -> Iterator[str]:
+    """Yield each binding of a vague name in the sources below `root`."""
+    for path in sorted({path for pattern in SOURCES for path in root.glob(pattern)}):
+        for name, line in bindings(ast.parse(path.read_text())):
+            if name in VAGUE:
+                yield f"{path.relative_to(root)}:{line}: name the value itself, not {name!r}"
+
+
+def main() -> int:
+    """Print the vague names; return the exit status."""
+    lines = list(problems(ROOT))
+    print("\n".join(lines) if lines else "names: none is vague")
+    return bool(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
