@@ -254,7 +254,9 @@ def compiler(session: nox.Session) -> None:
 def neon(session: nox.Session) -> None:
     """Kernels and packages for aarch64, natively or under qemu; `-- -k gelu` chooses."""
     python = everything(session)
-    asked = "from gyrator_testing.kernels.built import lacking; raise SystemExit(lacking('neon'))"
+    asked = (
+        "from gyrator_testing.kernels.built import lacking; raise SystemExit(lacking('neon') or 0)"
+    )
     session.run(python, "-c", asked, external=True)
     paths = ("packages/codegen_cpp/tests", "conformance/tests/test_neon.py")
     chosen = session.posargs or ["-k", "neon"]
@@ -405,14 +407,15 @@ def leaks(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style and format, by ruff, which `-- --fix` mends; nothing is declared that does nothing,
-    and nothing has outgrown its place."""
+    """Style and format by ruff (`-- --fix` mends them); no unused declarations, nothing oversized,
+    no vague names."""
     session.install("-c", str(CONSTRAINTS), "ruff", env=package_locations())
     fix = "--fix" in session.posargs
     session.run("ruff", "check", *(["--fix"] if fix else []), ".")
     session.run("ruff", "format", *([] if fix else ["--check"]), ".")
     session.run("python", "ci/check_unused.py")
     session.run("python", "ci/check_sizes.py")
+    session.run("python", "ci/check_names.py")
 
 
 @nox.session(venv_backend="none")
