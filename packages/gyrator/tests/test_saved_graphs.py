@@ -63,6 +63,12 @@ def test_a_graph_of_fixed_sizes(tmp_path: Path, several: bool) -> None:
     assert str(graph.graph) == before
 
 
+def test_a_graph_with_weights_of_its_own_is_refused(tmp_path: Path) -> None:
+    graph = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    with pytest.raises(UnsupportedError, match=r"GY-AOT-006.* 2 weights of its own, '0.weight'"):
+        _session(tmp_path)[0].compile(graph, (torch.randn(2, 4),))
+
+
 @pytest.mark.parametrize("sizes", [None, (2, 8)])
 def test_a_graph_of_all_sizes(tmp_path: Path, sizes: tuple[int, int] | None) -> None:
     result: list[CompiledArtifact] = []

@@ -131,7 +131,8 @@ class Session:
         """Compile a graph of the form that Dynamo produces, or a part of one, for inference.
 
         Args:
-            gm: the graph, which is not modified; it returns a tuple or a single tensor.
+            gm: the graph, which is not modified; it returns a tuple or a single tensor, and takes
+                its weights as inputs.
             inputs: example inputs. Tensors and integers specialize the graph to their sizes; fake
                 tensors and symbolic integers stand for all sizes that their shape environment
                 allows.

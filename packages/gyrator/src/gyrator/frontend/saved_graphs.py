@@ -102,13 +102,15 @@ def _no_function(*_: Any) -> Any:
     )
 
 
-def _unsaved(why: str) -> UnsupportedError:
-    return UnsupportedError.of(
-        "GY-AOT-006",
-        f"a compiled graph cannot be saved: {why}",
-        help="`gyrator explain` shows the ops that run eagerly; graphs that return views of "
-        "their inputs, or are compiled with `cache=False` or `trace_dir`, are not cached",
-    )
+_NOT_CACHED = (
+    "`gyrator explain` shows the ops that run eagerly; graphs that return views of their inputs, "
+    "or are compiled with `cache=False` or `trace_dir`, are not cached"
+)
+
+
+def _unsaved(why: str, help: str = _NOT_CACHED) -> UnsupportedError:
+    message = f"a compiled graph cannot be saved: {why}"
+    return UnsupportedError.of("GY-AOT-006", message, help=help)
 
 
 def _programs(stored: bytes) -> list[str]:
@@ -200,6 +202,10 @@ def compiled_artifact(
     sizes: tuple[int, int] | None,
 ) -> CompiledArtifact:
     """Compile a graph for inputs; see `Session.compile`."""
+    weights = [name for name, _ in (*gm.named_parameters(), *gm.named_buffers())]
+    if weights:
+        why = f"it has {len(weights)} weights of its own, {weights[0]!r} the first"
+        raise _unsaved(why, "pass weights as inputs, as graphs of Dynamo do")
     graph, single = _returning_tuple(gm)
     modes = (x.fake_mode for x in inputs if isinstance(x, FakeTensor))
     mode = next(modes, None) or FakeTensorMode()  # without symbolic sizes
