@@ -22,10 +22,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.insert import insert, replace
+from gyrator_lowering.fx_passes.products.linear_calls import devices_with
 
 aten = torch.ops.aten
 
-_LIBRARY = "flash_attention"
+_LIBRARIES = frozenset({"flash_attention"})
 _CALLS = (
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten._scaled_dot_product_flash_attention.default,
@@ -61,8 +62,7 @@ class CallAttention:
     @classmethod
     def of(cls, targets: Mapping[str, Target], **options: int) -> "CallAttention":
         """Return the pass for some targets, by device type."""
-        able = (d for d, t in targets.items() if _LIBRARY in t.capabilities.libraries)
-        return cls(frozenset(able), **options)
+        return cls(devices_with(_LIBRARIES, targets), **options)
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""

@@ -16,7 +16,11 @@ from attrs import define, field, frozen
 from torch.fx import GraphModule
 
 from gyrator_ir.target import Target
-from gyrator_lowering.fx_passes.products.linear_calls import BFLOAT16_LIBRARIES, LIBRARIES
+from gyrator_lowering.fx_passes.products.linear_calls import (
+    BFLOAT16_LIBRARIES,
+    LIBRARIES,
+    devices_with,
+)
 
 aten = torch.ops.aten
 
@@ -99,14 +103,14 @@ class ChannelsLast:
     ) -> "ChannelsLast":
         """Return the pass for some targets, by device type; with `packing`, weights are to be
         packed."""
-        names = {d: t.capabilities.libraries for d, t in targets.items()}
-        libraries = {d for d in targets if names[d] >= LIBRARIES}
-        narrow = {d for d in targets if packing and names[d] >= BFLOAT16_LIBRARIES}
-        wants = (d for d, t in targets.items() if t.heuristics.channels_last)
-        packs = libraries if packing else ()
-        measured = libraries if layouts is not None else ()
+        none = frozenset[str]()
+        libraries = devices_with(LIBRARIES, targets)
         return cls(
-            frozenset(wants), frozenset(packs), frozenset(measured), layouts, frozenset(narrow)
+            devices=frozenset(d for d, t in targets.items() if t.heuristics.channels_last),
+            packing=libraries if packing else none,
+            choosing=libraries if layouts is not None else none,
+            layouts=layouts,
+            packing_bfloat16=devices_with(BFLOAT16_LIBRARIES, targets) if packing else none,
         )
 
     def run(self, gm: GraphModule) -> bool:

@@ -27,6 +27,11 @@ _LEAST_CHANGING = 1 << 30
 prepare for new sizes."""
 
 
+def devices_with(libraries: frozenset[str], targets: Mapping[str, Target]) -> frozenset[str]:
+    """Return the device types whose targets have all of these libraries."""
+    return frozenset(d for d, t in targets.items() if t.capabilities.libraries >= libraries)
+
+
 @frozen
 class Product:
     """A matrix product, as a library sees it. Symbolic sizes count as in the traced example."""
@@ -63,8 +68,7 @@ class LinearCalls:
     @classmethod
     def of(cls, targets: Mapping[str, Target], quicker: Quicker) -> "LinearCalls":
         """Return the pass for some targets, by device type."""
-        able = (d for d, t in targets.items() if t.capabilities.libraries >= LIBRARIES)
-        return cls(frozenset(able), quicker)
+        return cls(devices_with(LIBRARIES, targets), quicker)
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""

@@ -29,6 +29,7 @@ from gyrator_lowering.fx_passes.products.linear_calls import (
     BFLOAT16_LIBRARIES,
     LIBRARIES,
     Product,
+    devices_with,
     product_of,
 )
 from gyrator_lowering.fx_passes.products.quantized_calls import Convolution, Integers
@@ -98,10 +99,8 @@ class PackWeights:
     @classmethod
     def of(cls, targets: Mapping[str, Target], packing: Packing, fast: bool) -> "PackWeights":
         """Return the pass for some targets, by device type."""
-        libraries = {d: t.capabilities.libraries for d, t in targets.items()}
-        able = (d for d, names in libraries.items() if names >= LIBRARIES)
-        narrow = (d for d, names in libraries.items() if names >= BFLOAT16_LIBRARIES)
-        return cls(frozenset(able), packing, fast, frozenset(narrow))
+        bfloat16 = devices_with(BFLOAT16_LIBRARIES, targets)
+        return cls(devices_with(LIBRARIES, targets), packing, fast, bfloat16)
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""

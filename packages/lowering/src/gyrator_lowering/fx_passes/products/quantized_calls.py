@@ -30,7 +30,13 @@ from gyrator_lowering.fx_passes.insert import (
     replace,
 )
 from gyrator_lowering.fx_passes.products.activations import NOTHING, Activation, activation_of
-from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES, Product, hint_of, product_of
+from gyrator_lowering.fx_passes.products.linear_calls import (
+    LIBRARIES,
+    Product,
+    devices_with,
+    hint_of,
+    product_of,
+)
 
 aten = torch.ops.aten
 
@@ -138,8 +144,7 @@ class QuantizedCalls:
     @classmethod
     def of(cls, targets: Mapping[str, Target], choice: Integers | None) -> "QuantizedCalls":
         """Return the pass for some targets, by device type."""
-        able = (d for d, t in targets.items() if t.capabilities.libraries >= LIBRARIES)
-        return cls(frozenset(able), choice)
+        return cls(devices_with(LIBRARIES, targets), choice)
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""

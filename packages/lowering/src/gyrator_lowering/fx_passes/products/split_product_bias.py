@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.insert import insert, replace
-from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES
+from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES, devices_with
 
 aten, mkl, mkldnn = torch.ops.aten, torch.ops.mkl, torch.ops.mkldnn
 
@@ -67,8 +67,7 @@ class SplitProductBias:
     @classmethod
     def of(cls, targets: Mapping[str, Target]) -> "SplitProductBias":
         """Return the pass for some targets, by device type."""
-        able = (d for d, t in targets.items() if t.capabilities.libraries >= LIBRARIES)
-        return cls(frozenset(able))
+        return cls(devices_with(LIBRARIES, targets))
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
