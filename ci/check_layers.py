@@ -32,7 +32,7 @@ class Rules:
     layers: dict[str, list[str]]
     closed: dict[str, list[str]]
     modules: dict[str, list[str]]
-    offered: list[str]
+    common: list[str]
     device_names: tuple[str, ...]
     device_files: tuple[str, ...]
 
@@ -44,7 +44,7 @@ class Rules:
             data["layers"],
             data["closed"],
             data["modules"],
-            data["offered"]["names"],
+            data["common"]["names"],
             tuple(data["devices"]["names"]),
             tuple(data["devices"]["files"]),
         )
@@ -144,7 +144,7 @@ def file_problems(
         owners = {n for n, modules in rules.modules.items() if top in modules} or {top}
         if top in known:
             owners = {known[top].name}
-        if not owners & {*package.needs, *rules.offered}:
+        if not owners & {*package.needs, *rules.common}:
             reason = f"which {package.folder}/pyproject.toml does not declare"
             yield f"{path}:{line}: imports {top}, {reason}"
     if not permits(rules.device_files, path):

@@ -400,7 +400,7 @@ aot.compile(model, (torch.ones(3, 12),), kwargs=given, package=sys.argv[2], targ
 def test_the_weights_lie_aligned_and_are_a_safetensors_file(block: tuple[Block, Path]) -> None:
     model, path = block
     with open(path, "rb") as file:
-        start, size = Archive(file).stretch(WEIGHTS)
+        start, size = Archive(file).offset_and_size(WEIGHTS)
         file.seek(start)
         tensors = load_safetensors(file.read(size))
     assert start % ALIGNMENT == 0
@@ -501,7 +501,7 @@ def test_a_changed_weight_is_seen_where_that_is_asked_for(
 ) -> None:
     data = bytearray(block[1].read_bytes())
     with open(block[1], "rb") as file:
-        start, size = Archive(file).stretch(WEIGHTS)
+        start, size = Archive(file).offset_and_size(WEIGHTS)
     data[start + size - 2] ^= 1
     changed = tmp_path / "weight.gya"
     changed.write_bytes(data)

@@ -26,7 +26,13 @@ from gyrator_runtime.cache import Cache
 from gyrator_runtime.device import cpu_isa, isa_levels
 from gyrator_runtime.package.archive import Raw, write_archive
 from gyrator_runtime.package.manifest import MANIFEST, PackageManifest
-from gyrator_runtime.standalone import LibraryError, SharedRuntime, install, library, takes_python
+from gyrator_runtime.standalone import (
+    LibraryError,
+    SharedRuntime,
+    install,
+    library,
+    unsupported_features,
+)
 from gyrator_runtime.standalone.ffi import (
     DTYPES,
     Array,
@@ -630,7 +636,7 @@ def test_the_library_has_the_functions_that_plans_may_call() -> None:
     for name in (*library.FUNCTIONS, *library.REFERENCES):
         assert f'{{"{name}", Call::k' in text
     plan = json.dumps([{"consts": [["HostFunction", "stack"], ["Operator", "aten.mm.default"]]}])
-    assert takes_python(plan) == ("aten.mm.default", "stack")
+    assert unsupported_features(plan) == ("aten.mm.default", "stack")
     header = (SOURCES / "include" / "gyrator.h").read_text()
     for number, name in enumerate(DTYPES):
         assert f"GYR_{name.upper()} = {number}" in header

@@ -318,7 +318,7 @@ def test_disk_full_falls_back_then_fails_clearly(tmp_path, monkeypatch):
     assert list((tmp_path / "c" / "tmp").iterdir()) == []
     full.append("/")
     with pytest.warns(GyratorWarning, match="GY-CACHE-003"):
-        cache.keep(make_key("more", {}), {"a": b"one"})
+        cache.try_put(make_key("more", {}), {"a": b"one"})
     with pytest.raises(CacheError) as error:
         cache.put(make_key("more", {}), {"a": b"one"})
     assert error.value.diagnostic.code == "GY-CACHE-003"

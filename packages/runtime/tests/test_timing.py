@@ -10,7 +10,7 @@ def test_time_and_compare():
     cpu = CpuDevice()
     calls = []
     timing = time_callable(lambda: calls.append(0), cpu, samples=4, warmup=2)
-    assert 0 <= timing.least <= timing.median
+    assert 0 <= timing.minimum <= timing.median
     assert len(calls) == 2 + 4
     order = []
     compare(

@@ -8,9 +8,9 @@ from gyrator_codegen.language import (
     batched,
     index_check,
     index_checks,
-    served,
+    sources_with_repeats,
 )
-from gyrator_codegen.nests import Nest, axis_of, nest, steps, unfit
+from gyrator_codegen.nests import Nest, axis_of, nest, steps, vector_refusal
 from gyrator_codegen.reductions import REDUCTION_OF, identity
 from gyrator_codegen.rounding import round_to
 from gyrator_codegen.stage import tile
@@ -36,11 +36,11 @@ __all__ = [
     "linear_position",
     "nest",
     "round_to",
-    "served",
+    "sources_with_repeats",
     "split_terms",
     "static",
     "steps",
     "tile",
-    "unfit",
+    "vector_refusal",
     "write_origins",
 ]

@@ -62,7 +62,9 @@ class TilingLanguage(ABC):
         return self.emit_tiled(self.tile(kernels, facts, origins, target), target)
 
 
-def served(program: TileProgram, sources: Mapping[str, KernelSource]) -> tuple[KernelSource, ...]:
+def sources_with_repeats(
+    program: TileProgram, sources: Mapping[str, KernelSource]
+) -> tuple[KernelSource, ...]:
     """Return the sources of a program's kernels and repeats. `sources` has those of the emitted
     kernels by name."""
     kernels = []
@@ -95,15 +97,19 @@ def batched(
     sizes = [statements[source.kernel] + 4 for source, _ in written]
     for number, run in enumerate(balanced(sizes, limit, workers)):
         sources = {written[k][0].kernel: written[k][0] for k in run}
-        yield f"unit{number}", between.join(written[k][1] for k in run), served(program, sources)
+        yield (
+            f"unit{number}",
+            between.join(written[k][1] for k in run),
+            sources_with_repeats(program, sources),
+        )
 
 
-def alone(
-    word: str, sources: Iterable[KernelSource]
+def unit_per_kernel(
+    prefix: str, sources: Iterable[KernelSource]
 ) -> Iterator[tuple[str, str, tuple[KernelSource, ...]]]:
     """Yield the names, texts and kernels of translation units with one kernel each."""
     for number, source in enumerate(sources):
-        yield f"{word}{number}", source.text, (source,)
+        yield f"{prefix}{number}", source.text, (source,)
 
 
 def index_check(code: int, check: Check) -> KernelCheck:

@@ -43,7 +43,7 @@ class Nest:
         return tuple(x for x in self.grid if x.axes[0] is not self.symbol)
 
     @property
-    def stretch(self) -> int:
+    def grid_step(self) -> int:
         """The number of points along the vectors in a unit of work, if vectors run along points."""
         return settled(next(x.step for x in self.grid if x.axes[0] is self.symbol))
 
@@ -67,9 +67,9 @@ def nest(tiled: TiledKernel) -> Nest | None:
     return Nest(grid, vectors, axis, settled(vectors.step), first is not None, bool(first))
 
 
-def unfit(tiled: TiledKernel, lanes: int) -> str | None:
-    """Return the decisions about a kernel that a language with vectors of `lanes` does not support,
-    or None. `vector_pipeline` only makes supported decisions."""
+def vector_refusal(tiled: TiledKernel, lanes: int) -> str | None:
+    """Return why a language with vectors of `lanes` refuses a kernel: decisions that it does not
+    support, or None. `vector_pipeline` only makes supported decisions."""
     if tiled.choices or tiled.pipelined or tiled.replicated:
         return "choices, pipelines or replicated loads"
     if tiled.index is not DType.I64:
@@ -77,7 +77,7 @@ def unfit(tiled: TiledKernel, lanes: int) -> str | None:
     if any(len(x.axes) != 1 or isinstance(x.step, str) for x in tiled.loops):
         return "loops over several axes, or steps that are choices"
     if tiled.contraction:
-        return _unfit_contraction(tiled, lanes)
+        return _contraction_refusal(tiled, lanes)
     loops = nest(tiled)
     if loops is None:
         return None
@@ -91,7 +91,7 @@ def unfit(tiled: TiledKernel, lanes: int) -> str | None:
     points = [a.symbol for a in tiled.kernel.axes]
     if len(loops.grid) != len(points) or {x.axes[0] for x in loops.grid} != set(points):
         return "axes of points without a grid loop"
-    return _unfit_reductions(tiled, loops)
+    return _reduction_refusal(tiled, loops)
 
 
 def tile_columns(lanes: int, dtype: DType) -> int:
@@ -106,7 +106,7 @@ def fits_registers(rows: int, lanes: int) -> bool:
     return rows <= MOST_TILE_ROWS and (rows < lanes or not rows % lanes)
 
 
-def _unfit_contraction(tiled: TiledKernel, lanes: int) -> str | None:
+def _contraction_refusal(tiled: TiledKernel, lanes: int) -> str | None:
     assert tiled.contraction is not None
     product = tiled.contraction.products[0]
     *_, columns, rows = (settled(x.step) for x in tiled.loops)
@@ -117,7 +117,7 @@ def _unfit_contraction(tiled: TiledKernel, lanes: int) -> str | None:
     return None
 
 
-def _unfit_reductions(tiled: TiledKernel, loops: Nest) -> str | None:
+def _reduction_refusal(tiled: TiledKernel, loops: Nest) -> str | None:
     inner = tiled.kernel.inner
     row = static(inner[0].extent) if len(inner) == 1 else None
     recorded = iter(tiled.reductions)

@@ -148,8 +148,8 @@ def pair_offset(tiled: TiledKernel, written: Expr) -> int | None:
     return rest.value if isinstance(rest, Const) else None
 
 
-def unfit_blocks(tiled: TiledKernel) -> str | None:
-    """Return the decisions about a kernel that languages of blocks do not support, or None.
+def block_refusal(tiled: TiledKernel) -> str | None:
+    """Return why a language of blocks refuses a kernel: decisions it does not support, or None.
     `block_pipeline` only makes supported decisions."""
     if tiled.threads or tiled.transposed or tiled.prefetches or tiled.cleared:
         return "threads, transposed loads, prefetches or cleared buffers"

@@ -2,7 +2,7 @@
 
 from itertools import chain
 
-from gyrator_codegen import unfit
+from gyrator_codegen import vector_refusal
 from gyrator_codegen.refusals import Refusals
 from gyrator_codegen_cpp.dtypes import STORAGE
 from gyrator_codegen_cpp.ops import EMITTERS
@@ -35,7 +35,7 @@ def refusal(kernel: Kernel, target: Target) -> Diagnostic | None:
 
 def tiling_refusal(tiled: TiledKernel, isa: Isa) -> Diagnostic | None:
     """Return why the kernel cannot be emitted as tiled, or None."""
-    reason = unfit(tiled, isa.lanes)
+    reason = vector_refusal(tiled, isa.lanes)
     if reason is None:
         return None
     return Refusals(tiled.kernel, "C++").tiling(TILING, reason, "vector_pipeline")

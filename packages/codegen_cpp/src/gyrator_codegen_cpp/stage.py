@@ -5,7 +5,7 @@ from typing import ClassVar
 from attrs import frozen
 
 from gyrator_codegen import TilingLanguage, batched
-from gyrator_codegen.language import alone
+from gyrator_codegen.language import unit_per_kernel
 from gyrator_codegen.passes import vector_pipeline
 from gyrator_codegen.passes.bind_choices import BindChoices
 from gyrator_codegen_cpp.flex_attention import emit_flex, template_refusal
@@ -68,8 +68,10 @@ class CppBackend(TilingLanguage):
         facts = program.facts
         units = (
             *batched(program, written, limit, cores),
-            *alone("group", (emit_group(k, origins, isa) for k in groups)),
-            *alone("template", (emit_flex(k, facts, origins, target, isa) for k in templates)),
+            *unit_per_kernel("group", (emit_group(k, origins, isa) for k in groups)),
+            *unit_per_kernel(
+                "template", (emit_flex(k, facts, origins, target, isa) for k in templates)
+            ),
         )
         return tuple(
             TranslationUnit(name, "c++", assemble(names_in(text), isa) + text, sources)

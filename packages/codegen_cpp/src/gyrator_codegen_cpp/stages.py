@@ -181,7 +181,7 @@ def vector_loop(scope: Scope, symbol: Sym, span: Span, copies: int, emit: Emit) 
 def tiles(scope: Scope, first: str, last: str) -> None:
     """Emit the computation of tiles `first` to `last` of the vectorized axis."""
     frame, loops = scope.frame, scope.frame.loops
-    span = axis_range(scope, loops.axis, first, last, loops.stretch)
+    span = axis_range(scope, loops.axis, first, last, loops.grid_step)
     if loops.columns:
         _columns(scope, span)
     elif frame.tiled.transposed:
@@ -224,7 +224,7 @@ def _points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> N
 def _columns(scope: Scope, span: Span) -> None:
     """Emit the stages of a column reduction over a strip of points."""
     loops, stages = scope.frame.loops, scope.frame.kernel.stages
-    strip = Strip(loops.symbol, span, loops.stretch)
+    strip = Strip(loops.symbol, span, loops.grid_step)
     for number, stage in enumerate(stages):
         if stage.level is Level.INNER:
             _inner(scope, number, stage.body, strip)

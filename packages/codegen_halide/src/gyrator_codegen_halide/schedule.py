@@ -83,7 +83,7 @@ class Schedule:
         if loops is not None and loops.across:
             axis = loops.symbol.name
             parts = unit, vector, lane = [f"{axis}_{x}" for x in ("unit", "vector", "lane")]
-            cut = f"across({name}, {axis}, {loops.stretch}, {lanes})"
+            cut = f"across({name}, {axis}, {loops.grid_step}, {lanes})"
             self._w.line(f"{', '.join(parts)} = {cut}")
             grid = [unit if x == axis else x for x in grid]
             below = [*below, vector, lane] if loops.columns else [vector, *below, lane]

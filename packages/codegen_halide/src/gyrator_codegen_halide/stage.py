@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from attrs import frozen
 
-from gyrator_codegen import TilingLanguage, Writer, served
+from gyrator_codegen import TilingLanguage, Writer, sources_with_repeats
 from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
 from gyrator_codegen.passes.blocks.index_width import IndexWidth
 from gyrator_codegen.passes.blocks.rank_configurations import RankConfigurations
@@ -143,5 +143,5 @@ def _unit(
         "#if 0\n'''\n#endif\n",
     )
     source = KernelSource(tiled.kernel.name, symbol, script.text, checks=checks_of(text))
-    sources = served(program, {source.kernel: source})
+    sources = sources_with_repeats(program, {source.kernel: source})
     return TranslationUnit(f"unit{number}", "halide", "".join(parts), sources)

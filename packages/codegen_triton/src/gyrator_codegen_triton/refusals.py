@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import cache
 
-from gyrator_codegen.positions import unfit_blocks
+from gyrator_codegen.positions import block_refusal
 from gyrator_codegen.refusals import Refusals
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.ops import EMITTERS
@@ -65,11 +65,11 @@ def check_tiling(tiled: Tiled) -> None:
         case Repeat():
             message = "Triton kernels cannot share an emitted function"
         case TiledGroup(kernels=(TiledKernel(contraction=None) as kernel,)):
-            message = unfit_blocks(kernel)
+            message = block_refusal(kernel)
         case TiledGroup():
             message = "a group must consist of one kernel that is not a matrix product"
         case TiledKernel():
-            message = unfit_blocks(tiled)
+            message = block_refusal(tiled)
     if message:
         help = "tile for this language with `gyrator_codegen.passes.block_pipeline`"
         raise UnsupportedError.of(TILING, message, where=f"kernel {name_of(tiled)}", help=help)

@@ -5,7 +5,7 @@ from typing import ClassVar
 from attrs import frozen
 
 from gyrator_codegen import Names, TilingLanguage, batched
-from gyrator_codegen.language import alone
+from gyrator_codegen.language import unit_per_kernel
 from gyrator_codegen.passes import block_pipeline
 from gyrator_codegen_triton.kernel import emit_kernel
 from gyrator_codegen_triton.product import emit_product
@@ -68,8 +68,10 @@ class TritonBackend(TilingLanguage):
         limit = target.heuristics.unit_statements
         units = (
             *((n, preamble(t) + t, s) for n, t, s in batched(program, emitted, limit, 1, "\n\n")),
-            *alone("group", (_group(k, program, target, names.take(k.name)) for k in groups)),
-            *alone(
+            *unit_per_kernel(
+                "group", (_group(k, program, target, names.take(k.name)) for k in groups)
+            ),
+            *unit_per_kernel(
                 "template",
                 (
                     emit_template(k, facts, origins, target, names.take(k.kernel.name))

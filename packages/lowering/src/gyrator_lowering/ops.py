@@ -46,7 +46,7 @@ class Ops:
         reason = self._why_call(info, rule, args, kwargs)
         if not reason and rule is not None:
             mark = self.b.mark()
-            self.b.reads_empty = False
+            self.b.reads_empty_view = False
             try:
                 result = rule(
                     self.b,
@@ -61,7 +61,7 @@ class Ops:
                     reason = f"the device's kernels lack {lack}"
                 elif self._is_mixed(mark):
                     reason = "its tensors are on several devices"
-                elif self.b.reads_empty:
+                elif self.b.reads_empty_view:
                     reason = "it reads elements of an empty tensor"
                 elif other := self._other_bits(info, mark):
                     reason = f"kernels compute {other} with other bits than ATen"
@@ -117,11 +117,11 @@ class Ops:
         new_buffers = islice(self.b.buffers.values(), buffers, None)
         created = {b.name: b.device.type for b in new_buffers}
 
-        def offered(name: str) -> Capabilities | None:
+        def capabilities_of(name: str) -> Capabilities | None:
             external = self.b.external.get(name)
             return limited.get(created.get(name, "") if external is None else external.device.type)
 
-        return missing_capability(self.b.operations[operations:], offered)
+        return missing_capability(self.b.operations[operations:], capabilities_of)
 
     def _other_bits(self, info: OpInfo, mark: tuple[int, int]) -> str:
         """In bitwise mode, return why the operations since `mark` may give other bits than ATen."""

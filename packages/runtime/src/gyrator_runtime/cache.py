@@ -121,7 +121,7 @@ class Cache:
         self.root = root if reason is None else self._fall_back(root, reason)
 
     @property
-    def lasting(self) -> bool:
+    def persistent(self) -> bool:
         """Whether entries outlive the process."""
         return self._temporary_root is None
 
@@ -176,7 +176,7 @@ class Cache:
 
         return self._store(key, write)
 
-    def keep(self, key: CacheKey, files: Mapping[str, bytes]) -> None:
+    def try_put(self, key: CacheKey, files: Mapping[str, bytes]) -> None:
         """Store `files` under `key` if possible; a failure only causes a warning."""
         try:
             self.put(key, files)
@@ -306,7 +306,9 @@ class Cache:
             f"the cache folder {root} cannot be used ({reason}); this process compiles without "
         )
         help = "set GYRATOR_CACHE_DIR to a folder that you own, with free space"
-        self._warn_once("spare", Diagnostic("GY-CACHE-002", f"{message}a lasting cache", help=help))
+        self._warn_once(
+            "spare", Diagnostic("GY-CACHE-002", f"{message}a persistent cache", help=help)
+        )
         return self._temporary_root
 
     def _warn_once(self, about: str, diagnostic: Diagnostic) -> None:

@@ -13,7 +13,7 @@ from gyrator_runtime.device import DeviceInterface
 class Timing:
     """Minimum and median time of one call in seconds."""
 
-    least: float
+    minimum: float
     median: float
 
 

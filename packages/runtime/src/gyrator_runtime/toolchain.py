@@ -295,7 +295,7 @@ def _version(command: tuple[str, ...], cache: Cache | None, seconds: float) -> s
     except OSError:
         return None
     if version is not None and cache is not None:
-        cache.keep(key, {"version": version.encode()})
+        cache.try_put(key, {"version": version.encode()})
     return version
 
 

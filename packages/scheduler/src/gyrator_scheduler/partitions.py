@@ -82,7 +82,7 @@ def planned(schedule: Schedule, fits_of_nodes: Sequence[Fit], parts: bool) -> Sc
     for fit, group in groupby(fits_of_nodes):
         start = spans[-1][1] if spans else 0
         spans.append((start, start + len(list(group)), fit))
-    covers_all = len(spans) == 1 and stands_alone(schedule, spans[0][2].device)
+    covers_all = len(spans) == 1 and can_be_one_graph(schedule, spans[0][2].device)
     result: list[Partition] = []
     for start, end, fit in spans:
         device, reason = fit.device, fit.reason
@@ -100,7 +100,7 @@ def planned(schedule: Schedule, fits_of_nodes: Sequence[Fit], parts: bool) -> Sc
     )
 
 
-def stands_alone(schedule: Schedule, device: Device | None) -> bool:
+def can_be_one_graph(schedule: Schedule, device: Device | None) -> bool:
     """Return whether a graph of `device` that captures all nodes can replace the whole program: all
     inputs and outputs are tensors of that device, and there are no subprograms."""
     if device is None or schedule.subschedules:
@@ -120,7 +120,7 @@ def captured_device(schedule: Schedule) -> Device | None:
     if len(schedule.partitions) != 1:
         return None
     (only,) = schedule.partitions
-    return only.device if stands_alone(schedule, only.device) else None
+    return only.device if can_be_one_graph(schedule, only.device) else None
 
 
 def captured(schedule: Schedule) -> tuple[Partition, ...]:

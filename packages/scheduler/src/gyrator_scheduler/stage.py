@@ -18,7 +18,7 @@ from gyrator_scheduler.memory import needs, program_peak
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.partitions import home
 from gyrator_scheduler.passes import kernel_pipeline, loop_pipeline
-from gyrator_scheduler.templates import not_offered, nothing_refused, with_fallbacks
+from gyrator_scheduler.templates import missing_template, refuses_none, with_fallbacks
 
 
 def schedule(
@@ -26,7 +26,7 @@ def schedule(
     options: SchedulerOptions,
     targets: Mapping[str, Target],
     tracer: Tracer | None = None,
-    refuses: Callable[[TemplateKernel], str] = nothing_refused,
+    refuses: Callable[[TemplateKernel], str] = refuses_none,
 ) -> Schedule:
     """Decide which operations share kernels, in which order nodes run, and how long buffers live.
 
@@ -43,7 +43,7 @@ def schedule(
     takes("schedule", program, LoopProgram)
     takes("schedule", options, SchedulerOptions)
     takes("schedule", targets, Mapping)
-    program = offered(program, targets, refuses)
+    program = replace_missing_templates(program, targets, refuses)
     best: tuple[int, Schedule] | None = None
     limit = program_peak(program) + _slack(program, targets) if options.keep_peak else None
     kernels = KernelCache()
@@ -60,13 +60,14 @@ def schedule(
     return kernel_pipeline(options).run(best[1], tracer)
 
 
-def offered(
+def replace_missing_templates(
     program: LoopProgram,
     targets: Mapping[str, Target],
-    refuses: Callable[[TemplateKernel], str] = nothing_refused,
+    refuses: Callable[[TemplateKernel], str] = refuses_none,
 ) -> LoopProgram:
-    """Return the input of the pass pipeline: templates without a kernel become library calls."""
-    return with_fallbacks(program, lambda k: not_offered(k, targets) or refuses(k))
+    """Return the input of the pass pipeline: templates that the target lacks, or that `refuses`
+    gives a reason against, become library calls."""
+    return with_fallbacks(program, lambda k: missing_template(k, targets) or refuses(k))
 
 
 def plan_host(

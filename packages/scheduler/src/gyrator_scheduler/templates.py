@@ -83,12 +83,12 @@ def _refused_error(program: LoopProgram, op: Template, reason: str) -> RefusedEr
     return RefusedError(dict.fromkeys(where or (op.name,), why))
 
 
-def nothing_refused(kernel: TemplateKernel) -> str:
+def refuses_none(kernel: TemplateKernel) -> str:
     """Return an empty string: by default, no kernel language refuses a template."""
     return ""
 
 
-def not_offered(kernel: TemplateKernel, targets: Mapping[str, Target]) -> str:
+def missing_template(kernel: TemplateKernel, targets: Mapping[str, Target]) -> str:
     """Return why the device's target has no kernel for a template, or an empty string.
 
     Raises:

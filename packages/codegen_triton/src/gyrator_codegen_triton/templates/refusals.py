@@ -35,7 +35,7 @@ def template_refusal(kernel: TemplateKernel, target: Target) -> Diagnostic | Non
 def _refusals(kernel: TemplateKernel, target: Target) -> Iterator[str]:
     stored = {p.name: p.dtype for p in kernel.parameters}
     q, k, v = kernel.inputs[:3]
-    offered = _DTYPES & target.capabilities.dtypes
+    dtypes = _DTYPES & target.capabilities.dtypes
     gradients = kernel.kind in (
         TemplateKind.ATTENTION_GRADIENTS,
         TemplateKind.FLEX_ATTENTION_GRADIENTS,
@@ -49,7 +49,7 @@ def _refusals(kernel: TemplateKernel, target: Target) -> Iterator[str]:
     else:
         masks = kernel.inputs[6 if gradients else 3 :]
     for t in (q, *masks):
-        if t.dtype not in offered and not (t.dtype is DType.BOOL and t is not q):
+        if t.dtype not in dtypes and not (t.dtype is DType.BOOL and t is not q):
             yield f"attention of {t.dtype.value} has no kernel"
     for t in tensors:
         if t.dtype is not stored[t.buffer]:

@@ -50,7 +50,7 @@ from gyrator_runtime.package.manifest import (
 from gyrator_runtime.package.manifest import Runner as StoredRunner
 from gyrator_runtime.package.weights import digest_of, packed
 from gyrator_runtime.plan.stored import FORMAT as PLAN_FORMAT
-from gyrator_runtime.standalone import takes_python
+from gyrator_runtime.standalone import unsupported_features
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -328,7 +328,7 @@ def _check_alike(entry: str, traced: Iterable[Traced]) -> None:
 def _check_runtime(entry: str, runtime: Runtime, programs: Sequence[CompiledProgram]) -> None:
     """Check that the C library supports all calls of an entry point (GY-AOT-005)."""
     by_name = runtime == "libtorch"
-    lacking = {n for p in programs for n in takes_python(p.product.plan, torch=by_name)}
+    lacking = {n for p in programs for n in unsupported_features(p.product.plan, torch=by_name)}
     if by_name:
         calls = {e.target for p in programs for e in p.manifest.externs}
         lacking |= {f"{name} ({why})" for name in calls if (why := unsupported_reason(name))}

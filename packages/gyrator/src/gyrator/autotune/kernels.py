@@ -293,7 +293,7 @@ def quickest(
 
 def remember(cache: Cache, key: CacheKey, best: int | str | Mapping[str, Any]) -> None:
     """Store the fastest candidate."""
-    cache.keep(key, {_FILE: json.dumps({"best": best}).encode()})
+    cache.try_put(key, {_FILE: json.dumps({"best": best}).encode()})
 
 
 def remembered(cache: Cache, key: CacheKey) -> Any:

@@ -109,4 +109,4 @@ def timed(
     last = [t.contiguous(memory_format=torch.channels_last) for t in operands]
     runs = {FIRST: lambda: run(*operands), LAST: lambda: run(*last)}
     times = compare(runs, device, samples=_SAMPLES, warmup=2)
-    return {layout: time.least for layout, time in times.items()}
+    return {layout: time.minimum for layout, time in times.items()}

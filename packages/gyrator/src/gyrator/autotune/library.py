@@ -181,7 +181,7 @@ class LibraryChoice:
         key = self._key(repr(question), device)
         answer = remembered(self.context.cache, key)
         if answer is None:
-            with self._alone(device) as measure:
+            with self._measuring(device) as measure:
                 answer = measure_it(measure)
             remember(self.context.cache, key, answer)
         return answer
@@ -217,7 +217,7 @@ class LibraryChoice:
         if entry is not None:
             stored = json.loads(entry.read(_FILE))
             return Measured(frozenset(products[n] for n in stored["quicker"]), stored["depth"])
-        with self._alone(device) as measure:
+        with self._measuring(device) as measure:
             best = [
                 n for n, product in enumerate(products[: len(_LAYOUTS)]) if measure.quicker(product)
             ]
@@ -233,14 +233,14 @@ class LibraryChoice:
         key = self._key(repr((product, self._exact)), product.device)
         best = remembered(self.context.cache, key)
         for _ in self.budget.each([product] if best is None else []):
-            with self._alone(product.device) as measure:
+            with self._measuring(product.device) as measure:
                 exact = not self._exact or measure.as_exact(product.depth)
                 best = int(exact and measure.quicker(product))
             remember(self.context.cache, key, best)
         return bool(best)
 
     @contextmanager
-    def _alone(self, device: str) -> Iterator[Measure]:
+    def _measuring(self, device: str) -> Iterator[Measure]:
         """Yield a `Measure` for a device, outside of torch's tracing modes."""
         definition, target = self.context.targets[device]
         autocast = torch._C._DisableAutocast()
@@ -261,7 +261,7 @@ class Measure:
         out = torch.empty(product.rows, product.columns, device=product.device)
         runs = {"aten": lambda: torch.mm(x, y, out=out), "onednn": lambda: _linear(x, y)}
         times = compare(runs, self.device, samples=_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS)
-        return times["aten"].least >= _GAIN * times["onednn"].least
+        return times["aten"].minimum >= _GAIN * times["onednn"].minimum
 
     def packed(self, product: Product, after: Activation, biased: bool, exact: bool) -> str:
         """Return the fastest of `_PACKINGS` for a product and the ops after it, the simpler one
@@ -291,7 +291,7 @@ class Measure:
         times = compare(
             runs, self.device, samples=_PACKED_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS
         )
-        return {name: time.least for name, time in times.items()}
+        return {name: time.minimum for name, time in times.items()}
 
     def _weights(self, product: Product) -> list[torch.Tensor]:
         """Return copies of a weight for a product, one row per output, that exceed the caches

@@ -114,7 +114,9 @@ class _Run:
 
     def __call__(self) -> Any:
         if not self._compiled:
-            self._compiled.append(self.compiler.compile(self.region.alone(), "inference").call)
+            self._compiled.append(
+                self.compiler.compile(self.region.graph_module(), "inference").call
+            )
         return self._compiled[0](list(self.tensors))
 
 

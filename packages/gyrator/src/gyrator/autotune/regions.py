@@ -53,7 +53,7 @@ class Region:
             lines.append(f"{names[n]} = {n.target} {shown(n.args)} {kwargs}")
         return "\n".join((*lines, repr(shown(self.results))))
 
-    def alone(self) -> GraphModule:
+    def graph_module(self) -> GraphModule:
         """Return a graph of these nodes; its inputs are the region's, in order."""
         graph = Graph()
         copies: dict[Node, Node] = {}

@@ -93,7 +93,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 def _cache(config: Config) -> Iterator[Finding]:
     root = config.cache_root
-    good = Cache(root).lasting
+    good = Cache(root).persistent
     advice = "" if good else "set GYRATOR_CACHE_DIR to a folder that only you can write to"
     yield Finding("cache folder", _state(good), str(root), advice)
 

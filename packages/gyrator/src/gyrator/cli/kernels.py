@@ -20,7 +20,7 @@ from gyrator.targets.vendor import VendorBuilding, named
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.types import Device
 from gyrator_testing.kernels.random import FORMS, Limits
-from gyrator_testing.kernels.search import Fault, Refused, Search, alone
+from gyrator_testing.kernels.search import Fault, Refused, Search, single_kernel_program
 
 if TYPE_CHECKING:
     from gyrator.engine.context import CompilerContext
@@ -82,7 +82,7 @@ class Builder:
             why = self.definition.kernels.refuses(kernel, self.target)
         if why is not None:
             raise Refused(f"{why.code}: {why.message}")
-        program = alone(kernel, facts)
+        program = single_kernel_program(kernel, facts)
         with named(self.definition, "emit"):
             units = units_of(program, self.definition.kernels, self.target)
         loader = self.context.loader(self.target)

@@ -27,7 +27,7 @@ from gyrator_ir.text.passes import parse_pipeline
 from gyrator_ir.tile.nodes import TileProgram
 from gyrator_lowering.fx_passes import FX
 from gyrator_scheduler.passes import kernel_pipeline, loop_pipeline
-from gyrator_scheduler.stage import offered
+from gyrator_scheduler.stage import replace_missing_templates
 
 KERNELS = "kernels"
 """The value of `to` for the text of the kernels."""
@@ -186,7 +186,7 @@ def _run(
             program, level = stages.lowered(program, lowering), LOOP
         if level is LOOP:
             if goal == LOOP.name:
-                program = offered(program, targets, stages.refused_template)
+                program = replace_missing_templates(program, targets, stages.refused_template)
                 return LOOP.show(LOOP.verify(loop_pipeline(options, targets).run(program, tracer)))
             program = stages.scheduled(program, options, tracer)
         else:

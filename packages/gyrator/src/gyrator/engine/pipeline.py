@@ -81,7 +81,7 @@ class Stages:
         with watch.stage("build"):
             try:
                 return store_program(
-                    self.context.cache if self.context.options.cache and product.lasting else None,
+                    self.context.cache if self.context.options.cache and product.storable else None,
                     key, product, building, gm, self.context.running(),
                 )  # fmt: skip
             except BuildError as error:

@@ -150,12 +150,14 @@ def _code(check: Any) -> int:
 
 
 def _different(built: Built, difference: str, folder: Path | None) -> VerificationError:
-    from gyrator_testing.kernels.search import alone
+    from gyrator_testing.kernels.search import single_kernel_program
 
     kernel, program = built.kernel, built.program
     folder = folder or Path(tempfile.mkdtemp(prefix="gyrator-verify-"))
     path = folder / f"{kernel.name}.gy"
-    path.write_text(show(alone(kernel, program.facts, program.origins, program.name)))
+    path.write_text(
+        show(single_kernel_program(kernel, program.facts, program.origins, program.name))
+    )
     text = folder / f"{kernel.name}.{built.language.replace('+', 'p')}"
     text.write_text(built.source.text)
     origins = [program.origins[o] for o in kernel.origins]

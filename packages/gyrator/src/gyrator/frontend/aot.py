@@ -167,7 +167,7 @@ class Frontend:
         if key is not None and len(keys) == len(parts):
             constants = None if folding is None else folding.as_json()
             stored = {"facts": facts.as_json(), "programs": keys, "folding": constants}
-            self.cache.keep(key, {_FILE: json.dumps(stored).encode()})
+            self.cache.try_put(key, {_FILE: json.dumps(stored).encode()})
 
     def loaded(
         self,

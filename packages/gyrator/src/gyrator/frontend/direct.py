@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from gyrator.frontend.double_backward import Replay, WeakInputs
 from gyrator.frontend.gradients import is_batched, is_lazy
 from gyrator.graphs.compiled import Boxed, untraced
-from gyrator_runtime.host.outside import laid_out
+from gyrator_runtime.host.outside import copy_with_strides
 
 
 @frozen
@@ -212,7 +212,7 @@ def _as_compiled(gradient: torch.Tensor | None, tangent: Tangent) -> torch.Tenso
         gradient = gradient.to_dense()
     if gradient.stride() == tangent.strides and not is_lazy(gradient):
         return gradient
-    return laid_out(gradient, tangent.strides)
+    return copy_with_strides(gradient, tangent.strides)
 
 
 def _reached(

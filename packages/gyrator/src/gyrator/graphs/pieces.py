@@ -25,7 +25,7 @@ from gyrator_ir.diagnostics import Diagnostic
 from gyrator_lowering.builder.program import each
 from gyrator_lowering.torch_bridge.origins import innermost, module_path
 from gyrator_lowering.torch_bridge.schema import info_of
-from gyrator_runtime.host.outside import laid_out
+from gyrator_runtime.host.outside import copy_with_strides
 
 
 @frozen(eq=False)
@@ -131,7 +131,7 @@ def _layout(fake: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
         return None
     strides = fake.stride()
     if all(isinstance(n, int) for n in (*fake.shape, *strides)):
-        return lambda x: x if x.stride() == strides else laid_out(x, strides)
+        return lambda x: x if x.stride() == strides else copy_with_strides(x, strides)
     step: Any = 1
     for size, stride in zip(reversed(fake.shape), reversed(strides), strict=True):
         if _expression(stride) != step:

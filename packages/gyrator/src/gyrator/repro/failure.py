@@ -106,7 +106,7 @@ def _slowness(
         "eager": lambda: example.gm(*example.arguments()),
     }
     times = compare(runs, device, samples=_SAMPLES, warmup=3)
-    ratio = times["ours"].least / times["eager"].least
+    ratio = times["ours"].minimum / times["eager"].minimum
     return Failure("slow", "", f"{ratio:.2f} of eager mode's time") if ratio > _SLOW else Failure()
 
 

@@ -80,7 +80,7 @@ class Product:
     """The executable form of the host program: a `StoredPlan`, the Wrapper IR for an FX graph, or
     empty for C++."""
     manifest: ProgramManifest
-    lasting: bool = True
+    storable: bool = True
     """False for a program that is in Python only because there is no compiler; it is not stored."""
     levels: Mapping[str, Any] = field(factory=dict)
     """See `GraphRecord.levels`."""

@@ -27,11 +27,11 @@ _INTERMEDIATES = frozenset({DType.F64, DType.F32, DType.I64, DType.I32, DType.BO
 """Element types that rules may compute in, whatever their tensors' dtypes."""
 
 
-def is_complete(offered: Capabilities) -> bool:
+def is_complete(capabilities: Capabilities) -> bool:
     """Return whether no capability that `missing_capability` checks is lacking."""
-    flags = (offered.reductions, offered.scans, offered.sorts, offered.indirect)
-    more = (offered.device_checks, offered.random, offered.dtypes >= _INTERMEDIATES)
-    return all(flags) and all(more) and not offered.ops_lacking
+    flags = (capabilities.reductions, capabilities.scans, capabilities.sorts, capabilities.indirect)
+    more = (capabilities.device_checks, capabilities.random, capabilities.dtypes >= _INTERMEDIATES)
+    return all(flags) and all(more) and not capabilities.ops_lacking
 
 
 def is_within(most: int, extent: Expr) -> bool:
@@ -41,11 +41,11 @@ def is_within(most: int, extent: Expr) -> bool:
 
 
 def missing_capability(
-    operations: Iterable[Operation], offered: Callable[[str], Capabilities | None]
+    operations: Iterable[Operation], capabilities_of: Callable[[str], Capabilities | None]
 ) -> str:
     """Return the first capability that operations need and a device lacks, or an empty string.
 
-    `offered` returns the capabilities of the device of a buffer, None for complete ones.
+    `capabilities_of` returns the capabilities of the device of a buffer, None for complete ones.
     """
     for operation in operations:
         if not isinstance(operation, Pointwise | Scatter | Reduction | Scan | Sort):
@@ -53,7 +53,7 @@ def missing_capability(
         stores = () if isinstance(operation, Pointwise | Scatter) else operation.stores
         body: tuple[Statement, ...] = (*operation.body, *stores)
         target = next((s.buffer for s in reversed(body) if isinstance(s, Store)), None)
-        capabilities = None if target is None else offered(target)
+        capabilities = None if target is None else capabilities_of(target)
         if capabilities is not None and (lack := _lack(operation, body, capabilities)):
             return lack
     return ""
@@ -84,25 +84,25 @@ def written_buffers(operation: Operation) -> set[str]:
     return set()
 
 
-def _lack(operation: Operation, body: tuple[Statement, ...], offered: Capabilities) -> str:
-    if isinstance(operation, Reduction) and not offered.reductions:
+def _lack(operation: Operation, body: tuple[Statement, ...], capabilities: Capabilities) -> str:
+    if isinstance(operation, Reduction) and not capabilities.reductions:
         return "reductions"
-    if isinstance(operation, Scan) and not offered.scans:
+    if isinstance(operation, Scan) and not capabilities.scans:
         return "scans"
-    if isinstance(operation, Sort) and not offered.sorts:
+    if isinstance(operation, Sort) and not capabilities.sorts:
         return "sorts"
     for s in body:
         match s:
-            case Bind() if not offered.indirect:
+            case Bind() if not capabilities.indirect:
                 return "addresses that depend on values"
-            case Bind() if s.check and not offered.device_checks:
+            case Bind() if s.check and not capabilities.device_checks:
                 return "checks of indices"
-            case Let(op=op) if op in RANDOM and not offered.random:
+            case Let(op=op) if op in RANDOM and not capabilities.random:
                 return "random numbers"
-            case Let(op=op, dtype=dtype) if op in offered.ops_lacking:
+            case Let(op=op, dtype=dtype) if op in capabilities.ops_lacking:
                 return f"the op {op!r} on {DType(dtype).value}"
             case Let(dtype=dtype) | Number(dtype=dtype) | IndexValue(dtype=dtype) if (
-                dtype in _INTERMEDIATES - offered.dtypes
+                dtype in _INTERMEDIATES - capabilities.dtypes
             ):
                 return f"the element type {dtype.value}"
     return ""

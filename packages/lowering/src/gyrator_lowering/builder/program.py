@@ -60,7 +60,7 @@ class LoopBuilder(CurrentNode):
     """Complex tensors stored only as separate planes, by the names reserved for their buffers."""
     devices: dict[str, Device] = field(factory=dict)
     """The device of each buffer."""
-    reads_empty: bool = False
+    reads_empty_view: bool = False
     """Whether an operation reads an element of an empty view. The code that checks it also resets
     it."""
     bound_symbols: set[Sym] = field(factory=set)
@@ -169,8 +169,8 @@ class LoopBuilder(CurrentNode):
         """Return the statements of a body traced over `axes`. Symbolic scalars on other devices are
         copied to `device` first."""
         body = ops.body
-        if ops.reads_empty and not any(axis.extent is ZERO for axis in axes):
-            self.reads_empty = True
+        if ops.reads_empty_view and not any(axis.extent is ZERO for axis in axes):
+            self.reads_empty_view = True
         if not self.scalar_tensors:
             return tuple(body)
         names = {

@@ -188,11 +188,11 @@ class Tracer:
     Equal statements are emitted once. `body` holds the statements in order.
     """
 
-    __slots__ = ("_binds", "_count", "_memo", "body", "reads_empty")
+    __slots__ = ("_binds", "_count", "_memo", "body", "reads_empty_view")
 
     def __init__(self) -> None:
         self.body: list[Statement] = []
-        self.reads_empty = False
+        self.reads_empty_view = False
         """Whether the body reads an element of an empty view."""
         self._memo: dict[Any, Value] = {}
         self._binds = 0
@@ -343,7 +343,7 @@ class Tracer:
     def load(self, tensor: TensorValue, index: Index, mask: Value | None = None) -> Value:
         """Read one element of a view, or 0 if `mask` is false."""
         flat = address(tensor, index)
-        self.reads_empty = self.reads_empty or (mask is None and ZERO in tensor.shape)
+        self.reads_empty_view = self.reads_empty_view or (mask is None and ZERO in tensor.shape)
         if tensor.planes is None:
             return self.bitcast(self._load(tensor.buffer, flat, tensor.stored, mask), tensor.dtype)
         plane_offset, which = floordiv(flat, _PARTS), mod(flat, _PARTS)

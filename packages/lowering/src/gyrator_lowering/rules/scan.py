@@ -30,8 +30,8 @@ def running(kind: ScanKind) -> Rule:
 
 def _scans(b: LoopBuilder, x: TensorValue, dim: int, shared: bool) -> bool:
     """Return whether the device's kernels scan a dimension of `x`; `shared` if in parts too."""
-    offered = b.targets[x.device.type].capabilities
-    return offered.scans and (shared or is_within(offered.scan_extent, x.shape[dim]))
+    capabilities = b.targets[x.device.type].capabilities
+    return capabilities.scans and (shared or is_within(capabilities.scan_extent, x.shape[dim]))
 
 
 def running_extreme(kind: ScanKind, position: ScanKind) -> Rule:

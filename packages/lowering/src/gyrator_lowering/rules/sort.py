@@ -38,8 +38,8 @@ def sort(b: LoopBuilder, x: TensorValue, *args: Any, **named: Any) -> Any:
 
 def _sorts(b: LoopBuilder, x: TensorValue, dim: int) -> bool:
     """Return whether the device's kernels sort a dimension of `x`."""
-    offered = b.targets[x.device.type].capabilities
-    return offered.sorts and is_within(offered.sort_extent, x.shape[dim])
+    capabilities = b.targets[x.device.type].capabilities
+    return capabilities.sorts and is_within(capabilities.sort_extent, x.shape[dim])
 
 
 def register(table: TableBuilder) -> None:

@@ -41,7 +41,7 @@ def conform(
         if not pending and not other:
             return value
         if mend == ALL or (mend == PENDING and not other):
-            return laid_out(value.detach(), strides, dtype, device)
+            return copy_with_strides(value.detach(), strides, dtype, device)
     expected = f"{dtype} {tuple(shape)}, strides {tuple(strides)}, on {device}"
     raise LayoutError.of_tensor(name, what, value, expected)
 
@@ -70,7 +70,7 @@ def _strided(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
     return all(n < 2 or have == want for n, have, want in layout)
 
 
-def laid_out(
+def copy_with_strides(
     tensor: torch.Tensor,
     strides: Sequence[int],
     dtype: torch.dtype | None = None,

@@ -127,7 +127,7 @@ class Archive:
             raise BrokenArchiveError(f"{name} is damaged")
         return data
 
-    def stretch(self, name: str) -> tuple[int, int]:
+    def offset_and_size(self, name: str) -> tuple[int, int]:
         """Return the offset and size in the file of a member that is not compressed."""
         info = self._info(name)
         if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:

@@ -142,7 +142,7 @@ class _Loader:
         self._check_process()
         members = {m.name: m for m in self.manifest.members}
         if WEIGHTS in members:
-            start, size = self.archive.stretch(WEIGHTS)
+            start, size = self.archive.offset_and_size(WEIGHTS)
             if size != members[WEIGHTS].size:
                 raise altered(self.path, f"{WEIGHTS} has {size} bytes")
             if self.verify:

@@ -13,7 +13,7 @@ from attrs import define, field, frozen
 
 from gyrator_ir.diagnostics import LayoutError
 from gyrator_ir.types import HOST
-from gyrator_runtime.host.outside import laid_out
+from gyrator_runtime.host.outside import copy_with_strides
 from gyrator_runtime.package.calls import Arguments, Check, Results, checks_of
 from gyrator_runtime.package.errors import no_entry, wrong_weight
 from gyrator_runtime.package.manifest import Entry, PackageManifest, Weight
@@ -96,7 +96,7 @@ class Loaded:
     def _first(self, weight: Weight) -> torch.Tensor:
         stored = self.stored[weight.tensor]
         if stored.stride() != weight.strides and stored.numel() > 1:
-            return laid_out(stored, weight.strides)
+            return copy_with_strides(stored, weight.strides)
         return stored.clone() if weight.written else stored
 
     def taken(
@@ -266,5 +266,5 @@ def _fitting(weight: Weight, tensor: Any, device: torch.device) -> torch.Tensor:
     plain = tensor.detach().to(place)
     pending = plain.is_conj() or plain.is_neg()
     if pending or (plain.numel() > 1 and plain.stride() != weight.strides):
-        return laid_out(plain, weight.strides)
+        return copy_with_strides(plain, weight.strides)
     return plain.clone() if weight.written else plain

@@ -17,7 +17,7 @@ from gyrator_runtime.standalone.library import (
     SharedRuntime,
     install,
     shared_runtime,
-    takes_python,
+    unsupported_features,
 )
 
-__all__ = ["LibraryError", "SharedRuntime", "install", "shared_runtime", "takes_python"]
+__all__ = ["LibraryError", "SharedRuntime", "install", "shared_runtime", "unsupported_features"]

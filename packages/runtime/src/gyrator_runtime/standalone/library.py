@@ -55,7 +55,7 @@ def soname(library: str) -> str:
     return f"{library}.1"
 
 
-def takes_python(plan: str, *, torch: bool = False) -> tuple[str, ...]:
+def unsupported_features(plan: str, *, torch: bool = False) -> tuple[str, ...]:
     """Return the names of a stored plan's features, mainly operators, that the library lacks.
 
     Args:

@@ -58,8 +58,8 @@ class Cluster:
     ordered: bool = False
     """The result of a member depends on the order of the inner axes."""
     scans: bool = False
-    alone: bool = False
-    """Never joined: a sort, or a reduction or scan over a single element."""
+    never_fused: bool = False
+    """Whether the operation is a sort, or a reduction or scan over a single element."""
     mutates: bool = False
     """Reads and overwrites one buffer."""
     before: dict[int, None] = field(factory=dict)
@@ -96,7 +96,7 @@ def singleton(index: int, op: Operation) -> Cluster:
     c = Cluster(index, points=tuple(a for a in points_of(op) if a.symbol not in ones), inner=inner)
     c.members.append(Member(index, op, {**own, **ones}, bool(inner)))
     c.scans = isinstance(op, Scan)
-    c.alone = isinstance(op, Sort) or any(a.extent is ONE for a in inner)
+    c.never_fused = isinstance(op, Sort) or any(a.extent is ONE for a in inner)
     indirect = isinstance(op, Scatter)
     below = bool(inner)
     body = statements_of(op)

@@ -106,7 +106,7 @@ def match(
 
 
 def _always_refused(first: Cluster, second: Cluster, heuristics: Heuristics) -> str | None:
-    if first.alone or second.alone:
+    if first.never_fused or second.never_fused:
         return "a sort, or a reduction of a single element, is not fused"
     if first.size + second.size > heuristics.fusion_statements:
         return f"together they exceed {heuristics.fusion_statements} statements"

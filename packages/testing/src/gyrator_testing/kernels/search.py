@@ -50,7 +50,7 @@ class Fault:
     @property
     def text(self) -> str:
         """A host program that launches the kernel, the input of `gyrator verify`."""
-        return show(alone(self.kernel, self.facts))
+        return show(single_kernel_program(self.kernel, self.facts))
 
 
 @frozen
@@ -151,55 +151,59 @@ class _noted:
 
     def __enter__(self) -> None:
         if self.path is not None:
-            self.path.write_text(show(alone(*self.program)))
+            self.path.write_text(show(single_kernel_program(*self.program)))
 
     def __exit__(self, *_: object) -> None:
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
 
-def lacking(kernel: Kernel, offered: Capabilities) -> str:
+def lacking(kernel: Kernel, capabilities: Capabilities) -> str:
     """Return the first requirement of a kernel that a device does not meet, or an empty string."""
     for dtype in {*(p.dtype for p in kernel.parameters), *(t.dtype for t in kernel.locals)}:
-        if dtype not in offered.dtypes:
+        if dtype not in capabilities.dtypes:
             return f"the element type {dtype.value}"
     types = {p.name: p.dtype for p in kernel.parameters}
     for s in (s for stage in kernel.stages for s in stage.body):
         match s:
-            case Reduce() if not offered.reductions:
+            case Reduce() if not capabilities.reductions:
                 return "reductions"
-            case ScanStep() if not offered.scans:
+            case ScanStep() if not capabilities.scans:
                 return "scans"
-            case SortStep() if not offered.sorts:
+            case SortStep() if not capabilities.sorts:
                 return "sorts"
-            case Bind() if not offered.indirect:
+            case Bind() if not capabilities.indirect:
                 return "addresses that depend on values"
-            case Bind() if s.check and not offered.device_checks:
+            case Bind() if s.check and not capabilities.device_checks:
                 return "checks of indices"
             case Store(mode=mode, buffer=b) if (
-                mode is not StoreMode.SET and (types[b], mode) not in offered.atomics
+                mode is not StoreMode.SET and (types[b], mode) not in capabilities.atomics
             ):
                 return f"atomic stores of {types[b].value}"
-            case Let(op=op) if op in offered.ops_lacking or (op in _RANDOM and not offered.random):
+            case Let(op=op) if op in capabilities.ops_lacking or (
+                op in _RANDOM and not capabilities.random
+            ):
                 return f"the op {op!r}"
-            case Let(dtype=d) | Const(dtype=d) | IndexValue(dtype=d) if d not in offered.dtypes:
+            case Let(dtype=d) | Const(dtype=d) | IndexValue(dtype=d) if (
+                d not in capabilities.dtypes
+            ):
                 return f"the element type {d.value}"
-    for extent, top in _ordered(kernel, offered):
+    for extent, top in _ordered(kernel, capabilities):
         if top and (extent is None or extent > top):
             return f"a range longer than {top}"
     return ""
 
 
-def _ordered(kernel: Kernel, offered: Capabilities) -> Iterator[tuple[int | None, int]]:
+def _ordered(kernel: Kernel, capabilities: Capabilities) -> Iterator[tuple[int | None, int]]:
     """Yield the length of each range that is scanned or sorted, and the longest allowed."""
     for s in (s for stage in kernel.stages for s in stage.body):
         if isinstance(s, ScanStep | SortStep):
-            top = offered.scan_extent if isinstance(s, ScanStep) else offered.sort_extent
+            top = capabilities.scan_extent if isinstance(s, ScanStep) else capabilities.sort_extent
             for axis in kernel.inner:
                 yield None if axis.extent.free_symbols else int(str(axis.extent)), top
 
 
-def alone(
+def single_kernel_program(
     kernel: Launchable, facts: ShapeFacts, origins: tuple[Origin, ...] = (), name: str = "main"
 ) -> HostProgram:
     """Return a program that launches one kernel on its arguments."""

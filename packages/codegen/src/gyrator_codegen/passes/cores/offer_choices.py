@@ -55,7 +55,7 @@ class OfferChoices:
             self._strips(offers, loops)
         elif tiled.transposed:
             _tiles(offers, loops)
-        return offers.offered()
+        return offers.with_choices()
 
     def _unrolled(self, offers: "_Offers", loops: Nest) -> None:
         last = offers.tiled.kernel.inner[-1] if loops.across else loops.axis
@@ -153,7 +153,7 @@ class _Offers:
         self.chosen[name] = settled(loop.step)
         return self.chosen[name]
 
-    def offered(self) -> TiledKernel:
+    def with_choices(self) -> TiledKernel:
         """Return the kernel with choices, if there is more than one candidate."""
         if not self.others:
             return self.tiled

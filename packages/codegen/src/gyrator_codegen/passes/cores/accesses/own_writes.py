@@ -40,7 +40,7 @@ class OwnWrites(KernelPass):
         symbols = {a.symbol for a in owners(kernel, kernel_facts(kernel, facts))}
         first = tuple(x for x in loops.rows if x.axes[0] in symbols and x.step == 1)
         rows = first + tuple(x for x in loops.rows if x not in first)
-        last = (grid_loop(loops.symbol, loops.stretch),) if loops.across else ()
+        last = (grid_loop(loops.symbol, loops.grid_step),) if loops.across else ()
         count = 1
         for x in first:
             count *= extent_guess(axis_of(kernel, x.axes[0]).extent)
@@ -48,12 +48,12 @@ class OwnWrites(KernelPass):
             return _owned(tiled, (*rows, *last), len(first))
         if loops.symbol not in symbols or not loops.across or loops.columns or tiled.transposed:
             return tiled
-        step = self._stretch(extent_guess(loops.axis.extent), count, loops)
+        step = self._step(extent_guess(loops.axis.extent), count, loops)
         if step is None:
             return tiled
         return _owned(tiled, (grid_loop(loops.symbol, step), *rows), len(first) + 1)
 
-    def _stretch(self, extent: int, count: int, loops: Nest) -> int | None:
+    def _step(self, extent: int, count: int, loops: Nest) -> int | None:
         """Return the number of points per unit along the vectors' axis such that there are enough
         units for all threads, or None if there cannot be."""
         units = -(-self.cores // max(count, 1))
@@ -61,7 +61,7 @@ class OwnWrites(KernelPass):
         step = max(extent // units // least * least, least)
         if count * extent < self.cores * step:
             return None
-        return min(step, loops.stretch) if loops.rows else step
+        return min(step, loops.grid_step) if loops.rows else step
 
 
 def _owned(tiled: TiledKernel, grid: Sequence[Loop], shared: int) -> TiledKernel:
