@@ -10,10 +10,12 @@ Each dimension of a block has one linear index, from which the index of each axi
 
 from collections.abc import Iterable
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from gyrator_ir.body.nodes import Axis, Load, Store
-from gyrator_ir.expr import ONE, ZERO, Const, Expr, Sym
+from gyrator_ir.body.rewrite import AnyStatement, expressions
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, FloorDiv, Mod, Sym
+from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.loops import axes_of, in_one_step, steps_of
 from gyrator_ir.tile.nodes import Contraction, LoopKind, Method, TiledKernel
 
@@ -88,6 +90,58 @@ class Flat:
             self.digits[a.symbol] = rest if last else rest % extent
             if not last:
                 rest = rest // extent
+
+
+@define(eq=False)
+class BlockDecisions:
+    """A kernel's decisions, as printers of languages of blocks look them up."""
+
+    tiled: TiledKernel
+    blocks: Blocks
+    flats: tuple[Flat, Flat]
+    """The linear index of each dimension of a block."""
+    reuses: dict[tuple[int, int], tuple[int, int]] = field(init=False)
+    """For loads that reuse a value, the statement that loaded or stored it, by stage and
+    position."""
+    barriers: frozenset[tuple[int, int]] = field(init=False)
+    """The stages and statements that are preceded by a barrier."""
+    _forms: dict[Expr, Expr] = field(init=False)
+    _plain: frozenset[Expr] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._forms = {f.index: f.written for f in self.tiled.forms}
+        self._plain = frozenset(self.tiled.plain)
+        self.barriers = frozenset((b.stage, b.statement) for b in self.tiled.barriers)
+        self.reuses = {
+            (r.stage, r.statement): (r.first_stage, r.first_statement) for r in self.tiled.reuses
+        }
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel."""
+        return self.tiled.kernel
+
+    def plain(self, division: FloorDiv | Mod) -> bool:
+        """Return whether a division that truncates is correct."""
+        return division in self._plain
+
+    def form(self, e: Expr) -> Expr:
+        """Return the form in which an index is emitted, over linear indices or axes."""
+        return self._forms.get(e, e)
+
+    def along(self, e: Expr) -> tuple[bool, bool]:
+        """Return along which dimensions of a block an index varies by its linear indices and
+        axes."""
+        symbols, (first, second) = self.form(e).free_symbols, self.flats
+        moving = first.digits.keys() - self.blocks.still
+        return (
+            not symbols.isdisjoint((first.symbol, *moving)),
+            not symbols.isdisjoint((second.symbol, *second.digits)),
+        )
+
+    def used(self, body: Iterable[AnyStatement]) -> set[Sym]:
+        """Return the symbols used by the expressions of statements."""
+        return {x for s in body for e in expressions(s) for x in self.form(e).free_symbols}
 
 
 @frozen

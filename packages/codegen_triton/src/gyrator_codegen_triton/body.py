@@ -7,7 +7,6 @@ from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
 from gyrator_codegen_triton.ops import APPROXIMATE, EMITTERS
 from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Store, StoreMode
-from gyrator_ir.expr import Expr
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.types import DType
 
@@ -51,8 +50,7 @@ def statement(code: Code, s: KernelStatement) -> None:
                 text = cast(operands[0].text, types[0], dtype, code.converted)
             else:
                 text = emit([v.text for v in operands], types, dtype)
-            x, r = any(v.x for v in operands), any(v.r for v in operands)
-            code.define(name, text, dtype, x, r)
+            code.define(name, text, dtype, *_dimensions(*operands))
         case Const(name, value, dtype):
             code.define(name, constant(code, value, dtype), dtype, False, False)
         case IndexValue(name, e, dtype):
@@ -87,44 +85,52 @@ def constant(code: Code, value: bool | int | float, dtype: DType) -> str:
     return f"tl.full({shape}, {text}, {TYPES[dtype]})"
 
 
-def _mask(code: Code, x: bool, r: bool, more: str | None) -> str:
-    parts = [f"{code.letters[0]}_mask"] if x else []
-    parts += [f"{code.letters[1]}_mask"] if r else []
-    parts += [more] if more else []
-    return " & ".join(parts)
+def _dimensions(*values: Value | None) -> tuple[bool, bool]:
+    """Return along which dimensions any of these values varies."""
+    present = [v for v in values if v is not None]
+    return any(v.x for v in present), any(v.r for v in present)
+
+
+def _mask_of(code: Code, s: Load | Store | Bind) -> Value | None:
+    return None if s.mask is None else code.values[s.mask]
+
+
+def _valid(code: Code, x: bool, r: bool, mask: Value | None) -> str:
+    """Return the condition that an element along these dimensions is in bounds and not masked."""
+    parts = [f"{letter}_mask" for letter, along in zip(code.letters, (x, r), strict=True) if along]
+    return " & ".join(parts if mask is None else [*parts, mask.text])
+
+
+def _loaded(code: Code, buffer: str, pointer: str, valid: str) -> str:
+    """Return a load of a buffer's elements, of which those that are not valid are 0."""
+    if not valid:
+        return f"tl.load({pointer})"
+    zero = "False" if _dtype(code, buffer) is DType.BOOL else "0"
+    return f"tl.load({pointer}, mask={valid}, other={zero})"
 
 
 def _load(code: Code, s: Load) -> None:
+    mask = _mask_of(code, s)
     if s.buffer in code.rows:
         row = code.rows[s.buffer]
         text = row.text
-        if s.mask is not None:
-            text = f"tl.where({code.values[s.mask].text}, {text}, 0).to({TYPES[row.dtype]})"
+        if mask is not None:
+            text = f"tl.where({mask.text}, {text}, 0).to({TYPES[row.dtype]})"
         code.define(s.name, text, row.dtype, row.x, row.r)
         return
-    index = code.index(s.index)
-    mask = None if s.mask is None else code.values[s.mask]
-    x, r = index.x, index.r
-    if mask is not None:
-        x, r = x or mask.x, r or mask.r
+    x, r = _dimensions(code.index(s.index), mask)
     if code.inner and not r and not _has_elements(code):
         r = True  # nothing may be read if there are no elements
-    valid = _mask(code, x, r, None if mask is None else mask.text)
+    valid = _valid(code, x, r, mask)
     x = x or (code.inner and s.name in code.tiled.replicated)
-    pointer = f"{code.names.stable(s.buffer)} + {_shaped(code, s.index, x, r)}"
-    if valid:
-        zero = "False" if _dtype(code, s.buffer) is DType.BOOL else "0"
-        text = f"tl.load({pointer}, mask={valid}, other={zero})"
-    else:
-        text = f"tl.load({pointer})"
+    text = _loaded(code, s.buffer, _pointer(code, s, x, r), valid)
     code.define(s.name, text, _dtype(code, s.buffer), x, r)
 
 
 def load_pair(code: Code, first_load: Load, second_load: Load) -> None:
     """Emit the loads of two neighbours at twice the position of each point as one load."""
     dtype = _dtype(code, first_load.buffer)
-    zero = "False" if dtype is DType.BOOL else "0"
-    text = f"tl.load({_pair_pointer(code, first_load)}, mask=pair_mask, other={zero})"
+    text = _loaded(code, first_load.buffer, _pair_pointer(code, first_load), "pair_mask")
     first, second = (code.names.take(s.name) for s in (first_load, second_load))
     code.writer.line(f"{first}, {second} = tl.split(tl.reshape({text}, [XBLOCK, 2]))")
     for s, word in ((first_load, first), (second_load, second)):
@@ -150,13 +156,15 @@ def _has_elements(code: Code) -> bool:
     return code.tiled.nonempty or not code.blocks.whole
 
 
-def _shaped(code: Code, index: Expr, x: bool, r: bool) -> str:
-    at = code.index(index)
-    if code.scalar(index):
-        return f"tl.full({code.block(x, r)}, {at.text}, {code.index_type})"
-    if (at.x, at.r) != (x, r):
-        return f"tl.broadcast_to({at.text}, {code.block(x, r)})"
-    return f"({at.text})" if not at.text.isidentifier() else at.text
+def _pointer(code: Code, s: Load | Store, x: bool, r: bool) -> str:
+    """Return the block of pointers along these dimensions."""
+    at = code.index(s.index)
+    text = at.text if at.text.isidentifier() else f"({at.text})"
+    if code.scalar(s.index):
+        text = f"tl.full({code.block(x, r)}, {at.text}, {code.index_type})"
+    elif (at.x, at.r) != (x, r):
+        text = f"tl.broadcast_to({at.text}, {code.block(x, r)})"
+    return f"{code.names.stable(s.buffer)} + {text}"
 
 
 def _dtype(code: Code, buffer: str) -> DType:
@@ -165,10 +173,8 @@ def _dtype(code: Code, buffer: str) -> DType:
 
 def _bind(code: Code, s: Bind) -> None:
     value, size = code.values[s.value], code.index(s.size)
-    mask = None if s.mask is None else code.values[s.mask]
-    x, r = value.x or size.x, value.r or size.r
-    if mask is not None:
-        x, r = x or mask.x, r or mask.r
+    mask = _mask_of(code, s)
+    x, r = _dimensions(value, size, mask)
     index = DType.I64 if code.wide else DType.I32
     # A 64-bit value is checked before it is narrowed.
     kind = DType.I32 if value.dtype is DType.I32 and not code.wide else DType.I64
@@ -180,7 +186,7 @@ def _bind(code: Code, s: Bind) -> None:
     if mask is not None:
         code.writer.line(f"{at.text} = tl.where({mask.text}, {at.text}, 0)")
     if s.check:
-        valid = _mask(code, x, r, None if mask is None else mask.text)
+        valid = _valid(code, x, r, mask)
         inside = f"({at.text} >= 0) & ({at.text} < {atom(size.text)})"
         if valid:
             inside = f"({inside}) | ~({valid})"
@@ -196,14 +202,11 @@ def atom(text: str) -> str:
 
 
 def _store(code: Code, s: Store) -> None:
-    value = code.values[s.value]
-    mask = None if s.mask is None else code.values[s.mask]
-    row = next((t for t in code.kernel.locals if t.name == s.buffer), None)
-    if row is not None:
+    value, mask = code.values[s.value], _mask_of(code, s)
+    if any(t.name == s.buffer for t in code.kernel.locals):
         _store_local(code, s.buffer, value, mask)
         return
-    pointer = f"{code.names.stable(s.buffer)} + {_shaped(code, s.index, True, code.inner)}"
-    valid = _mask(code, True, code.inner, None if mask is None else mask.text)
+    pointer, valid = _pointer(code, s, True, code.inner), _valid(code, True, code.inner, mask)
     text = value.text
     if (value.x, value.r) != (True, code.inner):
         text = code.full(text)
@@ -236,5 +239,4 @@ def _store_local(code: Code, name: str, value: Value, mask: Value | None) -> Non
         return
     old = code.rows[name].text if name in code.rows else "0"
     text = f"tl.where({mask.text}, {value.text}, {old}).to({TYPES[value.dtype]})"
-    x, r = value.x or mask.x, value.r or mask.r
-    code.rows[name] = code.let(name, text, value.dtype, x, r)
+    code.rows[name] = code.let(name, text, value.dtype, *_dimensions(value, mask))

@@ -1,16 +1,11 @@
 """Emission state of a kernel: names, and values with the dimensions along which they vary."""
 
-from collections.abc import Iterable
-
 from attrs import define, field, frozen
 
 from gyrator_codegen import Names, Writer
-from gyrator_codegen.positions import Blocks, Flat
+from gyrator_codegen.positions import BlockDecisions, Flat
 from gyrator_codegen_triton.index import TritonPrinter
-from gyrator_ir.body.rewrite import AnyStatement, expressions
-from gyrator_ir.expr import Expr, FloorDiv, Mod, Sym
-from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.tile.nodes import TiledKernel
+from gyrator_ir.expr import Expr, Sym
 from gyrator_ir.types import DType
 
 
@@ -25,16 +20,13 @@ class Value:
 
 
 @define(eq=False)
-class Code:
+class Code(BlockDecisions):
     """The state while a kernel is emitted."""
 
-    tiled: TiledKernel
     writer: Writer
     names: Names
     wide: bool
     """Whether indices have 64 bits."""
-    blocks: Blocks
-    flats: tuple[Flat, Flat]
     converted: frozenset[DType] = frozenset()
     """8-bit float types with hardware conversions."""
     letters: tuple[str, str] = ("x", "r")
@@ -52,30 +44,6 @@ class Code:
     """Locals, which are stored as blocks in registers."""
     inner: bool = False
     """Whether the current code has both dimensions: an inner stage, or a tile."""
-    reuses: dict[tuple[int, int], tuple[int, int]] = field(init=False)
-    """For loads that reuse a value, the statement that loaded or stored it, by stage and
-    position."""
-    barriers: frozenset[tuple[int, int]] = field(init=False)
-    """The stages and statements that are preceded by a barrier."""
-    _forms: dict[Expr, Expr] = field(init=False)
-    _plain: frozenset[Expr] = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._forms = {f.index: f.written for f in self.tiled.forms}
-        self._plain = frozenset(self.tiled.plain)
-        self.barriers = frozenset((b.stage, b.statement) for b in self.tiled.barriers)
-        self.reuses = {
-            (r.stage, r.statement): (r.first_stage, r.first_statement) for r in self.tiled.reuses
-        }
-
-    @property
-    def kernel(self) -> Kernel:
-        """The kernel."""
-        return self.tiled.kernel
-
-    def plain(self, division: FloorDiv | Mod) -> bool:
-        """Return whether Triton's division, which truncates, is correct for a division."""
-        return division in self._plain
 
     @property
     def rank(self) -> int:
@@ -86,10 +54,6 @@ class Code:
     def index_type(self) -> str:
         """Triton's type of indices."""
         return "tl.int64" if self.wide else "tl.int32"
-
-    def form(self, e: Expr) -> Expr:
-        """Return the form in which an expression is emitted, over flat symbols or axes."""
-        return self._forms.get(e, e)
 
     def printer(self) -> TritonPrinter:
         """Return a printer of index expressions for the current names."""
@@ -112,15 +76,10 @@ class Code:
 
     def index(self, e: Expr) -> Value:
         """Return an index expression as an atom or a sum, with its dimensions."""
-        e, (first, second) = self.form(e), self.flats
-        x = r = False
-        for s in e.free_symbols:
-            x |= s is first.symbol or (s in first.digits and s not in self.blocks.still)
-            r |= s is second.symbol or s in second.digits
-            value = self.bound.get(s)
-            if value is not None:
-                x, r = x or value.x, r or value.r
-        return Value(self.printer()(e), DType.I64 if self.wide else DType.I32, x, r)
+        written, (x, r) = self.form(e), self.along(e)
+        for value in (self.bound[s] for s in written.free_symbols & self.bound.keys()):
+            x, r = x or value.x, r or value.r
+        return Value(self.printer()(written), DType.I64 if self.wide else DType.I32, x, r)
 
     def scalar(self, e: Expr) -> bool:
         """Return whether an index expression is a scalar, over sizes only."""
@@ -128,10 +87,6 @@ class Code:
         return self.form(e).free_symbols.isdisjoint(flats) and not (
             self.form(e).free_symbols & {flat.symbol for flat in self.flats}
         )
-
-    def used(self, body: Iterable[AnyStatement]) -> set[Sym]:
-        """Return the symbols used by the expressions of statements."""
-        return {x for s in body for e in expressions(s) for x in self.form(e).free_symbols}
 
     def digits(self, flat: Flat, used: set[Sym]) -> None:
         """Emit the used axes of a flat group. Axes that are constant within a block are computed

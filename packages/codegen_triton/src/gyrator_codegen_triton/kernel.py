@@ -11,7 +11,7 @@ from gyrator_codegen_triton.reduction import LoopReduction, reduce_block
 from gyrator_codegen_triton.scan_sort import LoopScan, scan_block, sort_block
 from gyrator_codegen_triton.source import RESERVED, blocks_over, function, options, source_of
 from gyrator_ir.body.nodes import Load, Reduce, ScanStep, SortStep, Store
-from gyrator_ir.expr import Const, Expr, ShapeFacts, minimum
+from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym, minimum
 from gyrator_ir.kernel.nodes import KernelGroup, KernelStatement, Level, Stage
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
@@ -42,7 +42,7 @@ def emit_kernel(
     total, extent = extent_of(blocks.first), extent_of(blocks.second)
     names, wide = Names(RESERVED | {symbol}), tiled.index is DType.I64
     converted = target.capabilities.converted
-    code = Code(tiled, Writer("    "), names, wide, blocks, flats, converted)
+    code = Code(tiled, blocks, flats, Writer("    "), names, wide, converted)
     launched = kernel if group is None else group
     lengths = "XBLOCK RBLOCK" if blocks.second else "XBLOCK"
     count = blocks_over(total, "XBLOCK")
@@ -125,7 +125,7 @@ def _index_spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
     """Emit the blocks of points and inner elements, and the axes as digits of them."""
     w, blocks = code.writer, code.blocks
     show = code.printer()
-    column, row = ("[:, None]", "[None, :]") if blocks.second else ("", "")
+    column = "[:, None]" if blocks.second else ""
     if blocks.tiles:
         w.lines(f"extent = {show(extent)}", "tiles = (extent + RBLOCK - 1) // RBLOCK")
         w.line(f"program = {block}")
@@ -144,18 +144,11 @@ def _index_spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
     if not blocks.second:
         return
     if blocks.tiles:
-        w.line(f"r = program % tiles * RBLOCK + tl.arange(0, RBLOCK){row}")
-        _fours(code, "program % tiles * RBLOCK")
-        w.line("r_mask = r < extent")
-        code.digits(code.flats[1], used)
+        _elements(code, "program % tiles * RBLOCK", used)
         return
     w.line(f"extent = {show(extent)}")
     if blocks.whole:
-        wide = ".to(tl.int64)" if code.wide else ""
-        w.line(f"r = tl.arange(0, RBLOCK){row}{wide}")
-        _fours(code, "0")
-        w.line("r_mask = r < extent")
-        code.digits(code.flats[1], used)
+        _elements(code, "", used)
 
 
 def _early_loads(code: Code) -> None:
@@ -166,9 +159,17 @@ def _early_loads(code: Code) -> None:
                 statement(code, s)
 
 
-def _fours(code: Code, start: str) -> None:
+def _elements(code: Code, start: str, used: set[Sym]) -> None:
+    """Emit the positions of a block of the second axes from `start`, 0 if empty, their mask, and
+    the axes in `used` as digits of them."""
+    w = code.writer
+    # The number of a program has the type of indices already.
+    wide = ".to(tl.int64)" if code.wide and not code.blocks.tiles else ""
+    w.line(f"r = {f'{start} + ' if start else ''}tl.arange(0, RBLOCK)[None, :]{wide}")
     if code.tiled.fours:
-        code.writer.line(f"r_fours = {start} + tl.arange(0, RBLOCK // 4)[None, :] * 4")
+        w.line(f"r_fours = {start or '0'} + tl.arange(0, RBLOCK // 4)[None, :] * 4")
+    w.line("r_mask = r < extent")
+    code.digits(code.flats[1], used)
 
 
 def _stage(code: Code, stage: Stage, number: int, ahead: int | str) -> None:
@@ -241,12 +242,8 @@ def _loop(code: Code, stage: Stage, number: int, ahead: int | str) -> None:
     if ahead != 1:
         steps = f"tl.range(0, extent, RBLOCK, num_stages={ahead})"
     with w.block(f"for start in {steps}:", end=""):
-        wide = ".to(tl.int64)" if code.wide else ""
         start = "(extent - 1) // RBLOCK * RBLOCK - start" if backwards else "start"
-        w.line(f"r = {start} + tl.arange(0, RBLOCK)[None, :]{wide}")
-        _fours(code, start)
-        w.line("r_mask = r < extent")
-        code.digits(code.flats[1], code.used(stage.body))
+        _elements(code, start, code.used(stage.body))
         statements(code, number, write)
     code.values = outside
     for loop in loops.values():

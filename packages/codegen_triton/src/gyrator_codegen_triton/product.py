@@ -99,7 +99,7 @@ def emit_product(
     ) -> Code:
         (x, xblock, xflat), (r, rblock, rflat) = look
         result_code = Code(
-            tiled, writer, names, wide, Blocks(first, second, tiles=True), (xflat, rflat),
+            tiled, Blocks(first, second, tiles=True), (xflat, rflat), writer, names, wide,
             target.capabilities.converted, letters=(x, r), lengths=(xblock, rblock), inner=True,
         )  # fmt: skip
         result_code.bound[positions.batches.symbol] = Value("batch", DType.I32, False, False)

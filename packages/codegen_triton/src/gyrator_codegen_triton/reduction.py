@@ -44,9 +44,6 @@ def reduce_block(code: Code, s: Reduce) -> None:
     args = [code.values[a].text for a in s.args]
     kind, dtype = s.kind, s.dtype
     match kind:
-        case ReduceKind.SUM | ReduceKind.DOT:
-            text = args[0] if kind is ReduceKind.SUM else f"{args[0]} * {args[1]}"
-            _point(code, s.names[0], _sum(filled(code, text, ReduceKind.SUM, dtype), dtype), dtype)
         case ReduceKind.ARGMIN | ReduceKind.ARGMAX:
             filled_row = filled(code, args[0], kind, dtype)
             row = code.let(f"{s.names[0]}_row", filled_row, dtype, True, True).text
@@ -57,18 +54,18 @@ def reduce_block(code: Code, s: Reduce) -> None:
         case ReduceKind.ONLINE_SOFTMAX:
             _points(code, s, f"gy_exponentials_of({code.full(args[0])}, r_mask)")
         case _:
-            row = filled(code, args[0], kind, dtype)
-            _point(code, s.names[0], _reduced_as(row, kind, dtype), dtype)
+            _single(code, s, filled(code, " * ".join(args), kind, dtype))
 
 
-def _reduced_as(row: str, kind: ReduceKind, dtype: DType) -> str:
-    if dtype is not DType.BOOL:
-        return _reduced(row, _COMBINED[kind])
-    return f"({_reduced(f'{row}.to(tl.int32)', _COMBINED[kind])} != 0)"
-
-
-def _point(code: Code, name: str, text: str, dtype: DType) -> None:
-    code.define(name, text, dtype, True, False)
+def _single(code: Code, s: Reduce, row: str) -> None:
+    """Emit the result of a reduction of a row to one value."""
+    if s.kind in (ReduceKind.SUM, ReduceKind.DOT):
+        text = _sum(row, s.dtype)
+    elif s.dtype is DType.BOOL:
+        text = f"({_reduced(f'{row}.to(tl.int32)', _COMBINED[s.kind])} != 0)"
+    else:
+        text = _reduced(row, _COMBINED[s.kind])
+    code.define(s.names[0], text, s.dtype, True, False)
 
 
 def _points(code: Code, s: Reduce, text: str) -> None:
@@ -130,10 +127,8 @@ class LoopReduction:
             w.line(f"{name} = tl.where(r_mask, {text}, {name})")
 
         match s.kind:
-            case ReduceKind.SUM:
-                keep(acc[0], f"{acc[0]} + {args[0]}")
-            case ReduceKind.DOT:
-                keep(acc[0], f"{acc[0]} + {args[0]} * {args[1]}")
+            case ReduceKind.SUM | ReduceKind.DOT:
+                keep(acc[0], f"{acc[0]} + {' * '.join(args)}")
             case ReduceKind.ARGMIN | ReduceKind.ARGMAX:
                 self._position(code, args[0])
             case ReduceKind.WELFORD | ReduceKind.ONLINE_SOFTMAX:
@@ -151,10 +146,8 @@ class LoopReduction:
 
     def end(self, code: Code) -> None:
         """Emit the reduction of the accumulators."""
-        s, acc, dtype = self._s, self._acc, self._s.dtype
+        s, acc = self._s, self._acc
         match s.kind:
-            case ReduceKind.SUM | ReduceKind.DOT:
-                _point(code, s.names[0], _sum(acc[0], dtype), dtype)
             case ReduceKind.ARGMIN | ReduceKind.ARGMAX:
                 _first(code, s, acc[0], self._at)
             case ReduceKind.WELFORD:
@@ -162,4 +155,4 @@ class LoopReduction:
             case ReduceKind.ONLINE_SOFTMAX:
                 _points(code, s, f"gy_exponentials({', '.join(acc)}, extent)")
             case _:
-                _point(code, s.names[0], _reduced_as(acc[0], s.kind, dtype), dtype)
+                _single(code, s, acc[0])

@@ -1,13 +1,12 @@
-"""The source around a kernel's body: origins, parameters, imports and helper functions."""
+"""The source around a kernel's body: origins and parameters."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.resources import files
 from typing import Protocol
 
 from gyrator_codegen import Names, Writer, write_origins
 from gyrator_codegen_triton.dtypes import pointer
+from gyrator_codegen_triton.prelude import HELPER_NAMES, preamble
 from gyrator_ir.body.nodes import Bind
 from gyrator_ir.expr import Expr, ShapeFacts, Sym, subs
 from gyrator_ir.kernel.nodes import Launchable, Numerics
@@ -15,22 +14,7 @@ from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource
 from gyrator_ir.tile.nodes import TiledKernel
 
-HEAD = """\
-import triton
-import triton.language as tl
-from triton.language.extra import libdevice
-"""
-
-_HELPERS = {
-    helper[1]: helper[0]
-    for helper in re.finditer(
-        r"@triton\.jit\ndef (\w+)(?:.+\n|\n(?= ))*",
-        files("gyrator_codegen_triton.prelude").joinpath("helpers.txt").read_text("utf-8"),
-    )
-}
-"""Helper functions by name, each after the functions that it uses."""
-
-RESERVED = frozenset(_HELPERS) | frozenset(
+RESERVED = HELPER_NAMES | frozenset(
     "and as assert async await break class continue def del elif else except finally for from "
     "global if import in is lambda nonlocal not or pass raise return try while with yield True "
     "False None triton tl libdevice XBLOCK RBLOCK x r x_mask r_mask points extent start range "
@@ -38,8 +22,6 @@ RESERVED = frozenset(_HELPERS) | frozenset(
     "grid warmup".split()
 )
 """Names that generated names must not shadow."""
-
-_WORD = re.compile(r"[A-Za-z_]\w*")
 
 ALIGNMENT = 16
 """Usual alignment of pointers in bytes, and the divisor of sizes, that vector accesses need."""
@@ -137,14 +119,3 @@ def _arguments(
         for s in kernel.sizes
     )
     return (*buffers, *numbers)
-
-
-def preamble(text: str) -> str:
-    """Return the imports and helper functions that kernel source needs."""
-    words = set(_WORD.findall(text))
-    chosen: list[str] = []
-    for name, function in reversed(_HELPERS.items()):
-        if name in words:
-            words.update(_WORD.findall(function))
-            chosen.append(f"\n\n{function}")
-    return HEAD + "".join(reversed(chosen)) + "\n\n"

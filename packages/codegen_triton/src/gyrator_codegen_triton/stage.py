@@ -8,9 +8,10 @@ from gyrator_codegen import Names, TilingLanguage, batched
 from gyrator_codegen.language import unit_per_kernel
 from gyrator_codegen.passes import block_pipeline
 from gyrator_codegen_triton.kernel import emit_kernel
+from gyrator_codegen_triton.prelude import preamble
 from gyrator_codegen_triton.product import emit_product
 from gyrator_codegen_triton.refusals import check_tiling, refusal
-from gyrator_codegen_triton.source import RESERVED, preamble
+from gyrator_codegen_triton.source import RESERVED
 from gyrator_codegen_triton.templates.emit import emit_template
 from gyrator_codegen_triton.templates.rank_templates import RankTemplates
 from gyrator_codegen_triton.templates.refusals import template_refusal

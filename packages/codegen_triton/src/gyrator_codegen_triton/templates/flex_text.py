@@ -153,7 +153,7 @@ class FlexText(AttentionText):
         blocks = Blocks(first, second, tiles=True)
         tiled = untiled(stub)
         assert isinstance(tiled, TiledKernel)
-        code = Code(tiled, self.writer, self.names, self.wide, blocks, flats)
+        code = Code(tiled, blocks, flats, self.writer, self.names, self.wide)
         code.letters = ("column", "row") if transposed else ("row", "column")
         code.lengths = ("RBLOCK", "XBLOCK") if transposed else ("XBLOCK", "RBLOCK")
         code.inner = True
