@@ -314,7 +314,7 @@ def test_nothing_is_kept(tmp_path: Path, prefix: Path, libtorch: Path) -> None:
 
 
 def test_sanitizers_find_nothing(tmp_path: Path, libtorch: Path) -> None:
-    # Without optimization the library builds in half the time.
+    # Without optimisation the library builds in half the time.
     flags = ("-g", "-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
     cache = default_session().cache
     toolchain = find_toolchain(os.environ, cache)

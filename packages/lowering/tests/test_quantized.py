@@ -1,4 +1,4 @@
-"""Quantization, with eager's exact bits."""
+"""Quantisation, with eager's exact bits."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 
 
 def values(*shape: int) -> torch.Tensor:
-    """Return numbers of which many are halfway between two quantized ones."""
+    """Return numbers of which many are halfway between two quantised ones."""
     return torch.cat([torch.randn(shape) * 3, torch.randint(-300, 300, shape) * 0.025])
 
 

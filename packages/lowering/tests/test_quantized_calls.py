@@ -64,7 +64,7 @@ def names(gm: Any) -> list[str]:
 
 
 def weights(*shape: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return a quantized weight, its scales and its zero points."""
+    """Return a quantised weight, its scales and its zero points."""
     w = torch.randint(-128, 128, shape, dtype=torch.int8)
     return w, torch.rand(shape[0]) * 0.02 + 1e-3, torch.zeros(shape[0], dtype=torch.int64)
 
@@ -81,7 +81,7 @@ def near(actual: Any, expected: Any, steps: int = 1) -> None:
 
 
 def linear(dtype: torch.dtype, zero: int, after: Callable[..., Any], out: Any) -> Any:
-    """Return a quantized layer with a bias, a function, and `out`: the result's zero point and
+    """Return a quantised layer with a bias, a function, and `out`: the result's zero point and
     dtype."""
     low, high = BOUNDS[dtype]
 

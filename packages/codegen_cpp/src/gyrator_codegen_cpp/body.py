@@ -325,7 +325,7 @@ def _store_pair(scope: Scope, first_store: Store, second_store: Store) -> None:
 
 def clear(scope: Scope, s: Store, symbol: Sym, span: Span) -> None:
     """Emit a store of zeros to consecutive elements over `span` of `symbol`, by the C library's
-    optimized function."""
+    optimised function."""
     at = scope.index(s.index, **{symbol.name: span.low})
     element = STORAGE[scope.frame.storage[s.buffer]]
     count = f"({span.high} - {span.low}) * (si64)sizeof({element})"

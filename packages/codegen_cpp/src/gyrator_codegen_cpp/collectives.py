@@ -59,7 +59,7 @@ class Collective(Generic[Step]):
     """The emission state of a `Reduce` or `ScanStep`."""
 
     scope: Scope
-    """The scope around the loops. If it is vectorized, each lane is a separate point."""
+    """The scope around the loops. If it is vectorised, each lane is a separate point."""
     step: Step
     loops: StageLoops
     count: str
@@ -187,7 +187,7 @@ class Accumulators(Collective[Reduce]):
 
 
 class TwoPass(Collective[Reduce]):
-    """A `Reduce` of kind `welford` or `online_softmax` along the vectorized loop, in blocks.
+    """A `Reduce` of kind `welford` or `online_softmax` along the vectorised loop, in blocks.
 
     The first pass stores the block's elements in cache, so that the second, a function of the
     prelude, does not recompute or reload them. The running values are `f64`.

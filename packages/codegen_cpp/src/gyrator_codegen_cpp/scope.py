@@ -1,6 +1,6 @@
 """Emission state of C++ code for whole vectors, partial vectors, or single elements.
 
-`Frame` is the state of a kernel function. `Scope` is that of a block in it: the vectorized loop,
+`Frame` is the state of a kernel function. `Scope` is that of a block in it: the vectorised loop,
 the visible values, and the parts of addresses that are already computed.
 """
 
@@ -96,7 +96,7 @@ class Scope:
 
     frame: Frame
     lanes: Sym | None
-    """The vectorized axis, or None."""
+    """The vectorised axis, or None."""
     live: str | None = None
     """Text of the number of active lanes; None if all are active."""
     env: dict[str, Value] = field(factory=dict)

@@ -25,7 +25,7 @@ __all__ = ["CppBackend"]
 
 @frozen
 class CppBackend(TilingLanguage):
-    """Emits kernels as explicitly vectorized C++ source for CPUs: a `TemplateBackend` and a
+    """Emits kernels as explicitly vectorised C++ source for CPUs: a `TemplateBackend` and a
     `TilingBackend`.
 
     Kernels that differ only in names share a function. The unit of a group contains its kernels,

@@ -160,7 +160,7 @@ def _shifted(scope: Scope, symbol: Sym, offset: int) -> dict[Sym, str]:
 
 
 def vector_loop(scope: Scope, symbol: Sym, span: Span, copies: int, emit: Emit) -> None:
-    """Emit a vectorized loop over `span` of `symbol`, unrolled by `copies`."""
+    """Emit a vectorised loop over `span` of `symbol`, unrolled by `copies`."""
     if scope.frame.width == 1:
         with each(scope, symbol.name, span.low, span.high):
             emit(scope.nested(lanes=None), 0)
@@ -179,7 +179,7 @@ def vector_loop(scope: Scope, symbol: Sym, span: Span, copies: int, emit: Emit) 
 
 
 def tiles(scope: Scope, first: str, last: str) -> None:
-    """Emit the computation of tiles `first` to `last` of the vectorized axis."""
+    """Emit the computation of tiles `first` to `last` of the vectorised axis."""
     frame, loops = scope.frame, scope.frame.loops
     span = axis_range(scope, loops.axis, first, last, loops.grid_step)
     if loops.columns:
@@ -203,7 +203,7 @@ def point(scope: Scope) -> None:
 
 
 def _points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> None:
-    """Emit statements of points as a vectorized loop. The values in `keep` are stored to arrays."""
+    """Emit statements of points as a vectorised loop. The values in `keep` are stored to arrays."""
     loops, cleared = scope.frame.loops, scope.frame.tiled.cleared
     ahead, rest = scope.frame.hoisted(body)
     run(scope, ahead)
@@ -236,7 +236,7 @@ def _columns(scope: Scope, span: Span) -> None:
 
 
 def _transposed(scope: Scope, span: Span) -> None:
-    """Emit the computation of a 2D tile, over the range `span` of the vectorized axis.
+    """Emit the computation of a 2D tile, over the range `span` of the vectorised axis.
 
     The tile is read in vectors along the axis that is consecutive in memory, and transposed in
     registers into a small array, from which the body loads its vectors.

@@ -108,7 +108,7 @@ class LoopReduction:
         self._at = take(f"{s.names[0]}_at") if s.kind in _POSITIONS else ""
 
     def start(self, code: Code) -> None:
-        """Emit the initialization of the accumulators."""
+        """Emit the initialisation of the accumulators."""
         kind, dtype = self._s.kind, self._s.dtype
         first = identity(kind, dtype)
         shape = "[XBLOCK, RBLOCK]"

@@ -54,7 +54,7 @@ class LoopScan:
             self._carry.append(take(f"{s.names[0]}_at"))
 
     def start(self, code: Code) -> None:
-        """Emit the initialization of the carry."""
+        """Emit the initialisation of the carry."""
         dtype = self._s.dtype
         first = literal(identity(REDUCTION_OF[self._s.kind], dtype), dtype)
         shape = f"[{code.lengths[0]}, 1]"

@@ -133,7 +133,7 @@ class Session:
         Args:
             gm: the graph, which is not modified; it returns a tuple or a single tensor, and takes
                 its weights as inputs.
-            inputs: example inputs. Tensors and integers specialize the graph to their sizes; fake
+            inputs: example inputs. Tensors and integers specialise the graph to their sizes; fake
                 tensors and symbolic integers stand for all sizes that their shape environment
                 allows.
             sizes: the minimum and the maximum of the symbolic sizes; calls outside the range raise.

@@ -38,7 +38,7 @@ class Configuration:
 
 @frozen
 class KernelArgument:
-    """A parameter of a kernel in a language that specializes kernels by argument type."""
+    """A parameter of a kernel in a language that specialises kernels by argument type."""
 
     name: str = field(validator=exactly(str))
     type: str = field(validator=exactly(str))
@@ -66,7 +66,7 @@ class KernelSource:
     checks: tuple[KernelCheck, ...] = field(default=(), validator=a_tuple)
     source_map: tuple[tuple[int, int], ...] = field(default=(), validator=a_tuple)
     """Pairs of a line of `text`, counted from 1, and a row of the program's origins: the comments
-    that name the kernel's origins. They do not affect its behavior."""
+    that name the kernel's origins. They do not affect its behaviour."""
     candidates: tuple[Configuration, ...] = field(default=(), validator=a_tuple)
     """Configurations worth measuring, best guess first."""
     arguments: tuple[KernelArgument, ...] = field(default=(), validator=a_tuple)

@@ -34,7 +34,7 @@ class LoweringOptions:
     """The results of kernels do not depend on the order in which threads store. Ops whose kernels
     would violate this call ATen, whose op has a fixed order or raises."""
     fills_empty: bool = False
-    """Uninitialized memory (`empty`) is filled with NaN, or with the largest integer."""
+    """Uninitialised memory (`empty`) is filled with NaN, or with the largest integer."""
     called: Mapping[str, str] = NO_CALLS
     """Nodes of the graph and of its regions that become calls although a rule exists: their names,
     and why; for instance because a kernel language refused the rule's kernel."""

@@ -114,7 +114,7 @@ class DeviceInterface(ABC):
     ) -> Callable[[], None]:
         """Capture `run` and return a function that replays it.
 
-        With `warm`, `run` runs once before the capture, for lazy initialization. `pool` is a result
+        With `warm`, `run` runs once before the capture, for lazy initialisation. `pool` is a result
         of `graph_pool`; runs that share it must be replayed on one stream.
 
         Raises:

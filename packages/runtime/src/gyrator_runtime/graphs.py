@@ -284,7 +284,7 @@ def _warn_uncaptured(error: RuntimeError) -> None:
 
 
 def _empty_like(value: torch.Tensor) -> torch.Tensor:
-    """Return an uninitialized tensor with the same layout."""
+    """Return an uninitialised tensor with the same layout."""
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 

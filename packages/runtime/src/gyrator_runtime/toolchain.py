@@ -82,7 +82,7 @@ ISA_FLAGS: Mapping[str, tuple[str, ...]] = {
 }
 """Compiler flags for each instruction set level (`CpuDevice.isa`).
 
-Explicitly vectorized kernels need no SLP vectorizer and none of the loop transformations of -O3,
+Explicitly vectorised kernels need no SLP vectoriser and none of the loop transformations of -O3,
 which take up to half of the compile time, except unrolling of short loops over lanes
 (`-fpeel-loops`)."""
 

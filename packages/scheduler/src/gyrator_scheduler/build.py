@@ -1,4 +1,4 @@
-"""From an optimized Loop IR program to a schedule: fusion, order, lifetimes, partitions."""
+"""From an optimised Loop IR program to a schedule: fusion, order, lifetimes, partitions."""
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 

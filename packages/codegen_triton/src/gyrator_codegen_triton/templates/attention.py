@@ -88,7 +88,7 @@ class AttentionKernel(AttentionText):
             self.pointer(name, t, head)
 
     def start(self) -> None:
-        """Emit the load of the queries, and the initialization of the accumulators."""
+        """Emit the load of the queries, and the initialisation of the accumulators."""
         w = self.writer
         e, f = vector_of(self.q), vector_of(self.v)
         w.line("x = first + tl.arange(0, XBLOCK)")

@@ -79,7 +79,7 @@ class FlexKernel(FlexText):
         self.writer.line(f"batch = program // (tiles * {count})")
 
     def start(self, e: Sequence[str]) -> None:
-        """Emit the load of the queries, and the initialization of the accumulators."""
+        """Emit the load of the queries, and the initialisation of the accumulators."""
         w = self.writer
         w.line("x = first + tl.arange(0, XBLOCK)")
         w.line(f"x_mask = x < {self.rows}")

@@ -64,7 +64,7 @@ class _Moving:
         key = storage._cdata, value.dtype
         with value.fake_mode:
             if key not in self._bases:
-                # Call the ops, since torch's functions of these names initialize the device.
+                # Call the ops, since torch's functions of these names initialise the device.
                 size = storage.nbytes() // value.itemsize
                 make = torch.ops.aten.empty_strided.default
                 self._bases[key] = make((size,), (1,), dtype=value.dtype, device=self.device)

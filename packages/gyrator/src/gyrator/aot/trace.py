@@ -238,7 +238,7 @@ def trace_folding(
 
 def _at_least_two(environment: Any) -> dict[Any, Any]:
     """Return ranges without 0 and 1, like torch's export: otherwise comparisons with these values
-    would specialize the program to them.
+    would specialise the program to them.
 
     The program is compiled for all exported sizes.
     """

@@ -137,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m gyrator_testing kernels",
         description="Compile random kernels with a target's language and loader, run them on its "
-        "device, and compare each with the interpreter of its IR. Failing kernels are minimized "
+        "device, and compare each with the interpreter of its IR. Failing kernels are minimised "
         "and written to files.",
     )
     parser.add_argument("--target", required=True, help="name of an installed target")

@@ -247,7 +247,7 @@ def _add_repros(commands: Any) -> None:
         commands,
         "minify",
         "gyrator.cli.repro:run_minify",
-        "minimize a failing graph",
+        "minimise a failing graph",
         "gyrator minify trace/000_inference -o small",
     )
     small.add_argument("--for", dest="kind", choices=KINDS, default="any", help="kind of failure")

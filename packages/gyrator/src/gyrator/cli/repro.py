@@ -13,7 +13,7 @@ from gyrator_ir.diagnostics import GyratorError
 
 
 class ReproError(GyratorError):
-    """There is no failure to minimize."""
+    """There is no failure to minimise."""
 
 
 def run_repro(args: argparse.Namespace) -> int:

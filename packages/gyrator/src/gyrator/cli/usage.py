@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def refuse(self, words: Iterable[str]) -> NoReturn:
-        """Exit like `error` for unrecognized words."""
+        """Exit like `error` for unrecognised words."""
         options = re.findall(r"--[\w-]+", self.format_usage())
         hints = (word + suggestion(word.partition("=")[0], options) for word in words)
         self.error(f"unrecognized arguments: {', '.join(hints)}")

@@ -24,7 +24,7 @@ _CACHED_SETS = 4
 caches."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _ZERO_POINT_DTYPES = (torch.int8, torch.int16, torch.int32, torch.int64)
-"""Dtypes of the zero points of quantized tensors."""
+"""Dtypes of the zero points of quantised tensors."""
 _STORAGE = torch.Tensor.untyped_storage
 _VERSION: Callable[[torch.Tensor], int] = attrgetter("_version")
 

@@ -65,7 +65,7 @@ def _is_lazy(value: Any) -> bool:
 
 
 def _empty_like(t: torch.Tensor) -> torch.Tensor:
-    """Return uninitialized memory with the layout of a tensor."""
+    """Return uninitialised memory with the layout of a tensor."""
     return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
 
 

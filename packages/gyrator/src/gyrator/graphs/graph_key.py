@@ -13,7 +13,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
 def fills_empty() -> bool:
-    """Return whether eager mode initializes the memory that `torch.empty` returns."""
+    """Return whether eager mode initialises the memory that `torch.empty` returns."""
     filled: bool = torch._C._get_deterministic_fill_uninitialized_memory()
     return filled and torch.are_deterministic_algorithms_enabled()
 

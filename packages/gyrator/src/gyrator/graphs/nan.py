@@ -15,7 +15,7 @@ from gyrator_lowering.torch_bridge.origins import Locator
 
 _CODE = "GY-RUNTIME-003"
 _UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty")
-"""Ops whose results are uninitialized."""
+"""Ops whose results are uninitialised."""
 
 
 def naming_op(call: Boxed, gm: GraphModule) -> Boxed:

@@ -62,7 +62,7 @@ def elapsed(run: Callable[[], Any]) -> float:
 
 
 def _wait() -> None:
-    """Synchronize with the accelerator, if there is one."""
+    """Synchronise with the accelerator, if there is one."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
 
@@ -174,7 +174,7 @@ def _within(event: Any, call: Any) -> bool:
 
 
 def _on_device(e: Any, start: float, seconds: float, records: Sequence[GraphRecord]) -> Span:
-    """Return the span of a kernel on a device; generated kernels are recognized by name."""
+    """Return the span of a kernel on a device; generated kernels are recognised by name."""
     lane = f"{e.device_type.name.lower()}:{e.device_index}"
     ours = [(k.name, n) for n, r in enumerate(records) for k in r.kernels if k.name in e.name]
     if not ours:

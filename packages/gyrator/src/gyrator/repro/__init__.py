@@ -1,1 +1,1 @@
-"""Diagnosing failures: running a graph alone, minimizing it, and finding the faulty stage."""
+"""Diagnosing failures: running a graph alone, minimising it, and finding the faulty stage."""

@@ -78,7 +78,7 @@ def write_repro(gm: GraphModule, options: Options, folder: Path | None = None) -
 
 def first_repro(error: str, gm: GraphModule, options: Options) -> Path:
     """Return the script of the first graph in this process that failed with an error; a script
-    that minimizes the graph is in the same folder."""
+    that minimises the graph is in the same folder."""
     if error not in _FIRST:
         path = _FIRST[error] = write_repro(gm, options)
         arguments = [f"{name}={value}" for name, value in _chosen(options).items()]

@@ -23,7 +23,7 @@ def storages(host: h.HostProgram) -> tuple[StorageRecord, ...]:
 
 @define
 class _Storage:
-    """An allocation while the program is analyzed."""
+    """An allocation while the program is analysed."""
 
     bytes: int
     device: Device

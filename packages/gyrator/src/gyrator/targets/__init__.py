@@ -129,7 +129,7 @@ class LoaderContext:
     seconds: float = 300.0
     """Time limit of one compiler call, in seconds."""
     complete: bool = False
-    """Whether the kernels will run without a compiler, so that variants specialized to arguments
+    """Whether the kernels will run without a compiler, so that variants specialised to arguments
     have to be built in advance."""
 
 
@@ -164,8 +164,8 @@ class TargetDefinition:
     load: LibraryLoader = field(default=load_library, validator=_FUNCTION)
     """Load a `Library` from a cache entry, without a compiler; by default, a shared library."""
     uninitialised: Callable[[], bool] = field(default=lambda: False, validator=_FUNCTION)
-    """Return whether this process has not used the device, so that probing would initialize it: a
-    process with an initialized device cannot fork."""
+    """Return whether this process has not used the device, so that probing would initialise it: a
+    process with an initialised device cannot fork."""
     machine: Callable[[], str] = field(default=str, validator=_FUNCTION)
     """Identify this machine and the configuration of its libraries among others that share a cache:
     measurements are stored by this text. Empty if nothing is measured."""

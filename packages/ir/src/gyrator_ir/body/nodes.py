@@ -112,7 +112,7 @@ class IndexValue:
 
 
 class Check(StrEnum):
-    """The behavior of a bound index that is out of range. Only `NONE` is falsy."""
+    """The behaviour of a bound index that is out of range. Only `NONE` is falsy."""
 
     NONE = ""
     """The index is guaranteed to be in range."""

@@ -1,6 +1,6 @@
 """Floor division and remainder in normal form, without facts.
 
-Quotient and remainder are reduced in the same way, so that they remain recognizable as a pair:
+Quotient and remainder are reduced in the same way, so that they remain recognisable as a pair:
 multiples of the divisor are extracted from the numerator, common factors are cancelled, and for an
 integer divisor `c` the constant is reduced to [0, c) and the first coefficient made positive. Every
 rule is an identity of floor division for all values of the symbols with `b != 0`.

@@ -30,7 +30,7 @@ Names: TypeAlias = "Mapping[Sym, str] | Callable[[Sym], str] | None"
 
 
 class Prec(IntEnum):
-    """Operator precedence of a fragment; one that is lower than required is parenthesized."""
+    """Operator precedence of a fragment; one that is lower than required is parenthesised."""
 
     OR = 1
     AND = 2

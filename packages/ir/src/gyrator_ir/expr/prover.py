@@ -2,7 +2,7 @@
 
 Intervals are tried first, since they are cheap and decide most queries. If an upper bound is
 symbolic (`i1 <= s0 - 1`), `nonnegative` eliminates bounded atoms that occur linearly, one at a
-time, by substituting the end of the range that minimizes the expression (one direction of a
+time, by substituting the end of the range that minimises the expression (one direction of a
 Fourier-Motzkin elimination step), until an interval decides or the fuel runs out. Answers are sound
 but incomplete: False means "not proved".
 """

@@ -1,6 +1,6 @@
 """Conversion from and to sympy, for the expressions of torch's SymInts and for test oracles.
 
-The functions of `torch.utils._sympy.functions` are recognized by class name, so that torch need not
+The functions of `torch.utils._sympy.functions` are recognised by class name, so that torch need not
 be imported. This is the only module of the package that imports sympy.
 """
 

@@ -86,7 +86,7 @@ def sorted_symbols(nodes: Iterable[Node]) -> tuple[Sym, ...]:
 
 
 def rebuild(node: Node, f: Callable[[Node], Node]) -> Node:
-    """Return `node` with `f` applied to each child, rebuilt by the normalizing constructors."""
+    """Return `node` with `f` applied to each child, rebuilt by the normalising constructors."""
     if isinstance(node, Add):
         terms: dict[Expr, int] = {}
         const = node.const

@@ -150,7 +150,7 @@ class Pointwise:
 class Scatter:
     """A pointwise operation whose stores may collide: indirect addresses, atomic modes.
 
-    Stores update buffers that are already initialized; elements not stored to keep their values.
+    Stores update buffers that are already initialised; elements not stored to keep their values.
     """
 
     name: str = field(validator=identifier)

@@ -394,7 +394,7 @@ class CallChecker:
             self.flow.check_sizes(sizes, where)
         created = self.flow.created
         for _, arg in op.args:
-            # A buffer that the kernel fills need not be initialized.
+            # A buffer that the kernel fills need not be initialised.
             if isinstance(arg, TensorRef) and arg.buffer in op.mutates and arg.buffer in created:
                 self.flow.write(arg.buffer, where, again=True)
             self.flow.argument(arg, where)

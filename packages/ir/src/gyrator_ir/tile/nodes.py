@@ -161,7 +161,7 @@ class Threads:
 
 @frozen
 class Transposed:
-    """`transposed a along i0`: the load `a` is contiguous along `i0` and not along the vectorized
+    """`transposed a along i0`: the load `a` is contiguous along `i0` and not along the vectorised
     axis, so a block of both axes is read along `i0` and transposed in fast memory."""
 
     load: str = field(validator=identifier)
@@ -268,7 +268,7 @@ class Reuse:
 
 @frozen
 class Barrier:
-    """`barrier 1 statement 3`: before statement 3 of stage 1, the threads of a unit synchronize so
+    """`barrier 1 statement 3`: before statement 3 of stage 1, the threads of a unit synchronise so
     that each sees the stores of all. A barrier at statement 0 precedes the stage's loops."""
 
     stage: int = field(validator=natural)

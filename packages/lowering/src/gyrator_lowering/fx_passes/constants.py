@@ -65,8 +65,8 @@ def _is_fixed(val: Any) -> bool:
 
 
 def _is_gathered_table(node: Node) -> bool:
-    """Return whether a node dequantizes a table of which kernels gather rows: the quantized table
-    takes less memory, and kernels dequantize only the rows that they read."""
+    """Return whether a node dequantises a table of which kernels gather rows: the quantised table
+    takes less memory, and kernels dequantise only the rows that they read."""
     return str(node.target).startswith(_DEQUANTIZE) and all(
         u.target in _GATHERS for u in node.users
     )

@@ -34,7 +34,7 @@ _INDEXING = frozenset({aten.index, aten._unsafe_index, aten.index_put, aten._uns
 class MoveIndices:
     """Create integers on the device of the tensors that they index, if nothing else reads them.
 
-    A copy from the host synchronizes with the device in every call, and cannot be captured in a
+    A copy from the host synchronises with the device in every call, and cannot be captured in a
     device graph. Masks stay on the host, which counts their nonzero elements.
     """
 

@@ -333,7 +333,7 @@ def filled(b: LoopBuilder, value: Any) -> TensorValue:
 
 
 def uninitialized(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
-    """A tensor of uninitialized memory."""
+    """A tensor of uninitialised memory."""
     value = creation.empty_value(b)
     return filled(b, value) if b.out.dtype.is_complex else creation.filled(b, value)
 

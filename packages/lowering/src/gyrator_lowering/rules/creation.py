@@ -64,7 +64,7 @@ def fill(b: LoopBuilder, x: TensorValue, value: Any) -> TensorValue:
 
 
 def empty_value(b: LoopBuilder) -> bool | int | float | complex:
-    """Return the value of `empty`: 0, since nothing may rely on uninitialized memory. In
+    """Return the value of `empty`: 0, since nothing may rely on uninitialised memory. In
     deterministic mode eager fills it with conspicuous values: NaN, the largest integer, True."""
     dtype = b.out.dtype
     if not b.options.fills_empty:
@@ -77,7 +77,7 @@ def empty_value(b: LoopBuilder) -> bool | int | float | complex:
 
 
 def uninitialized(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
-    """A tensor of uninitialized memory."""
+    """A tensor of uninitialised memory."""
     return filled(b, empty_value(b))
 
 

@@ -2,7 +2,7 @@
 
 The functional op lists the arguments that the kernel writes. The kernel is launched on copies of
 these, or in place if their old contents have no other readers. If PyTorch cannot determine what a
-kernel writes, it lists all tensors. If a kernel uses something that PyTorch does not analyze
+kernel writes, it lists all tensors. If a kernel uses something that PyTorch does not analyse
 (`text.KernelText.has_unknown_writes`), we assume the same: all other tensors count as written in
 place, as in eager mode.
 """

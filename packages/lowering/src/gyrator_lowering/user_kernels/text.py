@@ -278,7 +278,7 @@ def _has_unknown_writes(tree: ast.Module, bindings: Mapping[str, Any]) -> bool:
             continue
         if node.attr in _WRITERS:
             return True
-        # Unlike `tl.atomic_add`, `descriptor.atomic_add(...)` is not analyzed.
+        # Unlike `tl.atomic_add`, `descriptor.atomic_add(...)` is not analysed.
         of_module = isinstance(node.value, ast.Name) and isinstance(
             bindings.get(node.value.id), ModuleType
         )

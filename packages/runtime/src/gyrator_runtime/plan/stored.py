@@ -1,4 +1,4 @@
-"""Serialization of plans as JSON: their words, and their references by name."""
+"""Serialisation of plans as JSON: their words, and their references by name."""
 
 import json
 from collections.abc import Iterable

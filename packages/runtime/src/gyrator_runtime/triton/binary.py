@@ -1,4 +1,4 @@
-"""Serialization of built kernels, for a program's cache entry."""
+"""Serialisation of built kernels, for a program's cache entry."""
 
 import json
 import struct

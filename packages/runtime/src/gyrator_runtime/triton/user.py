@@ -1,6 +1,6 @@
 """Launching of user-defined Triton kernels from their source.
 
-They use Triton's own launcher, which specializes a kernel for each kind of arguments on first use,
+They use Triton's own launcher, which specialises a kernel for each kind of arguments on first use,
 keeps the machine code in Triton's cache, and benchmarks the configurations of an autotuned kernel,
 as in eager mode.
 """

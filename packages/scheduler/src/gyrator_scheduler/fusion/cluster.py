@@ -1,4 +1,4 @@
-"""A cluster: operations that become one kernel, summarized by their accesses."""
+"""A cluster: operations that become one kernel, summarised by their accesses."""
 
 from collections.abc import Mapping
 

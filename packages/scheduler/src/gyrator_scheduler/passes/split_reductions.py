@@ -31,7 +31,7 @@ from gyrator_scheduler.passes.splitting import (
 )
 
 _ADJACENT_STEPS = 16
-"""Minimum number of steps from which a reduction over vectorized points is split: with adjacent
+"""Minimum number of steps from which a reduction over vectorised points is split: with adjacent
 points, a core has few elements of each reduction in flight."""
 _BLOCK = 64
 """Rows and columns of a small block of a matrix product: smaller blocks are bound by memory."""

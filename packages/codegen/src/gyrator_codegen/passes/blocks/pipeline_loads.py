@@ -38,7 +38,7 @@ class PipelineLoads(KernelPass):
                 pipelined=tuple(Pipelined(n, "num_stages") for n in inside),
                 choices=(*tiled.choices, Choice("num_stages", _STAGES)),
             )
-        # The loads of a loop over single elements hit the cache, because neighbors have read them.
+        # The loads of a loop over single elements hit the cache, because neighbours have read them.
         if not kernel.inner or in_one_step(tiled) or steps_of(tiled, tiled.loops[-1]) == (1,):
             return tiled
         if consecutive_inside(kernel):

@@ -38,7 +38,7 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
 
     Args:
         target: the target.
-        lanes: 32-bit elements of a vector register; 1 to leave vectorization to the compiler.
+        lanes: 32-bit elements of a vector register; 1 to leave vectorisation to the compiler.
     """
     numbers = target.heuristics
     cores = numbers.cores

@@ -18,7 +18,7 @@ from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.tile.nodes import Access, TiledKernel
 
 LANES_GUESS = 8
-"""The number of lanes for which accesses are compared if the compiler does the vectorization."""
+"""The number of lanes for which accesses are compared if the compiler does the vectorisation."""
 _TWO = Const(2)
 _PAIRED = 4  # cost of an access with stride 2 whose gaps are accessed too
 _REDUCE_END = 12  # cost of merging the lanes of one accumulator, in vector operations
@@ -31,7 +31,7 @@ class Vectorize(KernelPass):
     of that axis's grid loop and outside of the loops over inner axes."""
 
     lanes: int = 1
-    """Elements of a vector; 1 to leave vectorization to the compiler."""
+    """Elements of a vector; 1 to leave vectorisation to the compiler."""
     lanes_guess: int = LANES_GUESS
     """The number of lanes for which axes are compared in that case."""
 
@@ -55,10 +55,10 @@ class Vectorize(KernelPass):
 def choose_vector_axis(kernel: Kernel, lanes: int) -> Axis | None:
     """Return the axis along which vectors of `lanes` make the kernel's accesses cheapest.
 
-    None for a kernel without axes. Ties are resolved in favor of the last inner axis, then the last
-    axis of points. Along an inner axis, stages with a scan or a sort still process one element at a
-    time. A sort processes one point at a time, and so excludes axes of points; in-order reductions
-    exclude inner axes.
+    None for a kernel without axes. Ties are resolved in favour of the last inner axis, then of the
+    last axis of points. Along an inner axis, stages with a scan or a sort still process one element
+    at a time. A sort processes one point at a time, and so excludes axes of points; in-order
+    reductions exclude inner axes.
     """
     inner = () if in_order(kernel) else kernel.inner
     candidates = list(inner[-1:])

@@ -26,7 +26,7 @@ def normalize_axes(gm: GraphModule) -> None:
         x = fake_of(node.args[0]) if node.args else None
         if not isinstance(x, torch.Tensor) or axes is None or not x.dim():
             continue
-        # Converting a symbolic axis to an integer specializes it by a guard, as the fake kernel
+        # Converting a symbolic axis to an integer specialises it by a guard, as the fake kernel
         # does.
         several = isinstance(axes, list | tuple)
         dims = [int(fake_of(d)) % x.dim() for d in (axes if several else (axes,))]

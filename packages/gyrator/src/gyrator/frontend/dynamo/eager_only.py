@@ -1,7 +1,7 @@
 """Dynamo graphs that would be traced incorrectly to ATen, so that PyTorch must run them.
 
 AOTAutograd replaces a write by a new value, which is wrong for elements that overlap in memory, and
-torch's fake kernels accept arguments that its real ones reject. Such graphs are recognized by
+torch's fake kernels accept arguments that its real ones reject. Such graphs are recognised by
 Dynamo's fake tensors.
 """
 

@@ -1,8 +1,8 @@
-"""`quantized-calls`: products and convolutions of quantized tensors are computed in integers.
+"""`quantized-calls`: products and convolutions of quantised tensors are computed in integers.
 
-A quantized graph multiplies dequantized tensors in `float32`. If the weight is known, oneDNN can
+A quantised graph multiplies dequantised tensors in `float32`. If the weight is known, oneDNN can
 use the integers directly: it accumulates exact products, scales each sum once, adds the bias,
-applies an elementwise function, and quantizes the result if nothing else reads it. These sums are
+applies an elementwise function, and quantises the result if nothing else reads it. These sums are
 more accurate than sums of rounded numbers.
 """
 
@@ -75,7 +75,7 @@ _AFTER_CONVOLUTIONS = MappingProxyType({
 
 @frozen
 class Convolution:
-    """A convolution of quantized images, as a library sees it."""
+    """A convolution of quantised images, as a library sees it."""
 
     device: str
     images: tuple[int, ...]
@@ -102,14 +102,14 @@ class Integers(Protocol):
 
 @frozen(eq=False)
 class _Quantized:
-    """A dequantized tensor."""
+    """A dequantised tensor."""
 
     values: Any
     scale: Any
     """A number or a node; for weights a node."""
     zero: Any
     moves: tuple[Any, ...]
-    """The ops between the dequantized tensor and its reader, first to last."""
+    """The ops between the dequantised tensor and its reader, first to last."""
 
 
 @frozen(eq=False)
@@ -118,7 +118,7 @@ class _Result:
 
     after: Activation = NOTHING
     quantize: Any = None
-    """The node that quantizes it; None for a float result."""
+    """The node that quantises it; None for a float result."""
     between: tuple[Any, ...] = ()
     """The nodes between the sum and that node."""
 
@@ -133,7 +133,7 @@ class _Result:
 
 @frozen
 class QuantizedCalls:
-    """Call oneDNN for products of quantized tensors and known weights."""
+    """Call oneDNN for products of quantised tensors and known weights."""
 
     name: ClassVar[str] = "quantized-calls"
     devices: frozenset[str] = frozenset()
@@ -215,7 +215,7 @@ class QuantizedCalls:
         return True
 
     def _result(self, node: Any, choice: Integers, able: frozenset[str]) -> _Result:
-        """Return what the library can do with a sum before quantizing it."""
+        """Return what the library can do with a sum before quantising it."""
         device, after = node.meta["val"].device.type, NOTHING
         between: list[Any] = []
         last = node
@@ -235,7 +235,7 @@ class QuantizedCalls:
 
 
 def _may_follow(after: Activation, able: frozenset[str], device: str, choice: Integers) -> bool:
-    """Return whether the library may apply a function before quantizing, which has no NaN to
+    """Return whether the library may apply a function before quantising, which has no NaN to
     keep."""
     return after.attr in able and (after.attr in _EXACT or choice.allows(device, after))
 
@@ -245,7 +245,7 @@ def _is_dequantized(node: Node) -> bool:
 
 
 def _quantizes(node: Node) -> bool:
-    """Return whether a node quantizes to the full range of a dtype, with a constant scale."""
+    """Return whether a node quantises to the full range of a dtype, with a constant scale."""
     if str(node.target) != _QUANTIZE or len(node.args) != 6:
         return False
     _, scale, zero, low, high, dtype = node.args
@@ -256,7 +256,7 @@ def _quantizes(node: Node) -> bool:
 
 
 def _left(x: Any) -> _Quantized | None:
-    """Return the dequantized tensor with a single scale that a product reads, if it reads one."""
+    """Return the dequantised tensor with a single scale that a product reads, if it reads one."""
     source, moves = _source(x, _MOVES)
     name = str(source.target)
     if name not in (_PER_TENSOR, _PER_TENSOR_DYNAMIC) or source.meta["val"].dtype != torch.float32:
@@ -281,7 +281,7 @@ def _is_chosen(node: Any) -> bool:
 
 
 def _weight(y: Any, axis: int) -> _Quantized | None:
-    """Return a weight that is quantized symmetrically, by outputs along `axis` or with one
+    """Return a weight that is quantised symmetrically, by outputs along `axis` or with one
     scale."""
     source, moves = _source(y, _WEIGHT_VIEWS)
     name = str(source.target)

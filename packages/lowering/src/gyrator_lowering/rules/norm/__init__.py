@@ -295,7 +295,7 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> tuple[TensorValue | None, ...]:
-    """Normalize over the channels of a group and all positions."""
+    """Normalise over the channels of a group and all positions."""
     dtype = x.dtype.compute
     batch, channels, *space = x.shape
     size = channels // groups

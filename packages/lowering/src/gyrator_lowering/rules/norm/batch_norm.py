@@ -152,7 +152,7 @@ def no_training(
     momentum: float,
     eps: float,
 ) -> tuple[TensorValue, ...]:
-    """Normalize by running statistics."""
+    """Normalise by running statistics."""
     result = _infer(b, x, weight, bias, running_mean, running_var, eps)
     return (result, *_empties(b, (1, 2)))
 
@@ -168,7 +168,7 @@ def functional(
     momentum: float,
     eps: float,
 ) -> tuple[TensorValue, ...]:
-    """Normalize, and return the updated running statistics."""
+    """Normalise, and return the updated running statistics."""
     outs = b.outs
     if not training:
         result = _infer(b, x, weight, bias, running_mean, running_var, eps)
@@ -211,7 +211,7 @@ def no_stats(
     momentum: float,
     eps: float,
 ) -> tuple[TensorValue, ...]:
-    """Normalize by the statistics of the batch only."""
+    """Normalise by the statistics of the batch only."""
     return _train(b, x, weight, bias, eps)[:3]
 
 
@@ -226,7 +226,7 @@ def native(
     momentum: float,
     eps: float,
 ) -> tuple[TensorValue, ...]:
-    """Normalize; in training, the running statistics are updated in place."""
+    """Normalise; in training, the running statistics are updated in place."""
     if not training:
         if running_mean is None or running_var is None:
             raise FallbackToAten

@@ -1,4 +1,4 @@
-"""Quantization: `quantized_decomposed`, and fake quantization in training."""
+"""Quantisation: `quantized_decomposed`, and fake quantisation in training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -48,7 +48,7 @@ def clamped(ops: Tracer, x: Value, low: Arg, high: Arg) -> Value:
     return ops.cast(ops.minimum(wide, number(ops, high, wide.dtype)), x.dtype)
 
 
-# Quantization and dequantization ----------------------------------------------------------------
+# Quantisation and dequantisation ----------------------------------------------------------------
 
 
 def quantize_per_tensor(
@@ -293,7 +293,7 @@ def _extreme(
     return reduced(b, kind, x, [x.ndim - 1], before=before, dtype=dtype, out=form)
 
 
-# Fake quantization ------------------------------------------------------------------------------
+# Fake quantisation ------------------------------------------------------------------------------
 
 
 def _fake_quantized(
@@ -305,7 +305,7 @@ def _fake_quantized(
     enabled: TensorValue | None = None,
     whole_first: bool = False,
 ) -> tuple[TensorValue | None, ...]:
-    """Return `x` after quantization and dequantization, and a mask of the elements in range.
+    """Return `x` after quantisation and dequantisation, and a mask of the elements in range.
 
     `parameters` returns a scale in `f32` and an integer zero point. With `whole_first`, values are
     converted to integers before they are clamped, as eager does for channels.
@@ -336,7 +336,7 @@ def _fake_quantized(
 def fake_per_tensor(
     b: LoopBuilder, x: TensorValue, scale: Arg, zero: Arg, low: int, high: int
 ) -> Any:
-    """`x` after quantization and dequantization, and a mask of where the gradient passes."""
+    """`x` after quantisation and dequantisation, and a mask of where the gradient passes."""
     return _fake_quantized(
         b, x, low, high,
         lambda ops, _: (number(ops, scale, DType.F32), number(ops, zero, DType.I64)),

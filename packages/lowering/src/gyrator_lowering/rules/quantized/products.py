@@ -1,4 +1,4 @@
-"""Products of scaled, quantized or grouped matrices: library calls, or sums of products."""
+"""Products of scaled, quantised or grouped matrices: library calls, or sums of products."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -212,7 +212,7 @@ GYR_API void gyr_instance_close(gyr_instance *instance);
 GYR_API gyr_status gyr_run(gyr_instance *instance, size_t entry, const gyr_tensor *inputs,
                            size_t n_inputs, gyr_tensor *outputs, size_t n_outputs);
 /* The same on a stream (CUstream, cudaStream_t) of the package's device. All work is queued on it:
- * results can be used on the stream, or after it is synchronized, and must be released before it is
+ * results can be used on the stream, or after it is synchronised, and must be released before it is
  * destroyed. gyr_run uses libtorch's current stream, or without libtorch the null stream. Programs
  * that read values back, such as sizes that depend on data, wait for them. */
 GYR_API gyr_status gyr_run_on(gyr_instance *instance, size_t entry, const gyr_tensor *inputs,

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kFewArguments = 6;
 
-// Uninitialized memory for the duration of a call, on the stack if it is small.
+// Uninitialised memory for the duration of a call, on the stack if it is small.
 template <class T, size_t inline_count = 64>
 struct Scratch {
   T inline_[inline_count];

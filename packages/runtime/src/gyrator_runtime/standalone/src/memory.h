@@ -17,7 +17,7 @@ struct Memory {
   // For an instance: the caller's allocator (may be null) is for the device if there is one.
   static Memory of(const gyr_allocator* given, std::shared_ptr<const Device> device);
 
-  // Returns an uninitialized tensor on the host or the device (a device type). Memory that `outlasts`
+  // Returns an uninitialised tensor on the host or the device (a device type). Memory that `outlasts`
   // calls is released after all queued work of the device.
   Tensor* make(int32_t where, gyr_dtype dtype, int ndim, const int64_t* sizes,
                const int64_t* strides, bool outlasts = false) const;

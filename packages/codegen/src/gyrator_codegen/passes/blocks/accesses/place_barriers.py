@@ -1,4 +1,4 @@
-"""`place-barriers`: synchronize a program's threads before loads of elements stored by others."""
+"""`place-barriers`: synchronise a program's threads before loads of elements stored by others."""
 
 from typing import ClassVar
 

@@ -4,7 +4,7 @@ each row.
 If such a value is loaded as a single row, its elements are distributed over all threads, one each,
 and the compiler converts the other rows to that layout: it moves them through shared memory, and
 every thread repeats the computation of each row. A value loaded for each point has the same
-vectorized layout as the rows.
+vectorised layout as the rows.
 """
 
 from collections.abc import Iterable
