@@ -8,8 +8,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("packages/*/src/**/*.py", "conformance/src/**/*.py", "ci/*.py")
 VAGUE = frozenset(
-    "asked found given gone held kept laid made meant "
-    "mine places said shown taken theirs told wanted".split()
+    "arr asked foo found given gone held kept laid made meant mine misc obj places res ret said "
+    "shown some stuff taken temp theirs them there these thing things this those tmp told wanted "
+    "wants way who".split()
 )
 
 

@@ -29,11 +29,14 @@ _TARGETS = {"cpu": cpu_target("avx2", 1)}
 def contracts(names: Collection[str] = ()) -> list[list[str]]:
     """Return, for each function of `float32`, or only these: its name, the calls that it makes by
     default, and what in its kernels may round otherwise than eager does."""
-    ways = [(default_decompositions(), Numerics.EAGER), (exact_decompositions(), Numerics.BITWISE)]
+    numerics = [
+        (default_decompositions(), Numerics.EAGER),
+        (exact_decompositions(), Numerics.BITWISE),
+    ]
     rows: dict[str, list[str]] = {}
     for name, run, tensors in _samples(names):
         try:
-            default, exact = (_calls(run, tensors, *way) for way in ways)
+            default, exact = (_calls(run, tensors, *settings) for settings in numerics)
         except Exception:  # what cannot be traced or lowered has no row
             continue
         by = ", ".join(f"`{op}`" for op in sorted(default)) or "kernels"

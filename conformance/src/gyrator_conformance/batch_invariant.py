@@ -98,8 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             row = rows[-1]
             console.print(f"{row.name}: {row.differing} of {row.rowwise} differ")
     bad = sum(row.differing > 0 for row in rows)
-    some = sum(row.rowwise > 0 for row in rows)
-    console.print(f"{some - bad} of {some} models with rows are independent of other rows")
+    rowwise = sum(row.rowwise > 0 for row in rows)
+    console.print(f"{rowwise - bad} of {rowwise} models with rows are independent of other rows")
     return int(bad > 0)
 
 

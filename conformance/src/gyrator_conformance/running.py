@@ -111,7 +111,7 @@ class CellRunner:
             eager_errors.append(measured[1])
         tiny = torch.finfo(torch.float64).tiny
         error, eager_error = (
-            geometric_mean(max(e, tiny) for e in them) for them in (errors, eager_errors)
+            geometric_mean(max(e, tiny) for e in draws) for draws in (errors, eager_errors)
         )
         return error, eager_error, allowed_block_error(eager_error, DTYPES[cell.dtype])
 

@@ -95,7 +95,7 @@ class ExpertExchange(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features of the shape of `x` (n, 8)."""
-        there = collectives.all_to_all_single_autograd(x, None, None, self.group)
-        worked = torch.relu(self.expert(there))
+        exchanged = collectives.all_to_all_single_autograd(x, None, None, self.group)
+        worked = torch.relu(self.expert(exchanged))
         back: Tensor = collectives.all_to_all_single_autograd(worked, None, None, self.group)
         return torch.sigmoid(self.gate(x)) * back

@@ -27,12 +27,12 @@ def parts_of(exact: int | None, multiple: int, width: int, copies: int) -> tuple
         copies: the unroll factor.
     """
     iteration = width * copies
-    some = exact is None or exact >= iteration
-    if some and multiple % iteration == 0:
+    fills_iteration = exact is None or exact >= iteration
+    if fills_iteration and multiple % iteration == 0:
         return (Part(copies),)
     if multiple % width == 0:
         rest = Part(1)
     else:
         many = copies > 1 and (exact is None or exact % iteration > width)
         rest = Part(1, once=not many, live=True)
-    return (Part(copies, whole=True), rest) if some else (rest,)
+    return (Part(copies, whole=True), rest) if fills_iteration else (rest,)

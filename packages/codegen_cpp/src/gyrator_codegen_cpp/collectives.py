@@ -254,8 +254,8 @@ class TwoPass(Collective[Reduce]):
         texts = [s.name for s in self.states]
         if not self._welford:
             nan, nothing = (scope.constant(x, DType.F64, "s") for x in (math.nan, -math.inf))
-            some = "" if self.nonempty is None else f" && ({self.nonempty})"
-            texts[1] = f"(({texts[0]} == {nothing}{some}) ? {nan} : {texts[1]})"
+            has_elements = "" if self.nonempty is None else f" && ({self.nonempty})"
+            texts[1] = f"(({texts[0]} == {nothing}{has_elements}) ? {nan} : {texts[1]})"
         for name, text in zip(self.step.names, texts, strict=True):
             scope.define(name, f"(s{lane_type(dtype)}){text}", dtype, varying=False)
 

@@ -577,9 +577,9 @@ def _new_tmp(root: Path) -> Path:
     return folder
 
 
-def _sweep_tmp(tmp: Path) -> None:
+def _sweep_tmp(root: Path) -> None:
     pid_space = _pid_space()
-    for folder in _children(tmp):
+    for folder in _children(root):
         pid, _, rest = folder.name.partition("-")
         with contextlib.suppress(OSError):
             old = time.time() - folder.stat().st_mtime > _STALE_SECONDS

@@ -144,10 +144,10 @@ class Toolchain:
         link = ("-shared", *(_DENSE if gnu else ()))
         if self.openmp_link or not self.threads:
             return ((*self.command, *flags, *link, "-o", library, source),)
-        obj = f"{source}.o"
+        object_file = f"{source}.o"
         return (
-            (*self.command, *flags, "-c", "-o", obj, source),
-            (*self.command, *link, "-nostdlib", "-o", library, obj),
+            (*self.command, *flags, "-c", "-o", object_file, source),
+            (*self.command, *link, "-nostdlib", "-o", library, object_file),
         )
 
 

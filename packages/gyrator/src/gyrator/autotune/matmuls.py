@@ -88,15 +88,16 @@ def _measured(region: Region, context: CompilerContext, budget: Budget) -> str:
     with _disable_current_modes(), interface.guard(device.index or 0):
         tensors = [_like(n.meta["val"]) for n in region.inputs]
         runs: dict[str, Any] = {}
-        for way in ("library", "none"):
+        for extern_kernels in ("library", "none"):
             options = evolve(
-                context.options, extern_kernels=way, max_autotune=way == "none", strict=True,
+                context.options, extern_kernels=extern_kernels,
+                max_autotune=extern_kernels == "none", strict=True,
                 wrapper="python", device_graphs=False, progress=False,
                 verify="",
                 autotune_seconds=0 if math.isinf(budget.left) else max(int(budget.left), 1),
             )  # fmt: skip
             engine = evolve(context, options=options, observer=ignore_record)
-            runs[way] = _Run(cast(GraphCompiler, engine), region, tensors)
+            runs[extern_kernels] = _Run(cast(GraphCompiler, engine), region, tensors)
         try:
             return quickest(runs, interface, _GAIN)
         except UnsupportedError:  # generated kernels do not support all of the region

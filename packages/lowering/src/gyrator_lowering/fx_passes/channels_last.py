@@ -116,19 +116,19 @@ class ChannelsLast:
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
         convolutions = [n for n in gm.graph.nodes if n.target in _OPERANDS]
-        if not any(self.wants(n.args[:2]) for n in convolutions if n.target is _FORWARD):
+        if not any(self.prefers(n.args[:2]) for n in convolutions if n.target is _FORWARD):
             measured = [n for n in convolutions if self._may_measure(_read(n))]
             if not measured or self.layouts is None:
                 return False
             if not self.layouts.channels_last([ImageConvolution.of(n) for n in measured]):
                 return False
             return self._apply(gm, convolutions[0], self._may_measure, weights=False)
-        return self._apply(gm, convolutions[0], self.wants, weights=True)
+        return self._apply(gm, convolutions[0], self.prefers, weights=True)
 
     def _apply(
-        self, gm: GraphModule, first: Any, wants: Callable[[Sequence[Any]], bool], weights: bool
+        self, gm: GraphModule, first: Any, prefers: Callable[[Sequence[Any]], bool], weights: bool
     ) -> bool:
-        plan = _Plan(first.args[0].meta["val"].fake_mode, wants, weights)
+        plan = _Plan(first.args[0].meta["val"].fake_mode, prefers, weights)
         try:
             for node in gm.graph.nodes:
                 plan.visit(node)
@@ -139,7 +139,7 @@ class ChannelsLast:
         plan.apply(gm)
         return True
 
-    def wants(self, operands: Sequence[Any]) -> bool:
+    def prefers(self, operands: Sequence[Any]) -> bool:
         """Return whether the library prefers these operands of a convolution channels-last."""
         fakes = [a.meta["val"] for a in operands]
         device = fakes[0].device.type
@@ -173,7 +173,7 @@ class _Plan:
     """The planned changes of a graph: new fake values of nodes, and copies of their arguments."""
 
     mode: Any
-    wants: Callable[[Sequence[Any]], bool]
+    prefers: Callable[[Sequence[Any]], bool]
     weights: bool
     """Whether weights are converted too; otherwise the library handles them."""
     values: dict[Any, Any] = field(factory=dict)
@@ -197,7 +197,7 @@ class _Plan:
     def _images(self, node: Any) -> dict[Any, torch.memory_format]:
         """Return the operands of a convolution that must be copied, with their layouts."""
         operands = node.args[: _OPERANDS.get(node.target, 0)]
-        if not operands or not self.wants(operands[-2:]):
+        if not operands or not self.prefers(operands[-2:]):
             return {}
         last = torch.channels_last
         images = operands if self.weights else operands[:-1]

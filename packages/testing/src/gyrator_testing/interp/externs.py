@@ -71,20 +71,21 @@ class Dispatched(dict[str, Extern]):
 
     Args:
         find: return an op of the library by its target, such as `aten.mm.default`.
-        there: convert an argument to a value of the library.
-        back: convert a result of the library to an array.
+        to_library: convert an argument to a value of the library.
+        from_library: convert a result of the library to an array.
         own: functions that override ops, by target.
     """
 
     def __init__(
         self,
         find: Callable[[str], Callable[..., Any]],
-        there: Callable[[Any], Any],
-        back: Callable[[Any], Any],
+        to_library: Callable[[Any], Any],
+        from_library: Callable[[Any], Any],
         own: Externs | None = None,
     ) -> None:
         super().__init__(own or {})
-        self.find, self.there, self.back = find, there, back
+        self.find = find
+        self.to_library, self.from_library = to_library, from_library
 
     def __contains__(self, target: object) -> bool:
         return True
@@ -93,8 +94,8 @@ class Dispatched(dict[str, Extern]):
         function = self.find(target)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            operands = mapped(self.there, list(args)), mapped(self.there, kwargs)
-            return mapped(self.back, function(*operands[0], **operands[1]))
+            operands = mapped(self.to_library, list(args)), mapped(self.to_library, kwargs)
+            return mapped(self.from_library, function(*operands[0], **operands[1]))
 
         return run
 

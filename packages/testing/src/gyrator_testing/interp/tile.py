@@ -149,8 +149,8 @@ class _Watched(Frame):
         touched = self._touched(index, mask)
         if mode is StoreMode.SET or buffer not in self.atomic:
             for others, what in ((uses.stored, "stores to"), (uses.loaded, "loads")):
-                there = others[touched]
-                if np.any((there != _NOBODY) & (there != self.unit)):
+                units = others[touched]
+                if np.any((units != _NOBODY) & (units != self.unit)):
                     raise _race(buffer, index, f"stores to what another unit {what}")
         uses.stored[touched] = _joined(uses.stored[touched], self.unit)
 
@@ -235,7 +235,7 @@ class _Run:
                 yield (place, *numbers), rest
 
     def units(self) -> Iterator[tuple[int, Region]]:
-        """Yield each unit of work: who does it, and its region."""
+        """Yield each unit of work: the worker that runs it, and its region."""
         whole = {
             loop.axes: (0, math.prod(self._extents[s] for s in loop.axes))
             for loop in self._tiled.loops
@@ -243,31 +243,31 @@ class _Run:
         threads = self._tiled.threads
         workers: dict[tuple[int, ...], int] = {}
         for numbers, region in self._cut(self._grid, whole):
-            who = numbers if threads is None else numbers[: threads.loops]
-            yield workers.setdefault(who, len(workers)), region
+            thread = numbers if threads is None else numbers[: threads.loops]
+            yield workers.setdefault(thread, len(workers)), region
 
-    def unit(self, who: int, region: Region) -> None:
+    def unit(self, worker: int, region: Region) -> None:
         """Run one unit."""
         for _, part in self._cut(self._shared, region):
-            self._stages(who, part)
+            self._stages(worker, part)
 
-    def _stages(self, who: int, region: Region) -> None:
+    def _stages(self, worker: int, region: Region) -> None:
         points = self._points(region)
         memory = dict(self._cells)
         for local in self._kernel.locals:
             extent = integer(local.extent, self._env)
             base = np.arange(points.count, dtype=np.int64)[:, None] * extent
             memory[local.name] = Cell(poisoned(local.dtype, points.count * extent), extent, base)
-        outer = self._frame((points.count, 1), memory, self._env | points.symbols, {}, who)
+        outer = self._frame((points.count, 1), memory, self._env | points.symbols, {}, worker)
         for number, stage in enumerate(self._kernel.stages):
             self._stage(number, stage, region, points, outer)
 
     def _frame(
         self, space: tuple[int, ...], memory: Memory, symbols: dict[Sym, Number],
-        values: dict[str, Array], who: int,
+        values: dict[str, Array], worker: int,
     ) -> _Watched:  # fmt: skip
         atomic = frozenset(self._tiled.atomic)
-        return _Watched(space, memory, symbols, values, self._uses, who, atomic)
+        return _Watched(space, memory, symbols, values, self._uses, worker, atomic)
 
     def _points(self, region: Region) -> _Points:
         groups = [g for g in region if self._inner.isdisjoint(g)]
