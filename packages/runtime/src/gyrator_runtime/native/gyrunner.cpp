@@ -1,9 +1,9 @@
 // The native runner: executes a whole list of host instructions in one call from Python.
 //
-// plan.h, which is prepended to this source, interprets the words of a plan. Registers and integer
-// slots are on the C stack of the call, so that a plan can run in many threads and recursively. It
-// includes only Python.h and calls PyTorch through function pointers: one that PyTorch exports for the
-// address of a tensor's data, and those of its C ABI (shim.py).
+// plan.h and operators.h are prepended to this source; plan.h interprets the words of a plan. Registers
+// and integer slots are on the C stack of the call, so that a plan can run in many threads and
+// recursively. It includes only Python.h and calls PyTorch through function pointers: one that PyTorch
+// exports for the address of a tensor's data, and those of its C ABI (shim.py).
 
 #include <time.h>
 
@@ -17,26 +17,6 @@ using DataPtr = void* (*)(PyObject*);
 struct Timing {
   int64_t count, total, least;
 };
-
-using Tensor = void*;  // an at::Tensor *; AtenTensorHandle in shim.h
-
-// Functions of libtorch's C ABI, in the order of HELPERS in shim.py. They return 0 for success.
-struct Shim {
-  int32_t (*reinterpret)(Tensor, int64_t, const int64_t*, const int64_t*, int64_t, Tensor*);
-  int32_t (*from_blob)(void*, int64_t, const int64_t*, const int64_t*, int64_t, int32_t, int32_t,
-                       int32_t, Tensor*);
-  int32_t (*destroy)(Tensor);
-  int32_t (*data_ptr)(Tensor, void**);
-  int32_t (*dtype)(Tensor, int32_t*);
-  int32_t (*device_type)(Tensor, int32_t*);
-  int32_t (*device_index)(Tensor, int32_t*);
-  bool (*grad_enabled)();
-  void (*set_grad)(bool);
-  int32_t (*dim)(Tensor, int64_t*);
-  int32_t (*sizes)(Tensor, int64_t**);
-  int32_t (*strides)(Tensor, int64_t**);
-};
-constexpr Py_ssize_t kHelpers = sizeof(Shim) / sizeof(void*);
 
 struct Plan {
   PyObject_HEAD
@@ -277,18 +257,6 @@ Tensor laid_out(Made* made, Tensor base, const int64_t* at, const int64_t* ints)
   return *out;
 }
 
-// Returns 1 if operators are observed, 0 if not, -1 with an exception set.
-int watched(Plan* plan) {
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(plan->watchers); i++) {
-    PyObject* answer = PyObject_CallNoArgs(PyTuple_GET_ITEM(plan->watchers, i));
-    if (!answer) return -1;
-    const int yes = PyObject_IsTrue(answer);
-    Py_DECREF(answer);
-    if (yes) return yes;
-  }
-  return 0;
-}
-
 // Returns the word after the operands of an OP_OPERATE.
 const int64_t* after_operate(const int64_t* pc) {
   const int64_t* at = pc + 4;
@@ -369,7 +337,7 @@ const int64_t* operate(Plan* plan, const int64_t* pc, PyObject** regs, const int
                        int* quiet) {
   if (pc[0] && plan->tensor_offset) {
     if (*quiet < 0) {
-      const int found = watched(plan);
+      const int found = watched(plan->watchers);
       if (found < 0) return nullptr;
       *quiet = !found;
     }
@@ -661,10 +629,7 @@ PyObject* plan_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   plan->key_offset = keys;
   plan->storage_offset = storage;
   plan->pending = pending;
-  void* functions[kHelpers] = {};
-  for (Py_ssize_t i = 0; shimmed && i < kHelpers; i++)
-    functions[i] = PyLong_AsVoidPtr(PyTuple_GET_ITEM(helpers, i));
-  memcpy(&plan->shim, functions, sizeof functions);
+  read_helpers(helpers, &plan->shim);
   plan->data_ptr = reinterpret_cast<DataPtr>(address);
   plan->n_code = n_code / 8;
   plan->n_ints = n_ints / 8;
@@ -750,11 +715,18 @@ PyType_Spec plan_spec = {"_gyrunner.Plan", sizeof(Plan), 0,
 
 int module_exec(PyObject* module) {
   if (watch_forks()) return -1;
-  PyObject* type = PyType_FromSpec(&plan_spec);
-  if (!type) return -1;
-  int failed = PyModule_AddObjectRef(module, "Plan", type);
-  Py_DECREF(type);
-  return failed;
+  const struct {
+    const char* name;
+    PyType_Spec* spec;
+  } types[] = {{"Plan", &plan_spec}, {"Operator", &operator_spec}};
+  for (const auto& [name, spec] : types) {
+    PyObject* type = PyType_FromSpec(spec);
+    if (!type) return -1;
+    const int failed = PyModule_AddObjectRef(module, name, type);
+    Py_DECREF(type);
+    if (failed) return failed;
+  }
+  return 0;
 }
 
 PyModuleDef_Slot module_slots[] = {{Py_mod_exec, (void*)module_exec}, {0, nullptr}};

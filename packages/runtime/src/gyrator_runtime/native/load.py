@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 from attrs import frozen
 
+from gyrator_ir.types import HOST
 from gyrator_runtime.cache import Cache, CacheError
 from gyrator_runtime.native.extension import Extension
 from gyrator_runtime.native.kernels import TensorLaunch
 from gyrator_runtime.native.ready import Ready, ready
-from gyrator_runtime.native.shim import load_shim
+from gyrator_runtime.native.shim import RETURNING, load_shim, returning_address
 from gyrator_runtime.toolchain import Toolchain
 from gyrator_runtime.warn import warn
 
@@ -55,6 +56,10 @@ class Runner(Protocol):
         """Return an encoded plan as a callable."""
         ...
 
+    def operator(self, target: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the quickest callable for an operator that `function` calls."""
+        ...
+
     def plan(self, program: "PlanProgram") -> Plan:
         """Return `program` as a callable. ValueError if it uses a register that does not exist."""
         ...
@@ -72,6 +77,10 @@ class PureRunner:
     def load(self, plan: Ready) -> Plan:
         """Return an encoded plan as a callable."""
         return _in_python(plan)
+
+    def operator(self, target: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `function`."""
+        return function
 
     def plan(self, program: "PlanProgram") -> Plan:
         """Return `program` as a callable."""
@@ -115,6 +124,29 @@ class NativeRunner:
             pending=0 if shim is None else shim.fields.pending,
         )
         return cast(Plan, native_plan)
+
+    def operator(self, target: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a callable that calls the operator through the C ABI where that has it, and
+        `function` for arguments that the ABI does not take, and for operators that are observed."""
+        shim = load_shim()
+        if target not in RETURNING or shim is None:
+            return function
+        address, wrap = returning_address(target), tensors_from_handles()
+        if not address or wrap is None:
+            return function
+        direct: Callable[..., Any] = self.module.Operator(
+            target=target,
+            address=address,
+            function=function,
+            wrap=wrap,
+            tensor_type=torch.Tensor,
+            parameter_type=torch.nn.Parameter,
+            watchers=WATCHERS,
+            helpers=shim.helpers,
+            tensor_offset=shim.tensor_offset,
+            cpu=shim.devices[HOST],
+        )
+        return direct
 
     def plan(self, program: "PlanProgram") -> Plan:
         """Return `program` as a callable."""
@@ -169,13 +201,23 @@ def build_native_runner(cache: Cache, toolchain: Toolchain) -> NativeRunner:
 def runner_extension() -> Extension:
     """Return the native runner's extension module, which is built for each Python version."""
     folder = Path(__file__).parent
-    text = b"".join((folder / name).read_bytes() for name in ("plan.h", "gyrunner.cpp"))
+    text = b"".join(
+        (folder / name).read_bytes() for name in ("plan.h", "operators.h", "gyrunner.cpp")
+    )
     return Extension("_gyrunner", text)
 
 
 def runner_of(module: ModuleType) -> NativeRunner:
     """Return the runner of a built module."""
     return NativeRunner(module, tensor_data_ptr_address())
+
+
+def tensors_from_handles() -> Callable[[list[object]], list[torch.Tensor]] | None:
+    """Return PyTorch's function from capsules that hold tensors of the C ABI, which it takes over,
+    to Python tensors; None if there is none."""
+    # The function of the same name for one tensor does not free what its capsule holds.
+    bindings: Any = getattr(torch._C, "_aoti", None)
+    return getattr(bindings, "alloc_tensors_by_stealing_from_void_ptrs", None)
 
 
 def tensor_data_ptr_address() -> int:

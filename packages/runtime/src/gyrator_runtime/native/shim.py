@@ -56,6 +56,20 @@ OPERATORS: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
 """Operators called through the ABI: name in the ABI, and keyword arguments that are numbers, with
 default 1. All other arguments are tensors; `out` is the first."""
 
+RETURNING: Mapping[str, str] = MappingProxyType(
+    {
+        "mkldnn._convolution_pointwise.default": "mkldnn__convolution_pointwise",
+        "mkldnn._convolution_pointwise.binary": "mkldnn__convolution_pointwise_binary",
+        "mkldnn._convolution_transpose_pointwise.default": (
+            "mkldnn__convolution_transpose_pointwise"
+        ),
+        "mkldnn._linear_pointwise.default": "_linear_pointwise",
+        "mkl._mkl_linear.default": "_mkl_linear",
+    }
+)
+"""Operators on CPUs that return a new tensor, called through the ABI, where they have these names.
+operators.h has the function of each."""
+
 
 @frozen
 class Shim:
@@ -131,6 +145,12 @@ def operator_address(target: str, device: str) -> int:
     """Return the address of an operator for a device type; 0 if the ABI has none."""
     name, _ = OPERATORS[target]
     return _address(ctypes.CDLL(torch._C.__file__), f"aoti_torch_{device}_{name}")
+
+
+@cache
+def returning_address(target: str) -> int:
+    """Return the address of one of `RETURNING`; 0 if this PyTorch lacks it."""
+    return _address(ctypes.CDLL(torch._C.__file__), f"aoti_torch_{HOST}_{RETURNING[target]}")
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:

@@ -72,6 +72,10 @@ class Linker:
         """Return the allocator of a device."""
         return host.allocator(self.place(name))
 
+    def operator(self, target: str) -> Callable[..., Any]:
+        """Return the quickest callable for an operator."""
+        return self.runner.operator(target, host.extern(target))
+
     def carried(self, key: str) -> Any:
         """Return a constant of the program."""
         return self.constants[key]
@@ -192,7 +196,7 @@ _MAKERS: Mapping[str, Callable[..., Any]] = {
     "list": lambda _, *items: list(items),
     "complex": lambda _, *parts: complex(*parts),
     "HostFunction": lambda _, name: getattr(host, name),
-    "Operator": lambda _, target: host.extern(target),
+    "Operator": Linker.operator,
     "TorchObject": lambda _, name: host.typed(name),
     "TorchDevice": Linker.place,
     "Allocator": Linker.allocator,
