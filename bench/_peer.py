@@ -37,6 +37,15 @@ def _torch(name: str, model: nn.Module, inputs: tuple[Tensor, ...]) -> Call:
     return lambda: compiled(*inputs)
 
 
+def _package(folder: Path, model: nn.Module, inputs: tuple[Tensor, ...]) -> Call:
+    """Return a call of a package with frozen weights, which runs without Dynamo."""
+    import gyrator.aot
+
+    options = {"package": folder / "model.gya", "options": {"freezing": True}}
+    package = gyrator.aot.load(gyrator.aot.compile(model, inputs, **options))
+    return lambda: package(*inputs)
+
+
 def _exported(folder: Path, model: nn.Module, inputs: tuple[Tensor, ...]) -> bytes:
     """Return the model as ONNX, from a file that the other runtime may have left."""
     kept = folder.parent / "model.onnx"
@@ -84,6 +93,8 @@ def main(subject: str, name: str, threads: int, folder: Path) -> None:
         wanted = model(*inputs)
         if subject in RUNTIMES:
             run = RUNTIMES[subject](threads, _exported(folder, model, inputs), inputs)
+        elif subject == "gyrator package":
+            run = _package(folder, model, inputs)
         else:
             run = _torch(subject, model, inputs)
         for _ in range(3):
