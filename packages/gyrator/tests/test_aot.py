@@ -24,9 +24,12 @@ from torch.utils._sympy.functions import Mod
 
 import gyrator.aot as aot
 from gyrator.aot.trace import size_limits
+from gyrator.autotune.library import Measure
 from gyrator.options import OptionError
 from gyrator_ir.diagnostics import GyratorError, UnsupportedError
+from gyrator_runtime.host.externs import overload
 from gyrator_runtime.package import loader as loading
+from gyrator_runtime.package import model as models
 from gyrator_runtime.package.archive import ALIGNMENT, Archive, Raw, file_hash, write_archive
 from gyrator_runtime.package.manifest import MANIFEST, WEIGHTS, PackageManifest
 from gyrator_runtime.warn import GyratorWarning
@@ -365,6 +368,45 @@ def test_constants_are_computed_when_it_is_loaded(tmp_path: Path) -> None:
         second.replace({"layers.1.bias": other.layers[1].bias})
         torch.testing.assert_close(second(x), other(x))
         torch.testing.assert_close(fast(x), model(x))
+
+
+@pytest.mark.parametrize("when", ["compile", "load"])
+@pytest.mark.parametrize(
+    ("shapes", "target"), [(None, None), (({0: BATCH},), None), (None, ("plain", "avx2"))]
+)
+def test_weights_are_packed_when_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: Any, shapes: Any, target: Any
+) -> None:
+    """Once for all instances, and again for a weight that is replaced."""
+    layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 40)
+    model, x = nn.Sequential(*layers).eval(), torch.randn(4, 3, 8, 8)
+    other = nn.Sequential(nn.Conv2d(3, 8, 3), *layers[1:]).eval()
+    monkeypatch.setattr(Measure, "packed", lambda *_: "onednn")
+    called = []
+    monkeypatch.setattr(models, "overload", lambda name: called.append(name) or overload(name))
+    chosen = {"options": {"freezing": True}, "constants": when, "target": target}
+    fast = _package(tmp_path, model, x, dynamic_shapes=shapes, **chosen)
+    second = fast.instance()
+    # a small product of a size that changes is left as it is
+    kinds = ("convolution", "linear")[: 2 if shapes is None else 1]
+    assert called == [f"mkldnn._reorder_{kind}_weight.default" for kind in kinds]
+    if when == "load":
+        second.load_weights(other.state_dict())
+    else:
+        second.replace({"0.bias": other[0].bias})
+        other[0].weight = model[0].weight
+    with torch.no_grad():
+        for result, eager in ((fast, model), (second, other)):
+            torch.testing.assert_close(result(x), eager(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("runtime", ["standalone", "libtorch"])
+def test_packages_for_c_pack_no_weights(tmp_path: Path, runtime: Any) -> None:
+    model, x = nn.Conv2d(3, 8, 3).eval(), torch.randn(4, 3, 8, 8)
+    fast = _package(tmp_path, model, x, options={"freezing": True}, runtime=runtime)
+    assert not fast.manifest.entries[0].packed
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
 
 
 def test_when_constants_are_computed_is_one_of_two_times(tmp_path: Path) -> None:

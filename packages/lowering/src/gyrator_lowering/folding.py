@@ -5,11 +5,11 @@ are never stored.
 """
 
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import torch
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 from torch.fx import Node
 
 FROZEN = "frozen"
@@ -21,6 +21,8 @@ ASSUMED = "assumed"
 PACKED = "packed"
 """The key in the `meta` of a node whose tensor has a library's own layout: only calls can read
 it."""
+Kind: TypeAlias = Literal["step", "input"]
+"""What a reference in the arguments of a step is to."""
 _NAMED = (torch.dtype, torch.layout, torch.memory_format, torch.device)
 
 
@@ -35,6 +37,14 @@ class Step:
     op: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+    def inputs(self) -> list[int]:
+        """Return the positions of the inputs that it reads."""
+        return _references([self], "input")
+
+    def with_inputs(self, positions: Mapping[int, int]) -> "Step":
+        """Return the step with other positions of its inputs."""
+        return _renumbered(self, "input", positions)
 
 
 @frozen
@@ -51,6 +61,8 @@ class Folding:
     """The steps whose results are the constants."""
     zeros: tuple[int, ...] = ()
     """The subset of `sources` whose integers must all be zero for the graph to be valid."""
+    packed: int = 0
+    """How many of the results, the last ones, are in a library's own layout."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the folding as JSON data."""
@@ -63,7 +75,40 @@ class Folding:
         sources, remaining, results, zeros = (
             tuple(data[name]) for name in ("sources", "remaining", "results", "zeros")
         )
-        return cls(sources, remaining, steps, results, zeros)
+        return cls(sources, remaining, steps, results, zeros, data["packed"])
+
+    def split_packing(self) -> tuple["Folding", tuple[Step, ...]]:
+        """Return the folding without its packed constants, and the steps that pack them.
+
+        What these read of other steps follows the constants among the results of the folding, and
+        `{"step": n}` in their arguments is result `n`.
+        """
+        plain = len(self.results) - self.packed
+        packing = [self.steps[k] for k in self.results[plain:]]
+        results = dict.fromkeys([*self.results[:plain], *_references(packing, "step")])
+        numbers = {old: new for new, old in enumerate(self._needed(results))}
+        steps = tuple(_renumbered(self.steps[old], "step", numbers) for old in numbers)
+        read = set(_references(steps, "input"))
+        folding = evolve(
+            self,
+            sources=tuple(k for k in self.sources if k in read or k in self.zeros),
+            steps=steps,
+            results=tuple(numbers[k] for k in results),
+            packed=0,
+        )
+        positions = {step: position for position, step in enumerate(results)}
+        return folding, tuple(_renumbered(step, "step", positions) for step in packing)
+
+    def _needed(self, results: Iterable[int]) -> list[int]:
+        """Return the steps that results are computed by, in order."""
+        needed: set[int] = set()
+        pending = [*results]
+        while pending:
+            step = pending.pop()
+            if step not in needed:
+                needed.add(step)
+                pending += _references([self.steps[step]], "step")
+        return sorted(needed)
 
     def constants(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
         """Compute the constants.
@@ -72,7 +117,7 @@ class Folding:
             inputs: the tensors at the positions `sources`.
         """
         tensors = dict(zip(self.sources, inputs, strict=True))
-        last = {k: n for n, step in enumerate(self.steps) for k in _steps([step.args, step.kwargs])}
+        last = {k: n for n, step in enumerate(self.steps) for k in _references([step], "step")}
         values: dict[int, Any] = {}
         for n, step in enumerate(self.steps):
             args = _decoded(step.args, tensors, values)
@@ -123,16 +168,36 @@ def _decoded(value: Any, inputs: dict[int, Any], steps: dict[int, Any]) -> Any:
     return value
 
 
-def _steps(value: Any) -> list[int]:
-    """Return the numbers of the steps that arguments refer to."""
+def _references(steps: Iterable[Step], kind: Kind) -> list[int]:
+    """Return the numbers of the steps or inputs that the arguments of steps refer to."""
+    return [n for s in steps for n in _numbers([*s.args, *s.kwargs.values()], kind)]
+
+
+def _numbers(value: Any, kind: Kind) -> list[int]:
     match value:
-        case {"step": int(number)}:
-            return [number]
+        case {"step": int(number)} | {"input": int(number)}:
+            return [number] if kind in value else []
         case tuple() | list():
-            return [n for v in value for n in _steps(v)]
+            return [n for v in value for n in _numbers(v, kind)]
         case dict():
-            return [n for v in value.values() for n in _steps(v)]
+            return [n for v in value.values() for n in _numbers(v, kind)]
     return []
+
+
+def _renumbered(step: Step, kind: Kind, numbers: Mapping[int, int]) -> Step:
+    """Return a step that refers to steps or inputs by other numbers."""
+
+    def renumber(value: Any) -> Any:
+        match value:
+            case {"step": int(number)} | {"input": int(number)}:
+                return {kind: numbers[number]} if kind in value else value
+            case tuple() | list():
+                return [renumber(v) for v in value]
+            case dict():
+                return {k: renumber(v) for k, v in value.items()}
+        return value
+
+    return Step(step.op, tuple(map(renumber, step.args)), renumber(step.kwargs))
 
 
 def _op(name: str) -> Callable[..., Any]:

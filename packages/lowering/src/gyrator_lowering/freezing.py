@@ -9,14 +9,14 @@ import operator
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from gyrator_lowering.folding import ASSUMED, Folding, Step, encoded
+from gyrator_lowering.folding import ASSUMED, PACKED, Folding, Step, encoded
 from gyrator_lowering.fx_passes.constants import constant_nodes
 from gyrator_lowering.fx_passes.insert import insert
 
 
 def freeze(gm: GraphModule, views: bool = True) -> tuple[Folding, GraphModule] | None:
     """Return the folding that computes a graph's constants, and the graph that takes these after
-    its remaining inputs; None if there are no constants.
+    its remaining inputs; None if there are no constants. Packed constants come last.
 
     Without `views`, each constant has memory of its own, and the graph creates the views of it.
     """
@@ -35,15 +35,17 @@ def freeze(gm: GraphModule, views: bool = True) -> tuple[Folding, GraphModule] |
     for node in gm.graph.nodes:
         if node in constants:
             results.setdefault(steps.of(node), []).append(node)
+    packed = {number for number, nodes in results.items() if nodes[0].meta.get(PACKED)}
+    order = sorted(results, key=packed.__contains__)
     remaining = [k for k, n in enumerate(placeholders) if n not in frozen or _read(n, frozen)]
     graph = Graph()
     copies: dict[Node, Node] = {}
     for k in remaining:
         copies[placeholders[k]] = graph.node_copy(placeholders[k])
-    for number, nodes in results.items():
+    for number in order:
         constant = graph.placeholder(f"constant_{number}")
-        constant.meta = dict(nodes[0].meta)
-        copies |= dict.fromkeys(nodes, constant)
+        constant.meta = dict(results[number][0].meta)
+        copies |= dict.fromkeys(results[number], constant)
     for node in gm.graph.nodes:
         # Values without inputs, such as zeros, are cheaper to create in kernels.
         recreated = not node.all_input_nodes and _read(node, frozen)
@@ -51,7 +53,7 @@ def freeze(gm: GraphModule, views: bool = True) -> tuple[Folding, GraphModule] |
             copies[node] = graph.node_copy(node, copies.__getitem__)
     zeros = tuple(k for k in steps.sources if placeholders[k].meta.get(ASSUMED))
     folding = Folding(
-        tuple(steps.sources), tuple(remaining), tuple(steps.steps), tuple(results), zeros
+        tuple(steps.sources), tuple(remaining), tuple(steps.steps), tuple(order), zeros, len(packed)
     )
     return folding, GraphModule(gm, graph)
 

@@ -100,7 +100,9 @@ def build(
     machines, own = [t.machine for t in targets], platform.machine()
     machine = own if own in machines else machines[0]
     run_device = device if device.type == kind else torch.device(kind, 0)
-    work = _Package(_options(options, runtime), runtime, machine, run_device, constants == "load")
+    packs = runtime == "python" and kind == HOST and set(machines) == {own}
+    chosen = _options(options, runtime)
+    work = _Package(chosen, runtime, machine, run_device, constants == "load", packs)
     for name, program in programs.items():
         work.add(name, program, targets)
     work.write(path)
@@ -155,6 +157,9 @@ class _Package:
     """The device that the programs run on."""
     at_load: bool
     """Whether constants are computed from weights when the package is loaded."""
+    packs: bool
+    """Whether weights are packed when the package is loaded; the C libraries cannot hold such
+    tensors, and another machine's libraries may have other layouts."""
     entries: list[Entry] = field(factory=list)
     weights: dict[str, Weight] = field(factory=dict)
     tensors: dict[str, torch.Tensor] = field(factory=dict)
@@ -173,8 +178,8 @@ class _Package:
             with target.session(self.options) as session:
                 engine = session.engine(self.options)
                 try:
-                    result = traced[target] = trace(program, engine, device)
-                    if self.at_load and result.folded is not None:
+                    result = traced[target] = trace(program, engine, device, self.packs)
+                    if self.at_load and result.folded is not None and result.folded.indices:
                         computing[target] = trace_folding(result.folded, engine, program, device)
                 finally:
                     engine.close_loaders()  # each architecture has its own compilers
@@ -195,7 +200,9 @@ class _Package:
             specs = program.graph_signature.input_specs
             sources = tuple(str(specs[k].target) for k in first.folded.indices)
             packed_programs = (self._program(name, t, p, moves) for t, p in computing.items())
-            constants = ConstantsProgram(sources, tuple(packed_programs))
+            folded = first.folded
+            count = folded.count - len(folded.packing)
+            constants = ConstantsProgram(sources, tuple(packed_programs), count)
         self.entries.append(evolve(entry, programs=programs, constants=constants))
 
     def _add_weight(self, weight: Weight, tensor: torch.Tensor) -> None:

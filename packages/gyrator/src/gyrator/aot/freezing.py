@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from attrs import define, field, frozen
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.frontend.aot import Tracing
 from gyrator.frontend.freezing import Constants
-from gyrator_lowering.folding import Folding
+from gyrator_lowering.folding import Folding, Step
 from gyrator_lowering.freezing import freeze
 
 
@@ -31,14 +31,43 @@ class Folded:
     """Constants that a program takes after its weights, and their computation."""
 
     folding: Folding
+    """Computes the constants that are not packed, followed by what packed ones are made from."""
     indices: tuple[int, ...]
     """Indices of the weights that they are computed from, among the exported inputs."""
     weights: tuple[torch.Tensor, ...]
+    packing: tuple[Step, ...] = ()
+    """Make the packed constants when a package is loaded. In their arguments, `{"step": n}` is a
+    result of `folding`, and `{"input": n}` an exported input."""
+    count: int = 0
+    """Number of constants that the program takes, the packed ones last."""
+
+    @classmethod
+    def of(
+        cls, folding: Folding, sources: Sequence[int | None], weights: Mapping[int, torch.Tensor]
+    ) -> Self:
+        """Return the constants of a folding.
+
+        Args:
+            folding: computes all constants.
+            sources: the exported input of each input of the folding.
+            weights: the weights that no call writes, by exported input.
+        """
+        plain, packing = folding.split_packing()
+        exported = {k: index for k, index in enumerate(sources) if index is not None}
+        indices = tuple(exported[k] for k in plain.sources)
+        read = tuple(weights[index] for index in indices)
+        steps = tuple(step.with_inputs(exported) for step in packing)
+        return cls(plain, indices, read, steps, len(folding.results))
 
     @property
     def text(self) -> str:
         """Identifies the computation and its weights."""
-        return repr((self.folding.steps, self.folding.results, self.indices))
+        return repr((self.folding.steps, self.folding.results, self.packing, self.indices))
+
+    @property
+    def packed_weights(self) -> set[int]:
+        """Indices of the weights that are packed as they are, among the exported inputs."""
+        return {index for step in self.packing for index in step.inputs()}
 
     def values(self) -> list[torch.Tensor]:
         """Compute the constants."""
@@ -71,8 +100,7 @@ class Freezing(Tracing):
             return
         folding, rest = split
         sources = [input_index(node) for node in graph.graph.find_nodes(op="placeholder")]
-        indices = tuple(index for k in folding.sources if (index := sources[k]) is not None)
-        self.folded = Folded(folding, indices, tuple(self.weights[index] for index in indices))
+        self.folded = Folded.of(folding, sources, self.weights)
         graph.graph = rest.graph
         _move(graph.graph.find_nodes(op="placeholder"), len(folding.results), self.count)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import torch
 from attrs import evolve, field, fields, frozen
@@ -26,7 +26,16 @@ from gyrator.store.programs import Product, attribute
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.types import HOST
 from gyrator_runtime.build import Library
-from gyrator_runtime.package.manifest import Dim, Entry, Input, Output, Symbol, Weight
+from gyrator_runtime.package.manifest import (
+    Dim,
+    Entry,
+    Input,
+    Output,
+    PackedInput,
+    Source,
+    Symbol,
+    Weight,
+)
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -77,8 +86,6 @@ class PackageEngine(Engine):
     """An engine that collects compiled programs without loading them, since they may be for other
     machines."""
 
-    packs: ClassVar[bool] = False
-    """Tensors in library-specific layouts cannot be stored."""
     ranges: Mapping[Any, Any]
     """The ranges of sizes, by torch's symbols."""
     names: Sequence[str]
@@ -96,9 +103,11 @@ class PackageEngine(Engine):
         program: ExportedProgram,
         environment: Any,
         device: torch.device | None = None,
+        packs: bool = False,
     ) -> Self:
         """Return an engine with the settings of another, for an exported program."""
-        settings = {f.name: getattr(engine, f.name) for f in fields(Engine)} | {"complete": True}
+        settings = {f.name: getattr(engine, f.name) for f in fields(Engine)}
+        settings |= {"complete": True, "packs": packs}
         names = [spec.arg.name for spec in program.graph_signature.input_specs]
         ranges = program.range_constraints
         return cls(**settings, ranges=ranges, names=names, environment=environment, device=device)
@@ -173,7 +182,12 @@ class Traced:
     """The constants that the program takes after its weights."""
 
 
-def trace(program: ExportedProgram, engine: Engine, device: torch.device | None = None) -> Traced:
+def trace(
+    program: ExportedProgram,
+    engine: Engine,
+    device: torch.device | None = None,
+    packs: bool = False,
+) -> Traced:
     """Compile an exported program.
 
     Args:
@@ -181,6 +195,8 @@ def trace(program: ExportedProgram, engine: Engine, device: torch.device | None 
         engine: the compiler. With its option `freezing`, the program takes constants computed from
             the weights that no call writes.
         device: the device to move a CPU program to, if any.
+        packs: with `freezing`, weights may be packed into layouts of this machine's libraries when
+            a package is loaded.
 
     Raises:
         UnsupportedError: GY-AOT-001, or a refusal of the compiler.
@@ -191,7 +207,7 @@ def trace(program: ExportedProgram, engine: Engine, device: torch.device | None 
     mode = next((v.fake_mode for v in values if hasattr(v, "fake_mode")), None)
     environment = None if mode is None else mode.shape_env
     guards = 0 if environment is None else len(environment.guards)
-    own = PackageEngine.of(engine, program, environment, device)
+    own = PackageEngine.of(engine, program, environment, device, packs)
     weights = _constant_weights(program) if own.options.freezing else {}
     work = Freezing(
         own,
@@ -339,7 +355,8 @@ def signature(
     tensors: dict[str, torch.Tensor] = {}
     weights: list[Weight] = []
     folded = traced.folded
-    needed = range(len(specs)) if at_load else traced.inputs
+    packed_weights = set() if folded is None else folded.packed_weights
+    needed = range(len(specs)) if at_load else {*traced.inputs, *packed_weights}
 
     def add(target: str, kind: _WeightKind, tensor: torch.Tensor, writes: bool = False) -> None:
         hosted = stays and device.type != HOST and tensor.device.type == HOST
@@ -362,7 +379,8 @@ def signature(
     constants = [] if folded is None or at_load else folded.values()
     for number, constant in enumerate(constants):
         add(f"{name}/{FOLDED}{number}", "constant", constant)
-        weight_names.append(weights[-1].name)
+        if folded is not None and number < folded.count - len(folded.packing):
+            weight_names.append(weights[-1].name)
     called = program.call_spec
     spec = called.in_spec
     assert spec is not None and called.out_spec is not None
@@ -383,8 +401,28 @@ def signature(
         out_spec=pytree.treespec_dumps(called.out_spec),
         tokens=len(traced.metadata.tokens),
         programs=(),
+        packed=() if folded is None else _packed_inputs(name, folded, targets, at_load),
     )
     return entry, tensors, tuple(weights)
+
+
+def _packed_inputs(
+    entry: str, folded: Folded, weights: Mapping[int, str | None], at_load: bool
+) -> tuple[PackedInput, ...]:
+    """Return the inputs that are packed when a package is loaded; `weights` are the names of
+    exported inputs."""
+
+    def argument(value: Any) -> Any:
+        match value:
+            case {"input": int(index)}:
+                return Source(weight=str(weights[index]))
+            case {"step": int(number)}:
+                return Source(constant=number) if at_load else Source(f"{entry}/{FOLDED}{number}")
+            case list():
+                return tuple(value)
+        return value
+
+    return tuple(PackedInput(s.op, tuple(map(argument, s.args))) for s in folded.packing)
 
 
 def _tensor_of(program: ExportedProgram, name: str) -> torch.Tensor:
@@ -476,7 +514,7 @@ def _outputs(traced: Traced, weights: int) -> tuple[Output, ...]:
     (results,) = traced.program.graph.graph.output_node().args
     folded = traced.folded
     order = [k for k in traced.inputs if k < weights]
-    order += [_NOWHERE] * (0 if folded is None else len(folded.folding.results))
+    order += [_NOWHERE] * (0 if folded is None else folded.count)
     order += [k for k in traced.inputs if k >= weights]
     outputs = []
     values = results[len(traced.metadata.tokens) :]  # type: ignore[index]

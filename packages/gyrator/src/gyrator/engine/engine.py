@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from attrs import asdict, evolve, frozen
@@ -55,7 +55,8 @@ _WARNED = ("GY-LOWER-030", "GY-LOWER-031")
 class Engine(CompilerContext):
     """Compiles ATen graphs with one set of options. Its builders are its only state."""
 
-    packs: ClassVar[bool] = True
+    packs: bool = True
+    """Whether constants may be tensors in library-specific packed layouts."""
 
     def compile(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import torch
 from attrs import frozen
@@ -61,8 +61,10 @@ class PendingGraph(Protocol):
 class GraphCompiler(Protocol):
     """Compiles ATen graphs, or loads them from the cache."""
 
-    packs: ClassVar[bool]
-    """Whether constants may be tensors in library-specific packed layouts."""
+    @property
+    def packs(self) -> bool:
+        """Whether constants may be tensors in library-specific packed layouts."""
+        ...
 
     @property
     def rules(self) -> LoweringTable | None:

@@ -19,6 +19,7 @@ from gyrator_runtime.build import BuildError, load_library
 from gyrator_runtime.collector import only_new_objects
 from gyrator_runtime.device import ISA_LEVELS, cpu_isa, isa_levels
 from gyrator_runtime.heap import keep_freed_memory
+from gyrator_runtime.host.outside import copy_with_strides
 from gyrator_runtime.library import in_memory
 from gyrator_runtime.native import KernelFunction, Runner, pure_runner, runner_extension, runner_of
 from gyrator_runtime.native.extension import Extension
@@ -33,6 +34,7 @@ from gyrator_runtime.package.manifest import (
     OtherFormatError,
     PackageManifest,
     PackedProgram,
+    Weight,
     programs_of,
 )
 from gyrator_runtime.package.model import Function, Loaded, Model
@@ -167,7 +169,15 @@ class _Loader:
             constants = {n: self._linked(n, p, runner, folder)[0] for n, p in folding.items()}
         isa = next(p.isa for p in chosen.values())
         device = torch.device(HOST) if self.place is None else self.place.device
-        return Loaded(self.manifest, functions, constants, self.tensors, isa, runner.name, device)
+        weights = {w.name: self._weight(w) for w in self.manifest.weights}
+        return Loaded(self.manifest, functions, constants, weights, isa, runner.name, device)
+
+    def _weight(self, weight: Weight) -> torch.Tensor:
+        """Return a weight with its strides; tensors are stored in the order of their elements."""
+        stored = self.tensors[weight.tensor]
+        if stored.stride() != weight.strides and stored.numel() > 1:
+            return copy_with_strides(stored, weight.strides)
+        return stored
 
     def _on_device(self, programs: Iterable[PackedProgram]) -> dict[str, torch.Tensor]:
         """Return the tensors on the device, or in host memory where programs expect that."""

@@ -162,6 +162,27 @@ class ConstantsProgram:
     weights: tuple[str, ...]
     """Its inputs, in order."""
     programs: tuple[PackedProgram, ...]
+    count: int
+    """How many of its results, the first ones, the entry point takes. The others are only read by
+    its packed inputs."""
+
+
+@frozen
+class Source:
+    """A tensor that a packed input is made from: a weight, or a result of the constants program."""
+
+    weight: str = ""
+    constant: int | None = None
+
+
+@frozen
+class PackedInput:
+    """An input in a library's own layout, made by an operator on loading, and when a weight that it
+    is made from is replaced."""
+
+    operator: str
+    """`mkldnn._reorder_linear_weight.default`"""
+    arguments: tuple[Source | Scalar | tuple[Scalar, ...], ...]
 
 
 @frozen
@@ -187,7 +208,9 @@ class Entry:
     tokens: int = 0
     """Number of tokens for ordered effects, such as checks, that it takes and returns first."""
     constants: ConstantsProgram | None = None
-    """Computes the inputs between the weights and the arguments, if any."""
+    """Computes inputs between the weights and the arguments, if any."""
+    packed: tuple[PackedInput, ...] = ()
+    """The inputs between these and the arguments. Only packages for Python have them."""
 
 
 def programs_of(entry: Entry) -> tuple[PackedProgram, ...]:

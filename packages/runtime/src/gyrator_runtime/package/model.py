@@ -13,10 +13,11 @@ from attrs import define, field, frozen
 
 from gyrator_ir.diagnostics import LayoutError
 from gyrator_ir.types import HOST
+from gyrator_runtime.host.externs import overload
 from gyrator_runtime.host.outside import copy_with_strides
 from gyrator_runtime.package.calls import Arguments, Check, Results, checks_of
 from gyrator_runtime.package.errors import no_entry, wrong_weight
-from gyrator_runtime.package.manifest import Entry, PackageManifest, Weight
+from gyrator_runtime.package.manifest import Entry, PackageManifest, PackedInput, Source, Weight
 from gyrator_runtime.package.weights import read_weights
 from gyrator_runtime.plan.link import Run
 
@@ -81,8 +82,8 @@ class Loaded:
     functions: Mapping[str, Function]
     constants: Mapping[str, Run]
     """Plans that compute constants from weights, by entry point."""
-    stored: Mapping[str, torch.Tensor]
-    """Tensors of the weights: mapped, or on the device."""
+    weights: Mapping[str, torch.Tensor]
+    """The weights: mapped, or on the device."""
     isa: str
     """The selected instruction set level or architecture."""
     runner: str
@@ -91,13 +92,11 @@ class Loaded:
 
     def first_weights(self) -> dict[str, torch.Tensor]:
         """Return the packaged weights."""
-        return {w.name: self._first(w) for w in self.manifest.weights}
-
-    def _first(self, weight: Weight) -> torch.Tensor:
-        stored = self.stored[weight.tensor]
-        if stored.stride() != weight.strides and stored.numel() > 1:
-            return copy_with_strides(stored, weight.strides)
-        return stored.clone() if weight.written else stored
+        written = {w.name for w in self.manifest.weights if w.written}
+        return {
+            n: copy_with_strides(t, t.stride()) if n in written else t
+            for n, t in self.weights.items()
+        }
 
     def taken(
         self, entry: Entry, weights: Mapping[str, torch.Tensor], cached: Constants
@@ -105,12 +104,45 @@ class Loaded:
         """Return the inputs of an entry point before its arguments, and the constants among them.
         Constants `cached` for the same weights are not recomputed."""
         inputs = (*map(weights.__getitem__, entry.weights),)
-        if entry.constants is None:
-            return inputs, cached
-        sources = (*map(weights.__getitem__, entry.constants.weights),)
+        sources = (*map(weights.__getitem__, _sources(entry)),)
         if len(cached.sources) != len(sources) or not all(map(is_, sources, cached.sources)):
-            cached = Constants(sources, (*_run(self.constants[entry.name], [*sources]),))
+            cached = Constants(sources, self._constants(entry, weights))
         return (*inputs, *cached.values), cached
+
+    def _constants(
+        self, entry: Entry, weights: Mapping[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, ...]:
+        """Compute the constants of an entry point, the packed ones last."""
+        computing, results = entry.constants, ()
+        if computing is not None:
+            sources = [*map(weights.__getitem__, computing.weights)]
+            results = (*_run(self.constants[entry.name], sources),)
+        with torch.inference_mode(False), torch.no_grad(), torch._C._DisableAutocast():
+            packed = [_packed(p, weights, results) for p in entry.packed]
+        return (*results[: 0 if computing is None else computing.count], *packed)
+
+
+def _sources(entry: Entry) -> tuple[str, ...]:
+    """Return the weights that the constants of an entry point are computed from."""
+    computing = () if entry.constants is None else entry.constants.weights
+    packed = (a.weight for p in entry.packed for a in p.arguments if isinstance(a, Source))
+    return (*computing, *filter(None, packed))
+
+
+def _packed(
+    packing: PackedInput, weights: Mapping[str, torch.Tensor], constants: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """Pack a weight or a constant."""
+    arguments = (
+        argument
+        if not isinstance(argument, Source)
+        else weights[argument.weight]
+        if argument.constant is None
+        else constants[argument.constant]
+        for argument in packing.arguments
+    )
+    packed: torch.Tensor = overload(packing.operator)(*arguments)
+    return packed
 
 
 @frozen(eq=False)
@@ -154,11 +186,14 @@ class Model:
     """
 
     _loaded: Loaded
+    _like: _State | None = None
+    """The state of another instance, whose constants are shared if they are of the same weights."""
     _state: _State = field(init=False)
     _default: str = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._state = _State.of(self._loaded, self._loaded.first_weights())
+        self._state = _State.of(self._loaded, self._loaded.first_weights(), self._like)
+        self._like = None
         names = self.entries
         self._default = names[0] if len(names) == 1 else _DEFAULT
 
@@ -218,8 +253,8 @@ class Model:
 
     def instance(self) -> Model:
         """Return another instance with the weights of the package. It shares the programs, and the
-        memory of all weights that no program writes to."""
-        return Model(self._loaded)
+        memory of all weights that no program writes to, and of constants computed from these."""
+        return Model(self._loaded, self._state)
 
     def replace(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Replace some weights, for calls that start later.
