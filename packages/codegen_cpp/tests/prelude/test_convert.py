@@ -69,6 +69,32 @@ def test_every_pair_of_types(source, isa, folder):
             assert same.all(), (target, kind, x[~same][:4], got[~same][:4], want[~same][:4])
 
 
+LEAST = {t: f"-{-(np.iinfo(NUMPY[t]).min + 1)}L - 1" for t in INTEGERS if t[0] == "i"}
+REACHED = "".join(
+    f'extern "C" void reach_{t}(const sbool *p, si64 *o) {{'
+    f" auto best = GYKsplat((s{t})({least})); auto at = GYKsplat((si64)0);"
+    f" for (si64 r = 0; r < 3; r++) {{ const auto x = gy_to_{t}(gy_GYKload(p + r * GYKSTEP));"
+    f" gy_reach(best, at, x, GYKsplat(r), gy_ge(x, best)); }} gy_store(o, at); }}\n"
+    for t, least in LEAST.items()
+)
+
+
+@pytest.mark.parametrize("code", LEAST)
+def test_booleans_as_integers_have_the_place_of_their_maximum(code, isa, folder):
+    """The first is compared with the least integer, which has no negative: a compiler that knows
+    it must not turn the comparison of a negated mask around."""
+    vectors = isa.lanes > 1
+    words = {"GYKsplat": "gy_vsplat" if vectors else "", "gy_GYK": "gy_v" if vectors else "gy_s"}
+    body = REACHED.replace("GYKSTEP", str(isa.lanes))
+    for word, text in words.items():
+        body = body.replace(word, text)
+    library = build(body, isa, folder)
+    x = np.random.default_rng(5).random((3, isa.lanes)) < 0.5
+    places = np.zeros(isa.lanes, np.int64)
+    library(f"reach_{code}", x, places)
+    assert np.array_equal(places, 2 - x[::-1].argmax(0))
+
+
 def half_body(kind: str) -> str:
     text = ""
     for k, step in (("s", "1"), ("v", "GY_LANES")):

@@ -89,7 +89,7 @@ GY_FN vi8 gy_to_i8(vi64 x) { return (vi8)gy_narrow(gy_to_i32(x)); }
 GY_FN vi8 gy_to_i8(vu64 x) { return (vi8)gy_narrow(gy_to_i32(x)); }
 GY_FN vi8 gy_to_i8(vf32 x) { return (vi8)gy_narrow(gy_cvtt(x)); }
 GY_FN vi8 gy_to_i8(vf64 x) { return (vi8)gy_narrow(gy_cvtt(x)); }
-GY_FN vi8 gy_to_i8(vbool x) { return (vi8)gy_narrow(-x.m); }
+GY_FN vi8 gy_to_i8(vbool x) { return (vi8)gy_narrow(gy_ones(x)); }
 #endif
 //% gy_to_i16
 #define GY_X(n) GY_FN si16 gy_to_i16(s##n x) { return (si16)x; }
@@ -105,7 +105,7 @@ GY_FN vi16 gy_to_i16(vi64 x) { return GY_C(gy_to_i32(x), vi16); }
 GY_FN vi16 gy_to_i16(vu64 x) { return GY_C(gy_to_i32(x), vi16); }
 GY_FN vi16 gy_to_i16(vf32 x) { return GY_C(gy_cvtt(x), vi16); }
 GY_FN vi16 gy_to_i16(vf64 x) { return GY_C(gy_cvtt(x), vi16); }
-GY_FN vi16 gy_to_i16(vbool x) { return GY_C(-x.m, vi16); }
+GY_FN vi16 gy_to_i16(vbool x) { return GY_C(gy_ones(x), vi16); }
 #endif
 //% gy_to_i32
 #define GY_X(n) GY_FN si32 gy_to_i32(s##n x) { return (si32)x; }
@@ -123,7 +123,7 @@ GY_FN vi32 gy_to_i32(vi64 x) { return gy_narrow64(x.lo, x.hi); }
 GY_FN vi32 gy_to_i32(vu64 x) { return gy_narrow64((gy_hi64)x.lo, (gy_hi64)x.hi); }
 GY_FN vi32 gy_to_i32(vf32 x) { return gy_cvtt(x); }
 GY_FN vi32 gy_to_i32(vf64 x) { return gy_cvtt(x); }
-GY_FN vi32 gy_to_i32(vbool x) { return GY_C(-x.m, vi32); }
+GY_FN vi32 gy_to_i32(vbool x) { return GY_C(gy_ones(x), vi32); }
 #endif
 //% gy_to_u8
 #define GY_X(n) GY_FN su8 gy_to_u8(s##n x) { return (su8)x; }
@@ -145,7 +145,7 @@ GY_FN vu8 gy_to_u8(vi64 x) { return (vu8)gy_narrow(gy_to_i32(x)); }
 GY_FN vu8 gy_to_u8(vu64 x) { return (vu8)gy_narrow(gy_to_i32(x)); }
 GY_FN vu8 gy_to_u8(vf32 x) { return (vu8)gy_narrow(gy_cvtt(x)); }
 GY_FN vu8 gy_to_u8(vf64 x) { return (vu8)gy_narrow(gy_cvtt(x)); }
-GY_FN vu8 gy_to_u8(vbool x) { return (vu8)gy_narrow(-x.m); }
+GY_FN vu8 gy_to_u8(vbool x) { return (vu8)gy_narrow(gy_ones(x)); }
 #endif
 //% gy_to_u16
 #define GY_X(n) GY_FN su16 gy_to_u16(s##n x) { return (su16)x; }
@@ -161,7 +161,7 @@ GY_FN vu16 gy_to_u16(vi64 x) { return GY_C(gy_to_i32(x), vu16); }
 GY_FN vu16 gy_to_u16(vu64 x) { return GY_C(gy_to_i32(x), vu16); }
 GY_FN vu16 gy_to_u16(vf32 x) { return GY_C(gy_cvtt(x), vu16); }
 GY_FN vu16 gy_to_u16(vf64 x) { return GY_C(gy_cvtt(x), vu16); }
-GY_FN vu16 gy_to_u16(vbool x) { return GY_C(-x.m, vu16); }
+GY_FN vu16 gy_to_u16(vbool x) { return GY_C(gy_ones(x), vu16); }
 #endif
 //% gy_to_u32
 #define GY_X(n) GY_FN su32 gy_to_u32(s##n x) { return (su32)x; }
@@ -179,7 +179,7 @@ GY_FN vu32 gy_to_u32(vi64 x) { return (vu32)gy_to_i32(x); }
 GY_FN vu32 gy_to_u32(vu64 x) { return (vu32)gy_to_i32(x); }
 GY_FN vu32 gy_to_u32(vf32 x) { return gy_cvtu(x); }
 GY_FN vu32 gy_to_u32(vf64 x) { return gy_cvtu(x); }
-GY_FN vu32 gy_to_u32(vbool x) { return GY_C(-x.m, vu32); }
+GY_FN vu32 gy_to_u32(vbool x) { return GY_C(gy_ones(x), vu32); }
 #endif
 //% gy_to_i64
 #define GY_X(n) GY_FN si64 gy_to_i64(s##n x) { return (si64)x; }
@@ -198,7 +198,7 @@ GY_FN vi64 gy_to_i64(vi64 x) { return vi64{(gy_hi64)x.lo, (gy_hi64)x.hi}; }
 GY_FN vi64 gy_to_i64(vu64 x) { return vi64{(gy_hi64)x.lo, (gy_hi64)x.hi}; }
 GY_FN vi64 gy_to_i64(vf64 x) { return vi64{gy_cvttl(x.lo), gy_cvttl(x.hi)}; }
 GY_FN vi64 gy_to_i64(vf32 x) { return vi64{gy_cvttl(GY_C(gy_lo(x), gy_hf64)), gy_cvttl(GY_C(gy_hi(x), gy_hf64))}; }
-GY_FN vi64 gy_to_i64(vbool x) { return gy_to_i64(-x.m); }
+GY_FN vi64 gy_to_i64(vbool x) { return gy_to_i64(gy_ones(x)); }
 #endif
 //% gy_to_u64
 #define GY_X(n) GY_FN su64 gy_to_u64(s##n x) { return (su64)x; }
@@ -217,7 +217,7 @@ GY_FN vu64 gy_to_u64(vi64 x) { return vu64{(gy_hu64)x.lo, (gy_hu64)x.hi}; }
 GY_FN vu64 gy_to_u64(vu64 x) { return vu64{(gy_hu64)x.lo, (gy_hu64)x.hi}; }
 GY_FN vu64 gy_to_u64(vf64 x) { return vu64{gy_cvtul(x.lo), gy_cvtul(x.hi)}; }
 GY_FN vu64 gy_to_u64(vf32 x) { return vu64{gy_cvtul(GY_C(gy_lo(x), gy_hf64)), gy_cvtul(GY_C(gy_hi(x), gy_hf64))}; }
-GY_FN vu64 gy_to_u64(vbool x) { return gy_to_u64(-x.m); }
+GY_FN vu64 gy_to_u64(vbool x) { return gy_to_u64(gy_ones(x)); }
 #endif
 //% gy_to_bool
 #define GY_X(n) GY_FN sbool gy_to_bool(s##n x) { return x != 0; }
@@ -272,7 +272,7 @@ GY_FN vf64 gy_to_f64(vu32 x) {
 GY_X(i64) GY_X(u64)
 #undef GY_X
 GY_FN vf64 gy_to_f64(vf64 x) { return x; }
-GY_FN vf64 gy_to_f64(vbool x) { return gy_to_f64(-x.m); }
+GY_FN vf64 gy_to_f64(vbool x) { return gy_to_f64(gy_ones(x)); }
 #endif
 //% gy_recast
 template <class To, class From> GY_FN To gy_recast(From x) {

@@ -154,7 +154,7 @@ GY_X(f32, i32) GY_X(i32, i32) GY_X(u32, i32) GY_X(i16, i16) GY_X(u16, i16) GY_X(
 GY_X(f64) GY_X(i64) GY_X(u64)
 #undef GY_X
 template <class K> GY_FN void gy_kstore(sbool *p, vbool x, K k) {
-  gy_bit_store((si8 *)p, gy_narrow(-x.m), k);
+  gy_bit_store((si8 *)p, gy_narrow(gy_ones(x)), k);
 }
 template <class K> GY_FN void gy_kstore(gy_bf16 *p, vf32 x, K k) {
   gy_bit_store((si16 *)p, (vi16)gy_pack16(gy_bf16_bits(x)), k);

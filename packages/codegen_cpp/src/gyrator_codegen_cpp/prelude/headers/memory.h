@@ -21,7 +21,7 @@ GY_NUMBERS(GY_X) GY_X(bool)
 #define GY_X(n) GY_FN void gy_store(s##n *p, v##n x) { gy_stu(p, x); }
 GY_NUMBERS(GY_X)
 #undef GY_X
-GY_FN void gy_store(sbool *p, vbool x) { gy_stu(p, gy_narrow(-x.m)); }
+GY_FN void gy_store(sbool *p, vbool x) { gy_stu(p, gy_narrow(gy_ones(x))); }
 GY_FN void gy_store(gy_bf16 *p, vf32 x) { gy_stu(p, gy_pack16(gy_bf16_bits(x))); }
 GY_FN void gy_store(gy_f16 *p, vf32 x) { gy_stu(p, gy_f16_bits(x)); }
 #endif

@@ -73,6 +73,8 @@ GY_FN vbool gy_mask(vi16 a) { return vbool{__builtin_convertvector(a, vi32)}; }
 GY_FN vbool gy_mask(vi8 a) { return vbool{__builtin_convertvector(a, vi32)}; }
 GY_FN vi32 gy_narrow64(gy_hi64 a, gy_hi64 b) { return __builtin_shufflevector((vi32)a, (vi32)b, GY_EVEN); }
 GY_FN vbool gy_mask(gy_hi64 a, gy_hi64 b) { return vbool{gy_narrow64(a, b)}; }
+// 1 and 0, by `&`: GCC 12 takes -m >= x for m <= -x where the lanes of x are the least integer, which has no negative.
+GY_FN vi32 gy_ones(vbool x) { return x.m & 1; }
 GY_FN vi32 gy_bits(vf32 x) { return (vi32)x; }
 GY_FN vf32 gy_float(vi32 x) { return (vf32)x; }
 GY_FN gy_hi64 gy_bits(gy_hf64 x) { return (gy_hi64)x; }
