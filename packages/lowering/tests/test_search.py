@@ -37,6 +37,21 @@ def test_search_with_another_dtype(check) -> None:
     check(torch.bucketize, torch.randn(6), torch.tensor([-1, 0, 0, 2]))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "other"), [(torch.float16, torch.float32), (torch.uint8, torch.int64)], ids=str
+)
+def test_a_value_without_axes_takes_the_dtype_of_the_sequence(check, dtype, other) -> None:
+    """Values between 3 and 4 whose nearest narrow float is greater or less, and 259, which wraps."""
+    ordered = torch.tensor([1, 3, 3.1, 3.2, 3.3, 3.4, 5]).to(dtype)
+    for value in (3.1, 3.2, 3.3, 3.4, 259.0):
+        for right in (False, True):
+            check(
+                lambda o, v, r=right: (torch.searchsorted(o, v, right=r), torch.bucketize(v, o)),
+                ordered, torch.tensor(value).to(other),
+            )  # fmt: skip
+            check(lambda o, v=value, r=right: torch.searchsorted(o, v, right=r), ordered)
+
+
 def test_search_in_rows(check) -> None:
     ordered, values = torch.randn(3, 4, 7).sort().values, torch.randn(3, 4, 5)
     check(lambda o, v: torch.searchsorted(o, v, side="right"), ordered, values)
@@ -87,3 +102,33 @@ def test_isin_of_many_values_with_nan(dtype: torch.dtype, other: torch.dtype, in
         tests[: count // 2] = torch.nan
         for inputs in (tests, torch.cat([tests, tests.new_tensor([torch.inf])])):
             assert torch.equal(decomposed(x, inputs)(x, inputs), f(x, inputs))
+
+
+def _isin_of(number):
+    return lambda tests: torch.isin(number, tests)
+
+
+@pytest.mark.parametrize("count", [2, 9, 10, 40])
+def test_isin_promotes_as_eager_does(count: int) -> None:
+    """Among few numbers one without axes does not widen the others; among many it does."""
+    table = default_decompositions()
+    for x, dtype in [
+        (torch.tensor(0.1, dtype=torch.float64), torch.float32), (torch.tensor(257), torch.uint8),
+        (0.1, torch.float32), (0.1, torch.float16), (257, torch.uint8), (1, torch.uint8),
+        (0.5, torch.int64), (1, torch.int8), (0.1, torch.float64), (1, torch.float16),
+    ]:  # fmt: skip
+        tests = torch.full((count,), 0.1 if dtype.is_floating_point else 1).to(dtype)
+        if isinstance(x, torch.Tensor):
+            decomposed = make_fx(torch.isin, table)(x, tests)(x, tests)
+            back = make_fx(torch.isin, table)(tests, x)(tests, x)
+            assert torch.equal(back, torch.isin(tests, x))
+        else:
+            decomposed = make_fx(_isin_of(x), table)(tests)(tests)
+        assert torch.equal(decomposed, torch.isin(x, tests)), (x, dtype)
+
+
+def test_isin_of_an_unsigned_number_without_axes() -> None:
+    for tests in (torch.tensor(7, dtype=torch.uint64), torch.tensor(7, dtype=torch.uint16)):
+        x = torch.arange(20, dtype=torch.int32)
+        decomposed = make_fx(torch.isin, default_decompositions())(x, tests)
+        assert torch.equal(decomposed(x, tests), torch.isin(x, tests))

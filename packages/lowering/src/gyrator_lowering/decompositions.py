@@ -83,6 +83,9 @@ _SLOPES = (
 _SHUFFLE = aten.channel_shuffle.default
 _NORM = aten.linalg_vector_norm.default
 _ISIN = aten.isin.Tensor_Tensor
+_NUMBER_ISIN = aten.isin.Scalar_Tensor
+_FEW = 10.0
+"""Eager compares a number with fewer than these; `n` numbers with fewer than `_FEW * n ** 0.145`."""
 _UNSEARCHED = frozenset({torch.uint16, torch.uint32, torch.uint64})
 
 
@@ -112,22 +115,47 @@ def _isin(
     x: torch.Tensor, tests: torch.Tensor, *, assume_unique: bool = False, invert: bool = False
 ) -> torch.Tensor:
     """`isin`, except that torch's decomposition searches a sorted row that may end with NaN, which
-    breaks binary search, and dtypes that ATen cannot search."""
-    wide = torch.promote_types(x.dtype, tests.dtype)
+    breaks binary search, and dtypes that ATen cannot search, and promotes as neither way of
+    eager's does."""
+    few = guard_or_false(tests.numel() < _FEW * pow(x.numel(), 0.145))
+    # Among few numbers eager compares, where a tensor without axes does not widen the other one;
+    # among many it joins rows.
+    wide = torch.result_type(x, tests) if few else torch.promote_types(x.dtype, tests.dtype)
+    x, tests = x.to(wide), tests.to(wide)
     if wide in _UNSEARCHED:
-        x, tests = x.to(wide).to(torch.int64), tests.to(wide).to(torch.int64)
-    few = guard_or_false(tests.numel() < 10.0 * pow(x.numel(), 0.145))
+        x, tests = x.to(torch.int64), tests.to(torch.int64)
     if few or not wide.is_floating_point:
         mask: torch.Tensor = decomposition_table[_ISIN](x, tests, invert=invert)
         return mask
-    row, values = tests.flatten().to(wide).sort()[0], x.to(wide)
+    row, values = tests.flatten().sort()[0], x.flatten()
     positions = torch.searchsorted(torch.where(row.isnan(), torch.inf, row), values)
     same = row[torch.where(positions < row.numel(), positions, 0)] == values
-    return ~same if invert else same
+    return (~same if invert else same).view(x.shape)
+
+
+def _is_number_in(
+    number: Any, tests: torch.Tensor, *, assume_unique: bool = False, invert: bool = False
+) -> torch.Tensor:
+    """`isin` of a number, which torch's decomposition rounds to the default dtype. Among few
+    numbers it takes their dtype, as in elementwise ops; among many it has that of Python."""
+    few = guard_or_false(tests.numel() < _FEW)
+    dtype = torch.result_type(number, tests) if few else _dtype_of(number)
+    x = torch.scalar_tensor(number, dtype=_dtype_of(number), device=tests.device).to(dtype)
+    return _isin(x, tests, invert=invert)
+
+
+def _dtype_of(number: Any) -> torch.dtype:
+    """The widest dtype that eager gives a number of Python's."""
+    if isinstance(number, bool):
+        return torch.bool
+    if isinstance(number, (int, torch.SymInt)):
+        return torch.int64
+    return torch.complex128 if isinstance(number, complex) else torch.float64
 
 
 CORRECTIONS: Mapping[torch._ops.OpOverload, Callable[..., Any]] = MappingProxyType(
-    dict.fromkeys(_SLOPES, _empty_loss_gradient) | {_SHUFFLE: _shuffled, _NORM: _norm, _ISIN: _isin}
+    dict.fromkeys(_SLOPES, _empty_loss_gradient)
+    | {_SHUFFLE: _shuffled, _NORM: _norm, _ISIN: _isin, _NUMBER_ISIN: _is_number_in}
 )
 """Decompositions of ops for which torch's own fake kernels or decompositions are wrong. Where they
 return `NotImplemented`, the op stays whole."""

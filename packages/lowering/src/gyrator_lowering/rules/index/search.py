@@ -34,10 +34,11 @@ def _search(
     count, row = size.value, ordered.ndim - 1
     if isinstance(values, TensorValue) and row and row != values.ndim - 1:
         raise FallbackToAten
-    dtype = promoted_dtype([ordered, values]).compute
+    promoted = promoted_dtype([ordered, values])
+    dtype = promoted.compute
 
     def body(ops: Tracer, index: Index) -> Value:
-        value = operand(ops, values, index, dtype)
+        value = ops.cast(operand(ops, values, index, promoted), dtype)
         position, end = ops.const(0, DType.I64), ops.const(count, DType.I64)
         single = ops.const(1, DType.I64)
         for _ in range(count.bit_length()):
