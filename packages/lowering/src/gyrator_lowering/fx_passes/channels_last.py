@@ -31,8 +31,9 @@ _DTYPES = (torch.float32, torch.bfloat16)
 """The dtypes of CPU convolutions whose weights are packed, or whose layout is measured."""
 _REFUSED = (RuntimeError, ValueError)
 """Exceptions of fake tensors for a layout that an op does not support."""
-_ADDRESSED = (aten.as_strided.default, aten.as_strided_scatter.default)
-"""Ops whose semantics depend on their operands' strides."""
+_ADDRESSED = (aten.as_strided.default, aten.as_strided_scatter.default, aten.resize.default)
+"""Ops whose semantics depend on their operands' strides; so do those of ops that draw random
+numbers, which go to elements in the order of memory."""
 
 
 @frozen
@@ -205,7 +206,9 @@ class _Plan:
 
     def _call(self, node: Any, layouts: dict[Any, torch.memory_format]) -> None:
         overload = isinstance(node.target, torch._ops.OpOverload)
-        if node.target in _ADDRESSED or not (overload or node.target.__name__ == "getitem"):
+        addressed = node.target in _ADDRESSED
+        addressed |= overload and torch.Tag.nondeterministic_seeded in node.target.tags
+        if addressed or not (overload or node.target.__name__ == "getitem"):
             self._keep(node)
             return
         try:
