@@ -357,6 +357,26 @@ CALLS = {
 }
 
 
+def test_masks_of_other_sizes_are_left_to_aten(check) -> None:
+    """It raises, where the sizes turn out to differ."""
+
+    def fn(x, m):
+        return x.index_put((m,), torch.tensor(2.0))
+
+    for mask_of, targets in [
+        (lambda x: x[..., 0] > 0, []),
+        (lambda x: x > 0, []),
+        (lambda x: x[:, 0, : x.shape[0]] > 0, ["aten.index_put.default"]),
+        (lambda x: x[:, :1, 0] > 0, ["aten.index_put.default"]),
+    ]:
+        program = check.lower(
+            lambda x, mask_of=mask_of: fn(x, mask_of(x)), (torch.randn(3, 4, 5),), dynamic=True
+        )
+        assert [o.target for o in program.operations if isinstance(o, Extern)] == targets
+    square = torch.randn(3, 3, 7), torch.rand(3, 3) > 0.5
+    check(fn, *square, externs=())
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_know_whether_device_graphs_can_capture_them(check, name: str) -> None:
     function, why = CALLS[name]

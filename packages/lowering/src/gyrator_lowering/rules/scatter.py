@@ -210,9 +210,12 @@ def _masked_put(
     values: TensorValue,
     accumulate: bool,
 ) -> TensorValue:
-    """`x[mask] = number`, as a selection. Other masked writes stay in ATen."""
+    """`x[mask] = number`, as a selection. Other masked writes stay in ATen, and so do masks whose
+    sizes may differ from the tensor's, which ATen refuses."""
     mask = indices[0]
     if len(indices) != 1 or mask is None or mask.dtype is not DType.BOOL or accumulate:
+        raise FallbackToAten
+    if mask.shape != x.shape[: mask.ndim]:
         raise FallbackToAten
     if any(size is not ONE for size in values.shape):
         raise FallbackToAten
