@@ -116,6 +116,17 @@ def test_hosts_in_cpp_alone_may_lose_the_type_of_an_exception(judge):
         assert (found.kind, found.explained) == ("exception", reason), found
 
 
+def test_hosts_in_cpp_may_lose_what_an_op_says_where_libtorch_does(judge, monkeypatch):
+    p = program("v = x[torch.tensor([9])]", wrapper="cpp")
+    for says, text, reason in [
+        (False, "aten::index failed", "untyped"), (True, "aten::index failed", ""),
+        (False, "the program failed", ""),
+    ]:  # fmt: skip
+        monkeypatch.setattr("gyrator_conformance.fuzz.judge._says_errors", lambda says=says: says)
+        found = judge._compare(p, p.function(), raising(RuntimeError, text))
+        assert (found.kind, found.explained) == ("exception", reason), found
+
+
 def test_unstable_results_and_what_torch_does_are_explained(judge):
     steep = program("v = torch.sin(x * 1e8)")
     assert judge._explained(steep, steep.function(), Verdict("value")) == "unstable"
@@ -151,6 +162,16 @@ def test_unstable_results_and_what_torch_does_are_explained(judge):
             lambda x: torch.empty(30, 40).bernoulli_(0.5).t().contiguous().t(),
         ),
         (
+            "layout", "v = F.batch_norm(x, None, None, training=True).clone().geometric_(0.4)",
+            Input("x", (2, 2, 4, 3), "f32", "over"),
+            lambda x: torch.empty_strided(x.shape, (2, 1, 12, 4)).geometric_(0.4),
+        ),
+        (
+            "attention", "v = F.scaled_dot_product_attention(x, x, x)",
+            Input("x", (2, 3, 4, 2), "f64", special=True, seed=4),
+            lambda x: torch.softmax(x @ x.mT / 2**0.5, -1) @ x,
+        ),
+        (
             "unstable", "v = torch.cosh(x).view(i32)", Input("x", (40,), "f32"),
             lambda x: torch.cosh(x).view(torch.int32) + 1,
         ),
@@ -164,6 +185,24 @@ def test_what_nothing_promises_is_explained_and_nothing_else(
     assert known == reason
     found = judge._unpromised(p, p.function(), lambda x: (wrong(x) * 0 + 77,), 0)
     assert (found == reason) is (reason == "unstable")
+
+
+def test_the_shape_of_nothing_and_memory_beyond_a_result_are_not_promised(judge):
+    p = program("v = F.pixel_unshuffle(x, 2)", inputs=(Input("x", (3, 2, 0, 4), "f32"),))
+    for shape, reason in [((3, 8, 0, 2), "layout"), ((3, 2, 2, 0), "")]:
+        wrong = lambda x, shape=shape: (x.new_empty(shape),)  # noqa: E731
+        assert judge._unpromised(p, p.function(), wrong, 0) == reason
+    p = program("v = torch.as_strided(F.soft_margin_loss(x, x), (2,), (1,))")
+    assert judge._reads_beyond(p, p.function(), raising(RuntimeError, "out of bounds"), 0)
+    assert not judge._reads_beyond(p, p.function(), raising(IndexError, "out of bounds"), 0)
+    p = program("v = torch.as_strided(x.sin(), (2,), (1,))")
+    assert not judge._reads_beyond(p, p.function(), raising(RuntimeError, "out of bounds"), 0)
+
+
+def test_a_memory_format_does_not_stop_the_judge(judge):
+    given = Input("x", (2, 3, 4, 5), "f32")
+    p = program("v = x.clone(memory_format=torch.channels_last)", inputs=(given,))
+    assert judge._unpromised(p, p.function(), lambda x: (x + 1,), 0) == ""
 
 
 def test_strides_are_explained_by_axes_of_one_element_alone(judge):

@@ -41,7 +41,7 @@ def test_search_with_another_dtype(check) -> None:
     ("dtype", "other"), [(torch.float16, torch.float32), (torch.uint8, torch.int64)], ids=str
 )
 def test_a_value_without_axes_takes_the_dtype_of_the_sequence(check, dtype, other) -> None:
-    """Values between 3 and 4 whose nearest narrow float is greater or less, and 259, which wraps."""
+    """Values between 3 and 4 whose nearest narrow float is greater or less; 259 wraps."""
     ordered = torch.tensor([1, 3, 3.1, 3.2, 3.3, 3.4, 5]).to(dtype)
     for value in (3.1, 3.2, 3.3, 3.4, 259.0):
         for right in (False, True):

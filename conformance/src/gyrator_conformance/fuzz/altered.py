@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -191,16 +192,17 @@ class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Laid(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives results the layouts of torch's fake kernels, and draws random numbers in row-major
-    order.
+    """Gives results the layouts of torch's fake kernels, and those without elements their shapes.
 
     Args:
         single: change only the strides of size-1 dimensions.
+        rows: draw random numbers in row-major order; otherwise in the order of memory.
     """
 
-    def __init__(self, single: bool = False) -> None:
+    def __init__(self, single: bool = False, rows: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.single = single
+        self.rows = rows and not single
         self.fakes = FakeTensorMode()
 
     def __torch_dispatch__(
@@ -208,7 +210,7 @@ class Laid(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an op."""
         kwargs = kwargs or {}
-        if not self.single and _draws_in_place(func) and not args[0].is_contiguous():
+        if self.rows and _draws_in_place(func) and not args[0].is_contiguous():
             return args[0].copy_(func(args[0].contiguous(), *args[1:], **kwargs))
         out = func(*args, **kwargs)
         returned = func._schema.returns
@@ -223,7 +225,11 @@ class Laid(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tree_map(self._laid, out, fakes)
 
     def _laid(self, t: Any, fake: Any) -> Any:
-        if not isinstance(t, Tensor) or t.shape != fake.shape or t.stride() == fake.stride():
+        if not isinstance(t, Tensor):
+            return t
+        if t.numel() == fake.numel() == 0 and t.shape != fake.shape and not self.single:
+            return t.new_empty_strided(fake.shape, fake.stride())
+        if t.shape != fake.shape or t.stride() == fake.stride():
             return t
         axes = zip(t.shape, t.stride(), fake.stride(), strict=True)
         moves = any(n > 1 and stride != expected for n, stride, expected in axes)
@@ -231,6 +237,35 @@ class Laid(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return t
         copy = torch.empty_strided(t.shape, fake.stride(), dtype=t.dtype, device=t.device)
         return copy.copy_(t)
+
+
+class Owned(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Gives each new result memory for its own elements alone."""
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an op."""
+        out = func(*args, **(kwargs or {}))
+        returned = func._schema.returns
+        if not returned or any(r.alias_info is not None for r in returned):
+            return out
+        return tree_map(_owned, out)
+
+
+def _owned(t: Any) -> Any:
+    if not isinstance(t, Tensor) or t.layout is not torch.strided or not t.numel():
+        return t
+    spans = (stride * (n - 1) for n, stride in zip(t.shape, t.stride(), strict=True))
+    if t.untyped_storage().nbytes() <= (sum(spans) + 1) * t.element_size():
+        return t
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)
+
+
+def formula_of_attention() -> Any:
+    """Run attention by its formula, where a row that contains NaN is NaN: ATen's kernel for the
+    host takes such a row for one that is masked as a whole, whose result is 0."""
+    return sdpa_kernel(SDPBackend.MATH)
 
 
 def _draws_in_place(func: OpOverload) -> bool:
@@ -253,9 +288,11 @@ _UNTAGGED = frozenset({
 })  # fmt: skip
 """Elementwise functions without the tag `pointwise`."""
 _SQUARES = frozenset({"var", "std", "var_mean", "std_mean", "_cdist_forward", "renorm"})
-Alteration = tuple[str, Callable[[], TorchDispatchMode]]
+Alteration = tuple[str, Callable[[], Any]]
+"""A property, and what makes a context in which eager execution has another one."""
 ALTERATIONS: Sequence[Alteration] = (
     ("conversion", Converted), ("ties", Stable), ("overflow", Widened), ("layout", Laid),
+    ("layout", partial(Laid, rows=False)), ("attention", formula_of_attention),
     *(("unstable", partial(Rounded, seed)) for seed in range(4)),
 )  # fmt: skip
 """The modes, by the property whose freedom they demonstrate."""
@@ -268,6 +305,7 @@ def _copy_of_vectors(out: Tensor, func: OpOverload, args: Any, kwargs: Any) -> N
     shapes = {t.shape for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
     if shapes != {out.shape}:
         return
+    kwargs = {name: value for name, value in kwargs.items() if name != "memory_format"}
 
     def row(value: Any) -> Any:
         if not isinstance(value, Tensor):

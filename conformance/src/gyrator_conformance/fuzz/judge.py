@@ -5,10 +5,13 @@ state of inputs are compared as they are; integers are equal; floating values ar
 of eager's or as near to the same program in float64.
 """
 
+import ctypes
 import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -20,7 +23,7 @@ from gyrator.frontend.double_backward import DoubleBackwardError
 from gyrator.reports.accuracy import describe_difference, differs, is_as_near, is_close
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
-from gyrator_conformance.fuzz.altered import ALTERATIONS, RESTRIDED, Alteration, Drawn
+from gyrator_conformance.fuzz.altered import ALTERATIONS, RESTRIDED, Alteration, Drawn, Owned
 from gyrator_conformance.fuzz.program import PROGRAM_FILE, Program
 from gyrator_ir.types import HOST
 
@@ -40,6 +43,8 @@ _UNCHECKED = re.compile("Expected p_in >= 0 && p_in <= 1")
 """What eager says of values that kernels do not look at."""
 _UNMATCHED = re.compile("indexing tensors could not be broadcast together")
 """What eager says, as IndexError, of shapes that are looked at when a compiled program runs."""
+_UNSAID = re.compile(r"\w+::\w+ failed")
+"""What a host program in C++ says where libtorch does not tell what an op said."""
 _MODIFIED = "has been modified by an inplace operation"
 """What eager says of a gradient that needs a value which is no more; compiled programs keep it."""
 GRADIENTS = "its gradients"
@@ -57,7 +62,9 @@ class Verdict:
     that values decide is the exact one. `overflow`: the elements that differ are other ones in
     eager mode too where norms are taken in float64. `conversion`: they depend on integers made of
     floats that no integer of the type is. `ties`: on the order of equal elements. `layout`: on how
-    a value inside the program lies, which is as torch's fake kernels say. `wider`: eager
+    a value inside the program lies, or on the shape of one without elements, which is as torch's
+    fake kernels say. `attention`: on rows with NaN, for which eager's kernels of attention differ.
+    `storage`: on memory that an op of eager's leaves behind its result. `wider`: eager
     lacks an op for an element type or a layout, fails by an assertion of its own, or has
     overwritten what a gradient needs. `untyped`: an op called by a host program in C++ says what it
     says in eager mode, as RuntimeError. `manual`: the manual says which error is raised instead, or
@@ -251,16 +258,38 @@ class Judge:
         plain = torch.compile(function, backend="aot_eager", dynamic=program.dynamic)
         if self._compare(program, function, plain).kind:
             return "torch"
-        if verdict.kind not in ("value", "shape", "stride"):
+        if verdict.kind not in ("value", "shape", "stride", "exception"):
             return ""
         torch._dynamo.reset()
         backend = self._session(program).backend
         compiled = torch.compile(function, backend=backend, dynamic=program.dynamic)
         for call in range(program.calls):
+            if verdict.kind == "exception":
+                if self._reads_beyond(program, function, compiled, call):
+                    return "storage"
+                continue
             altered = RESTRIDED if verdict.kind == "stride" else ALTERATIONS
             if reason := self._unpromised(program, function, compiled, call, altered):
                 return reason
         return ""
+
+    def _reads_beyond(
+        self,
+        program: Program,
+        function: Callable[..., Any],
+        compiled: Callable[..., Any],
+        call: int,
+    ) -> bool:
+        """Whether eager raises what a compiled program raises where results own no more memory than
+        their elements take, and nothing otherwise."""
+        if self._run(program, function, call).error is not None:
+            return False
+        ours = self._run(program, compiled, call)
+        with Owned():  # type: ignore[no-untyped-call]
+            owned = self._run(program, function, call)
+        return (
+            ours.error is not None and owned.error is not None and is_alike(ours.error, owned.error)
+        )
 
     def _unpromised(
         self, program: Program, function: Callable[..., Any], compiled: Callable[..., Any],
@@ -369,11 +398,19 @@ def _other_type(program: Program, ours: _Outcome, expected: _Outcome) -> str:
     if type(ours.error) is not RuntimeError or expected.error is None:
         return ""
     message, other = first_line(ours.error), first_line(expected.error)
-    if program.wrapper == "cpp" and message == other:
+    unsaid = not _says_errors() and _UNSAID.fullmatch(message)
+    if program.wrapper == "cpp" and (message == other or unsaid):
         return "untyped"
     read = ".item()" in _failing(program, expected.error)
     is_index = isinstance(expected.error, IndexError) and (read or _UNMATCHED.search(other))
     return "manual" if is_index else ""
+
+
+@cache
+def _says_errors() -> bool:
+    """Whether libtorch tells a host program in C++ what an op that it calls says; 2.11 does not."""
+    library = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"))
+    return hasattr(library, "torch_exception_get_what_without_backtrace")
 
 
 def _failing(program: Program, error: Exception | None) -> str:
@@ -413,6 +450,8 @@ def changes_alike(
             return False
         comparable = k < len(ours.results) and result.shape == other.shape == changed.shape
         if comparable and strides_differ(result, other) and strides_differ(result, changed):
+            return False
+        if changed.shape != other.shape and changed.shape != result.shape:
             return False
         if form(changed, other, False) is not None:
             continue

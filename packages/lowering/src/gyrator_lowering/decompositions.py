@@ -85,7 +85,8 @@ _NORM = aten.linalg_vector_norm.default
 _ISIN = aten.isin.Tensor_Tensor
 _NUMBER_ISIN = aten.isin.Scalar_Tensor
 _FEW = 10.0
-"""Eager compares a number with fewer than these; `n` numbers with fewer than `_FEW * n ** 0.145`."""
+"""Eager compares a number with fewer than these, and `n` numbers with fewer than
+`_FEW * n ** 0.145`."""
 _UNSEARCHED = frozenset({torch.uint16, torch.uint32, torch.uint64})
 
 
