@@ -38,6 +38,8 @@ SCATTERS = {
     "rows_any": (S0, S1, S1 * T0 + I1, TABLE),
     "planes": (ROWS, WIDTH, TABLE * I0 + T0, TABLE),
     "meeting": (ROWS, WIDTH, T0, TABLE),
+    "apart": (ROWS, WIDTH, 2 * WIDTH * T0 + 2 * I1 + 3, TABLE),
+    "apart_any": (S0, S1, 2 * S1 * T0 + 2 * I1 + 3, TABLE),
 }
 FOLDS = {
     f"{place}_{dtype.value}_{mode.value}{'_masked' * masked}": (place, dtype, mode, masked)
@@ -82,8 +84,11 @@ def test_fold_into_memory(library, name):
     at = rng.integers(0, TABLE, (ROWS, WIDTH))
     x = rng.integers(0, 3, (ROWS, WIDTH)).astype(NUMPY[dtype])
     row, column = np.indices(at.shape)
-    where = {"planes": TABLE * row + at, "meeting": at}.get(place, WIDTH * at + column)
-    z = np.ones(max(ROWS, WIDTH) * TABLE + 9, NUMPY[dtype])
+    in_rows = WIDTH * at + column
+    where = {"planes": TABLE * row + at, "meeting": at}.get(place, in_rows)
+    if place.startswith("apart"):
+        where = 2 * in_rows + 3
+    z = np.ones(2 * max(ROWS, WIDTH) * TABLE + 9, NUMPY[dtype])
     want = z.astype("f8" if dtype.is_float else z.dtype)
     counts = (WIDTH * row + column) % 3 != 0 if masked else np.ones_like(at, bool)
     ufunc = {StoreMode.ADD: np.add, StoreMode.MUL: np.multiply, StoreMode.MAX: np.maximum}[mode]
@@ -107,7 +112,7 @@ def test_what_is_combined_is_rounded_first(library):
 @pytest.mark.parametrize("name", FOLDS)
 def test_atomics_only_where_points_of_several_threads_meet(library, name):
     assert ("gy_atomic" in library.sources[name].text) == (
-        FOLDS[name][0] in ("meeting", "rows_any")
+        FOLDS[name][0] in ("meeting", "rows_any", "apart_any")
     )
 
 

@@ -115,6 +115,20 @@ class Decisions:
         return self.across and not self.loops.columns and len(self.loops.grid) == 1
 
     @property
+    def tiles_outside(self) -> bool:
+        """Whether threads share tiles along the vectors only, each with all rows, so that a
+        thread's tiles are one range in each row."""
+        threads, grid = self.tiled.threads, () if self.nest is None else self.nest.grid
+        return (
+            self.across
+            and not self.loops.columns
+            and threads is not None
+            and threads.loops == 1
+            and len(grid) > 1
+            and grid[0].axes[0] is self.loops.symbol
+        )
+
+    @property
     def tile(self) -> str | None:
         """A name for the index of a tile along vectors of points."""
         return f"{self.loops.symbol.name}_tile" if self.across else None

@@ -150,6 +150,15 @@ def _of_lane(scope: Scope, s: Load | Store) -> str:
             return f"{address(scope, s.buffer, s.index)} + lane"
         case Access.STRIDED:
             return f"{address(scope, s.buffer, s.index)} + lane*({scope.index(access.stride)})"
+        case Access.GATHERED if len(access.terms) > 1 or access.terms[0][1] is not ONE:
+            # One vector operation for all lanes is cheaper than index arithmetic for each.
+            rest, offsets = _vector_index(scope, access)
+            name = scope.frame.names.take("offsets")
+            scope.line(f"si64 {name}[GY_LANES];", f"gy_store({name}, {offsets});")
+            pointer = scope.frame.pointers[s.buffer]
+            return (
+                f"{pointer} + {name}[lane]" if rest == "0" else f"{pointer} + {rest} + {name}[lane]"
+            )
     return address(scope, s.buffer, s.index, _at_lane)
 
 
@@ -165,7 +174,7 @@ def _row(scope: Scope, s: Load | Store) -> str:
     return f"{scope.frame.pointers[s.buffer]} + GY_LANES*({scope.index(s.index)})"
 
 
-def _vector_index(scope: Scope, access: IndexAccess) -> str:
+def _vector_index(scope: Scope, access: IndexAccess) -> tuple[str, str]:
     """Return the uniform offset of a gather, and the `i64` vector of offsets that vary by lane."""
     assert scope.lanes is not None
     rest, total = access.index, ""
@@ -176,7 +185,7 @@ def _vector_index(scope: Scope, access: IndexAccess) -> str:
         if factor is not ONE:
             text = f"gy_mul({text}, gy_vsplat((si64)({scope.index(factor)})))"
         total = f"gy_add({total}, {text})" if total else text
-    return f"{scope.index(rest)}, {total}"
+    return scope.index(rest), total
 
 
 def hoist(scope: Scope, body: Iterable[KernelStatement]) -> Scope:
@@ -245,7 +254,7 @@ def _load(scope: Scope, s: Load) -> None:
         text = f"gy_vload_runs([&](si64 lane) GY_LAMBDA {{ return {_of_lane(scope, s)}; }})"
     elif access.kind is Access.GATHERED:
         test, lanes = None, scope.live_mask(s.mask)
-        arguments = f"{scope.frame.pointers[s.buffer]} + {_vector_index(scope, access)}"
+        arguments = f"{scope.frame.pointers[s.buffer]} + {', '.join(_vector_index(scope, access))}"
         text = (
             f"gy_gather_mask({arguments}, {lanes}, {zero})" if lanes else f"gy_gather({arguments})"
         )

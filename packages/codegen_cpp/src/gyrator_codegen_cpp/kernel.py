@@ -12,6 +12,7 @@ from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.products import product
 from gyrator_codegen_cpp.scope import Frame, Scope
 from gyrator_codegen_cpp.stages import point, tiles
+from gyrator_ir.expr import product_of
 from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelCheck, KernelSource
@@ -134,25 +135,34 @@ def _locals(scope: Scope) -> None:
 
 def _units(scope: Scope) -> None:
     """Emit the loop over work units, which maintains the axes' symbols incrementally."""
-    digits = scope.frame.digits
+    digits, tile = scope.frame.digits, scope.frame.tile
+    begin, end, low, high = "begin", "end", "0", "1"
+    if scope.frame.tiles_outside:
+        rows = scope.index(product_of(digits[name] for name in digits if name != tile))
+        low, high = f"{tile}_low", f"{tile}_high"
+        scope.line(f"const si64 {low} = begin / ({rows}), {high} = end / ({rows});")
+        digits = {name: count for name, count in digits.items() if name != tile}
+        begin, end = "0", rows
+    elif tile in digits:
+        low, high = f"{tile}", f"({tile} + 1)"
     first, *names = digits or ("p",)
     inner = [(name, scope.index(digits[name])) for name in names]
-    head, step = f"for (si64 {first} = begin; {first} < end; {first}++) {{", f"{first}++;"
+    head, step = f"for (si64 {first} = {begin}; {first} < {end}; {first}++) {{", f"{first}++;"
     if inner:
-        scope.line("si64 p = begin;")
+        scope.line(f"si64 p = {begin};")
         for name, extent in reversed(inner):
             scope.line(f"si64 {name} = p % ({extent});")
             scope.line(f"p /= {extent if extent.isalnum() else f'({extent})'};")
         scope.line(f"si64 {first} = p;")
-        head = "for (p = begin; p < end; p++) {"
+        head = f"for (p = {begin}; p < {end}; p++) {{"
     with scope.block(head):
-        inside, tile = scope.nested(), scope.frame.tile
+        inside = scope.nested()
         if scope.frame.tiled.contraction:
             product(inside)
         elif tile is None:
             point(inside)
         else:
-            tiles(inside, *((tile, f"({tile} + 1)") if tile in digits else ("0", "1")))
+            tiles(inside, low, high)
         for name, extent in inner:
             step = f"if (++{name} == {extent}) {{ {name} = 0; {step} }}"
         scope.line(*[step] if inner else [])
