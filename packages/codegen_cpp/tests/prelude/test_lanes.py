@@ -270,6 +270,26 @@ def test_integer_arithmetic_wraps_and_divides_as_defined(code, isa, folder):
             assert not bad.any(), (name, kind, a[bad][:3], b[bad][:3], got[bad][:3])
 
 
+@pytest.mark.parametrize("code", ["i64", "u64"])
+def test_quotients_near_the_limits_of_float64(code, isa, folder):
+    names = ("floordiv", "remainder", "truncdiv", "fmod")
+    body = "".join(elementwise(n, f"gy_{n}(a, b)", f"{code} {code}", code) for n in names)
+    library = build(body, isa, folder)
+    rng = np.random.default_rng(11)
+    divisors = rng.integers(1, 2 ** rng.integers(1, 51, 640))
+    a = divisors * (2**51 // divisors - rng.integers(0, 9, 640)) + rng.integers(-1, 2, 640)
+    a[::80], a[1::80], divisors[2::80] = 2**51, 2**51 - 1, 2**51 - 1
+    signs = rng.choice([-1, 1] if code == "i64" else [1], (2, 640))
+    a, b = np.abs(a) * signs[0], divisors * signs[1]
+    a, b = a.astype(NUMPY[code]), b.astype(NUMPY[code])
+    a[320:336] = -(2**51) if code == "i64" else 0
+    for name in names:
+        pairs = zip(a.tolist(), b.tolist(), strict=True)
+        want = np.array([INT_FUNCTIONS[name](x, y, code) for x, y in pairs], NUMPY[code])
+        for kind in "sv" if isa is not Isa.PLAIN else "s":
+            np.testing.assert_array_equal(library.map(f"{name}_{kind}", code, a, b), want)
+
+
 def test_popcount_iota_splat(isa, folder):
     body = elementwise("pop", "gy_popcount(a)", "u32", "u32")
     for k, step in (("s", "1"), ("v", "GY_LANES")):

@@ -23,12 +23,32 @@ GY_X(i8) GY_X(u8) GY_X(i16) GY_X(u16)
 GY_X(i32) GY_X(u32)
 #undef GY_X
 #define GY_X(n) \
-  static __attribute__((noinline)) v##n gy_truncdiv_int(v##n a, v##n b) { \
+  static __attribute__((noinline, cold)) v##n gy_truncdiv_far(v##n a, v##n b) { \
     s##n t[GY_LANES], u[GY_LANES]; \
     gy_stu(t, a); \
     gy_stu(u, b); \
     _Pragma("GCC unroll 1") for (si32 i = 0; i < GY_LANES; i++) t[i] = gy_truncdiv_int(t[i], u[i]); \
     return gy_ldu<v##n>(t); \
+  }
+GY_X(i64) GY_X(u64)
+#undef GY_X
+// float64 quotients of integers within 2^51 truncate exactly, since those that are no integers differ from
+// one by 1 / |b| at least. Adding 1.5 * 2^52 makes floats of such integers, and integers of such floats.
+GY_FN gy_hf64 gy_near_f64(gy_hi64 x) { return (gy_hf64)(x + 0x4338000000000000) - 6755399441055744.0; }
+GY_FN gy_hi64 gy_near_quotient(gy_hi64 a, gy_hi64 b) {
+  gy_hi64 q = (gy_hi64)(gy_trunc(gy_near_f64(a) / gy_near_f64(b)) + 6755399441055744.0) - 0x4338000000000000;
+  return gy_sel(b == 0, gy_hi64{}, q);
+}
+GY_FN gy_hi64 gy_is_far(gy_hi64 a, gy_hi64 b) {
+  gy_hu64 edge = gy_hu64{} + (1ul << 51);
+  return (gy_hi64)(((((gy_hu64)a + edge) | ((gy_hu64)b + edge)) >> 52) != 0);
+}
+GY_FN gy_hi64 gy_is_far(gy_hu64 a, gy_hu64 b) { return (gy_hi64)(((a | b) >> 51) != 0); }
+#define GY_X(n) \
+  GY_FN v##n gy_truncdiv_int(v##n a, v##n b) { \
+    typedef gy_h##n H; \
+    if (__builtin_expect(gy_any(gy_mask(gy_is_far(a.lo, b.lo), gy_is_far(a.hi, b.hi))), 0)) return gy_truncdiv_far(a, b); \
+    return v##n{(H)gy_near_quotient((gy_hi64)a.lo, (gy_hi64)b.lo), (H)gy_near_quotient((gy_hi64)a.hi, (gy_hi64)b.hi)}; \
   }
 GY_X(i64) GY_X(u64)
 #undef GY_X
@@ -66,11 +86,20 @@ static __attribute__((noinline, cold)) vf32 gy_fmod_far(vf32 x, vf32 y) {
   for (si32 i = 0; i < GY_LANES; i++) t[i] = __builtin_fmodf(t[i], u[i]);
   return gy_ldu<vf32>(t);
 }
-GY_FN vf32 gy_fmod_float(vf32 x, vf32 y) {
+static __attribute__((noinline, cold)) vf32 gy_fmod_wide(vf32 x, vf32 y) {
   gy_hf64 a = GY_C(gy_lo(x), gy_hf64), b = GY_C(gy_lo(y), gy_hf64), c = GY_C(gy_hi(x), gy_hf64), d = GY_C(gy_hi(y), gy_hf64);
   gy_hf64 limit = gy_hf64{} + 268435456.0;
   if (__builtin_expect(!gy_all(gy_mask(gy_abs(a / b) < limit, gy_abs(c / d) < limit)), 0)) return gy_fmod_far(x, y);
   return gy_join(GY_C(gy_fmod_d(a, b), gy_hf32), GY_C(gy_fmod_d(c, d), gy_hf32));
+}
+// Below 2^24 the rounded quotient truncates to the integer or to one more, and what is left of x, at most |y|
+// from 0 and a multiple of y's last place, is exact.
+GY_FN vf32 gy_fmod_float(vf32 x, vf32 y) {
+  vf32 a = gy_abs(x), b = gy_abs(y), q = gy_trunc(a / b);
+  if (__builtin_expect(!gy_all(gy_mask(q < 16777216.0f)), 0)) return gy_fmod_wide(x, y);
+  vf32 r = gy_mad(-q, b, a);
+  r = gy_sel(r < 0, r + b, r);
+  return gy_copysign(gy_sel(q == 0, a, r), x);
 }
 #endif
 GY_PER_LANE_2(gy_fmod_float, __builtin_fmod(x, y))
