@@ -118,6 +118,28 @@ def test_the_least_integer_ends_no_process(session: Session, dtype: torch.dtype)
     assert got[1][0] == info.min and got[1][2] == info.min
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str
+)
+def test_integers_divided_by_tensors(session: Session, dtype: torch.dtype, dynamic: bool) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        quotient = torch.div(x, y, rounding_mode="trunc")
+        return quotient, x // y, x % y, torch.fmod(x, y), (x // y)[:, :1] + 1
+
+    g = compiled(session, f, dynamic=dynamic)
+    info = torch.iinfo(dtype)
+    for rows, columns in ((7, 33), (1, 5), (4, 0), (3, 17)):
+        x = torch.randint(info.min + 1, info.max, (columns, rows)).to(dtype).T
+        y = torch.randint(1, 100, (columns,)).to(dtype)
+        y[::2] = -y[::2] if info.min < 0 else y[::2]
+        assert_same(g(x, y), f(x, y), f"{rows} x {columns}")
+        if columns:
+            y[-1] = 0
+            with pytest.raises(RuntimeError, match="ZeroDivision"):
+                g(x, y)
+
+
 @pytest.mark.parametrize("name", ["trunc", "floor", "remainder", "fmod"])
 def test_integers_divided_by_zero_raise(session: Session, name: str) -> None:
     ops: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

@@ -373,6 +373,23 @@ def test_devices_without_division_errors_divide_in_kernels(check, op: str, dtype
     check(lambda x, y: getattr(torch, op)(x, y[0]), x, y)
 
 
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+@pytest.mark.parametrize("op", ["floor_divide", "remainder", "fmod", "div"])
+def test_kernels_report_integer_divisors_of_zero(check, op: str, dtype) -> None:
+    (target,) = check.targets.values()
+    able = evolve(target.capabilities, unchecked_division=False)
+    check.targets = {target.device: evolve(target, capabilities=able)}
+    options = {"rounding_mode": "trunc"} if op == "div" else {}
+    x, y = (torch.randint(-100, 100, (4, 10)).to(dtype) for _ in "xy")
+    y = torch.where(y == 0, 7, y).to(dtype)
+    check(lambda x, y: getattr(torch, op)(x, y, **options), x, y)
+    check(lambda x, y: getattr(torch, op)(x.T, y[0, :4], **options), x, y)
+    program = check.lower(lambda x, y: getattr(torch, op)(x, y, **options), (x, y))
+    y[3, 9] = 0
+    with pytest.raises(RuntimeError):
+        run_loop(program, [x.numpy(), y.numpy()])
+
+
 @pytest.mark.parametrize("divisor", [255, 0.25, 3.0, -1e-30, 0.0, 1e39])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32])
 def test_division_by_constants_uses_reciprocals_as_aten_does(check, dtype, divisor) -> None:

@@ -113,7 +113,10 @@ def unit_per_kernel(
 
 
 def index_check(code: int, check: Check) -> KernelCheck:
-    """Return the error of the code by which a kernel reports an out-of-bounds index."""
+    """Return the error of the code by which a kernel reports an out-of-bounds index, or a division
+    by zero."""
+    if check is Check.DIVISION:
+        return KernelCheck(code, Failure.RUNTIME, "ZeroDivisionError: integer division by zero")
     failure = Failure.RUNTIME if check is Check.RUNTIME else Failure.INDEX
     message = "index out of bounds: an index is outside [-n, n) for a dimension of size n"
     return KernelCheck(code, failure, message)

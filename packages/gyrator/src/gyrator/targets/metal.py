@@ -40,6 +40,7 @@ def metal_target(device: str, arch: str, wrappers: tuple[str, ...]) -> Target:
             ops_lacking=frozenset({"erfc", "erfinv", "lgamma", "digamma"}),
             ordered_reductions=True,
             sort_extent=1024,
+            unchecked_division=True,
         ),
         heuristics=Heuristics(
             cores=_CORES,

@@ -120,6 +120,9 @@ class Check(StrEnum):
     """Raise IndexError, as indexing and embedding do in eager mode."""
     RUNTIME = "check.runtime"
     """Raise RuntimeError, as gather and scatter do in eager mode."""
+    DIVISION = "check.division"
+    """Raise RuntimeError, as the division of integers by zero does in eager mode on CPUs. The bound
+    value is 1 where a divisor is zero."""
 
 
 def _as_check(value: bool | Check) -> Check:

@@ -95,6 +95,8 @@ def _check(s: Scanner) -> Check:
         return Check.NONE
     if not s.take("."):
         return Check.INDEX
+    if s.take("division"):
+        return Check.DIVISION
     s.expect("runtime")
     return Check.RUNTIME
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from gyrator_ir.body.nodes import Check
+from gyrator_ir.expr import ONE
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import Arg, operand, promoted_dtype
@@ -223,11 +225,27 @@ def _integer_divisor(y: Arg, dtype: DType) -> int | None:
     return wrapped(int(value), dtype) or None
 
 
-def _divides_by_any(b: LoopBuilder) -> bool:
-    """Return whether kernels may divide integers by 0, as eager does on the device."""
-    target = b.targets.get(b.out.device.type)
+def _quotient(b: LoopBuilder, row: str, x: Arg, y: Arg) -> TensorValue:
+    """Return a quotient or remainder of integers. Kernels report a zero in `y` where eager does.
+
+    Raises:
+        FallbackToAten: if `y` is no tensor and not a known number, or is of booleans.
+    """
+    target, dtype = b.targets.get(b.out.device.type), b.out.dtype
+    divisor = _integer_divisor(y, dtype)
+    if divisor is not None:
+        return elementwise(b, _row(row), (x, divisor))
     unchecked = target is not None and target.capabilities.unchecked_division
-    return unchecked and b.out.dtype is not DType.BOOL
+    if dtype is DType.BOOL or not (unchecked or isinstance(y, TensorValue)):
+        raise FallbackToAten
+
+    def body(ops: Tracer, p: Value, q: Value) -> Value:
+        if not unchecked:
+            zero = ops.where(ops.eq(q, 0), ops.const(1, DType.I64), 0)
+            ops.bind(zero, ONE, check=Check.DIVISION)
+        return ops.let(row, p, q)
+
+    return elementwise(b, body, (x, y))
 
 
 def _reciprocal(b: LoopBuilder, y: Arg) -> float | None:
@@ -262,17 +280,9 @@ def div(b: LoopBuilder, x: Arg, y: Arg, *, rounding_mode: str | None = None) -> 
             return elementwise(b, floor_quotient, (x, y))
         kind = b.out.dtype  # eager rounds the quotient first
         return elementwise(b, lambda ops, p, q: ops.trunc(ops.wide(ops.cast(p / q, kind))), (x, y))
-    row = "floordiv" if rounding_mode == "floor" else "truncdiv"
-    divisor = _integer_divisor(y, b.out.dtype)
-    if divisor is None and _divides_by_any(b):
-        return elementwise(b, _row(row), (x, y))
-    if divisor is None:
-        if rounding_mode == "floor" or not isinstance(y, TensorValue) or b.out.dtype is DType.BOOL:
-            raise FallbackToAten
-        return _truncated_quotient(b, x, y)
-    if divisor == -1:
+    if _integer_divisor(y, b.out.dtype) == -1:
         return elementwise(b, _row("neg"), (x,))
-    return elementwise(b, _row(row), (x, divisor))
+    return _quotient(b, "floordiv" if rounding_mode == "floor" else "truncdiv", x, y)
 
 
 def _aten_result(b: LoopBuilder, op: Any, x: Arg, y: Arg) -> TensorValue:
@@ -282,20 +292,6 @@ def _aten_result(b: LoopBuilder, op: Any, x: Arg, y: Arg) -> TensorValue:
     (value,) = emit(b, info_of(op), (x, y), {}, (fake,), frozenset((0,)), reason)
     assert isinstance(value, TensorValue)
     return value
-
-
-def _truncated_quotient(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
-    """Truncated quotient of integers, from ATen's floored one, which reports zeros in `y`.
-
-    ATen's own truncated quotient crashes the process for the least integer divided by -1.
-    """
-    floored = _aten_result(b, torch.ops.aten.floor_divide.default, x, y)
-
-    def body(ops: Tracer, p: Value, q: Value, down: Value) -> Value:
-        inexact = ops.ne(down * q, p) & (ops.lt(p, 0) ^ ops.lt(q, 0))
-        return ops.where(inexact, down + 1, down)
-
-    return elementwise(b, body, (x, y, floored))
 
 
 def least_common_multiple(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
@@ -320,14 +316,9 @@ def modulo(float_op: str, integer_op: str) -> Rule:
     def rule(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
         if b.out.dtype.is_float:
             return in_type(b, _row(float_op), (x, y), b.out.dtype)
-        divisor = _integer_divisor(y, b.out.dtype)
-        if divisor is None and _divides_by_any(b):
-            return elementwise(b, _row(integer_op), (x, y))
-        if divisor is None or b.out.dtype is DType.BOOL:
-            raise FallbackToAten
-        if divisor == -1:
+        if _integer_divisor(y, b.out.dtype) == -1:
             return elementwise(b, lambda ops, p: ops.const(0, p.dtype), (x,))
-        return elementwise(b, _row(integer_op), (x, divisor))
+        return _quotient(b, integer_op, x, y)
 
     return rule
 

@@ -159,7 +159,7 @@ class Frame:
             wrong = int(np.broadcast_to(value, inside.shape)[~inside][0])
             message = f"index {wrong} is out of bounds for size {size}"
             if s.check:
-                raise (RuntimeError if s.check is Check.RUNTIME else IndexError)(message)
+                raise (IndexError if s.check is Check.INDEX else RuntimeError)(message)
             raise interpreter_error("GY-INTERP-003", message + ", which was promised not to be")
         return value if s.mask is None else np.where(self.value(s.mask), value, 0)
 
