@@ -61,6 +61,22 @@ def test_channels_last(check, name: str) -> None:
     check(FUNCTIONS[name], x)
 
 
+@pytest.mark.parametrize("size", [(2, 2), (3, 2), (7, 3), (9, 4), (2, 20), (1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_gradients_of_wide_adaptive_windows_are_scattered(check, dtype, size) -> None:
+    (target,) = check.targets.values()
+    for scatters in (True, False):
+        prefers = evolve(target, heuristics=evolve(target.heuristics, scatter_choices=scatters))
+        check.targets = {target.device: prefers}
+        x = torch.randn(2, 3, 11, 14).to(dtype)
+        for image in (x, x.to(memory_format=CHANNELS_LAST), x.transpose(2, 3), x[:0]):
+            *_, backward = check.gradients(lambda x: F.adaptive_avg_pool2d(x, size), image)
+            overlap = any(n % w for n, w in zip(image.shape[2:], size, strict=True))
+            if image.numel() and image.shape[3] >= 4 * size[1] and overlap:
+                has_scatter = any(isinstance(op, Scatter) for op in backward.operations)
+                assert has_scatter is scatters
+
+
 def test_fold(check) -> None:
     x = torch.randn(2, 15, 12).transpose(1, 2)
     check.gradients(lambda x: F.fold(x, (7, 9), (2, 3), stride=2, padding=(0, 1)), x)

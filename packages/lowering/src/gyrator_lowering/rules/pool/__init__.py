@@ -16,6 +16,8 @@ from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 UNROLLED = 32
 """Windows up to this many elements are unrolled; larger ones are reductions."""
+_WIDE = 4
+"""The width of adaptive windows from which their gradient is added row by row."""
 WindowElement = tuple[Sequence[Expr], Value | None]
 """An element of a window: its position in the plane, and whether that is in bounds (None if
 always)."""
@@ -450,12 +452,13 @@ def _adaptive_element(
     plane: Sequence[Expr],
     sizes: Sequence[Expr],
 ) -> WindowElement:
-    """Return an element of an adaptive window."""
+    """Return an element of an adaptive window. `offset` is less than the largest window."""
     starts, ends = _edges(index, plane, sizes)
     at = [start + k for start, k in zip(starts, offset, strict=True)]
     mask: Value | None = None
-    for i, end, n, w in zip(at, ends, plane, sizes, strict=True):
-        if w is not ONE and (n % w) is not ZERO:
+    for i, start, end, n, w in zip(at, starts, ends, plane, sizes, strict=True):
+        same = w is ONE or (n % w) is ZERO or isinstance(end - start, Const)
+        if not same:
             low = ops.lt(ops.index(i), ops.index(end))
             mask = low if mask is None else mask & low
     return at, mask
@@ -496,6 +499,10 @@ def adaptive_avg_pool_backward(rank: int) -> Rule:
         dtype = out.dtype.compute
         window_counts = [_most_windows(n, w) for n, w in zip(plane, sizes, strict=True)]
         dims = list(range(lead, x.ndim))
+        width = _largest_window(plane[-1], sizes[-1])
+        wide = isinstance(width, Const) and width.value >= _WIDE
+        if wide and max(window_counts) > 1 and prefers_scatter(b, out):
+            return _scatter_to_windows(b, grad, plane)
 
         def term(ops: Tracer, index: Sequence[Expr], offset: Sequence[Any]) -> Value:
             first = [(i * w) // n for i, n, w in zip(index[lead:], plane, sizes, strict=True)]
@@ -513,6 +520,25 @@ def adaptive_avg_pool_backward(rank: int) -> Rule:
         return windowed(b, window_counts, out, dtype, term, lambda _, __, total: total)
 
     return rule
+
+
+def _scatter_to_windows(b: LoopBuilder, grad: TensorValue, plane: Sequence[Expr]) -> TensorValue:
+    """Add to the elements of each adaptive window their share of its element of `grad`. Rows of a
+    window are consecutive in memory, whereas an element's windows depend on its position."""
+    dtype, ndim = b.out.dtype.compute, len(grad.shape)
+    lead = ndim - len(plane)
+    sizes = grad.shape[lead:]
+    window = [_largest_window(n, w) for n, w in zip(plane, sizes, strict=True)]
+
+    def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
+        own, offset = index[:ndim], index[ndim:]
+        at, mask = _adaptive_element(ops, own[lead:], offset, plane, sizes)
+        starts, ends = _edges(own[lead:], plane, sizes)
+        n = product_of(e - s for s, e in zip(starts, ends, strict=True))
+        value = ops.cast(ops.load(grad, own), dtype) / operand(ops, n, (), dtype)
+        yield (*own[:lead], *at), value, mask
+
+    return scatter_sum(b, (*grad.shape, *window), terms)
 
 
 def _most_windows(n: Expr, w: Expr) -> int:
