@@ -17,6 +17,7 @@ from gyrator_codegen.passes.cores.plain_divisions import PlainDivisions
 from gyrator_codegen.passes.cores.reductions.cascade_sums import CascadeSums
 from gyrator_codegen.passes.cores.reductions.column_reductions import ColumnReductions
 from gyrator_codegen.passes.cores.reductions.column_softmax import ColumnSoftmax
+from gyrator_codegen.passes.cores.reductions.interleave_scans import InterleaveScans
 from gyrator_codegen.passes.cores.reductions.reuse_exponentials import ReuseExponentials
 from gyrator_codegen.passes.cores.reductions.two_pass_reductions import TwoPassReductions
 from gyrator_codegen.passes.cores.reductions.unroll_reductions import UnrollReductions
@@ -42,9 +43,11 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
     """
     numbers = target.heuristics
     cores = numbers.cores
+    compared = lanes if lanes > 1 else LANES_GUESS
     return (
         MergeRepeats(),
-        UnrollPeriods(lanes if lanes > 1 else LANES_GUESS),
+        UnrollPeriods(compared),
+        InterleaveScans(cores, compared),
         SettleConditions(),
         NarrowIntegers(),
         Vectorize(lanes),

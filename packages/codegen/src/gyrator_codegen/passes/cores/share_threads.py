@@ -4,13 +4,14 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import static, work
+from gyrator_codegen.analysis import ordered, static, work
 from gyrator_codegen.nests import steps
 from gyrator_codegen.passes.rewriting import each_kernel
 from gyrator_ir.expr import ONE, Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.nodes import LoopKind, Threads, TiledGroup, TiledKernel, TileProgram
 
+_ONE_BY_ONE = 4  # cost of an element without vectors, relative to one in a vector
 _NEVER = 1 << 62  # more operations than in any launch
 
 
@@ -54,5 +55,6 @@ class ShareThreads:
 
 
 def _cost(kernel: Kernel) -> int:
-    """Return the approximate cost of an element."""
-    return max(1, sum(work(stage.body) for stage in kernel.stages) // 8)
+    """Return the approximate cost of an element. Scans and sorts use no vectors."""
+    parts = (work(s.body) * (_ONE_BY_ONE if ordered(s) else 1) for s in kernel.stages)
+    return max(1, sum(parts) // 8)

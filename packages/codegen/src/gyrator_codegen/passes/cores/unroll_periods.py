@@ -1,6 +1,6 @@
 """`unroll-periods`: unroll periodic patterns of points, such as real and imaginary parts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -8,12 +8,12 @@ from attrs import evolve, frozen
 from gyrator_codegen.passes.constant_folding import folded
 from gyrator_codegen.passes.cores.vectorize import LANES_GUESS, choose_vector_axis, price
 from gyrator_codegen.passes.rewriting import KernelPass
-from gyrator_ir.body.nodes import Axis, Bind, Store, StoreMode
-from gyrator_ir.body.rewrite import defined, expressions, renamed
+from gyrator_codegen.passes.unroller import Unroller, split_axis
+from gyrator_ir.body.nodes import Axis, Store, StoreMode
+from gyrator_ir.body.rewrite import expressions
 from gyrator_ir.expr import (
     ONE,
     Const,
-    Expr,
     FloorDiv,
     Mod,
     ShapeFacts,
@@ -21,7 +21,7 @@ from gyrator_ir.expr import (
     exact_quotient,
     iter_nodes,
 )
-from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Stage
+from gyrator_ir.kernel.nodes import Kernel, Stage
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.tile.plain import untiled
 
@@ -51,7 +51,7 @@ class UnrollPeriods(KernelPass):
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
-        if kernel.inner or not kernel.axes or len(kernel.stages) > 1 or not _only_sets(kernel):
+        if kernel.inner or not kernel.axes or len(kernel.stages) > 1 or not only_sets(kernel):
             return tiled
         periods = list(_periods(kernel))
         if not periods:
@@ -62,7 +62,7 @@ class UnrollPeriods(KernelPass):
             if self.pairs and period > 2 and _stores_adjacent(unrolled):
                 continue
             cost = _price_of(unrolled, self.lanes) / period
-            if cost < least and _same_parameters(kernel, unrolled):
+            if cost < least and same_parameters(kernel, unrolled):
                 best, least = unrolled, cost
         if best is kernel:
             return tiled
@@ -71,7 +71,7 @@ class UnrollPeriods(KernelPass):
         return result
 
 
-def _only_sets(kernel: Kernel) -> bool:
+def only_sets(kernel: Kernel) -> bool:
     """Return whether no store combines with the stored value."""
     stores = (s for stage in kernel.stages for s in stage.body if isinstance(s, Store))
     return all(s.mode is StoreMode.SET for s in stores)
@@ -83,7 +83,7 @@ def _stores_adjacent(kernel: Kernel) -> bool:
     return any((s.buffer, s.index + ONE) in addresses for s in stores)
 
 
-def _same_parameters(kernel: Kernel, other: Kernel) -> bool:
+def same_parameters(kernel: Kernel, other: Kernel) -> bool:
     """Return whether another kernel uses the parameters of a kernel, in the same order."""
     accessed = dict.fromkeys((*other.reads, *other.writes))
     return tuple(accessed) == tuple(b.name for b in kernel.parameters)
@@ -118,57 +118,13 @@ def _periods(kernel: Kernel) -> Iterator[tuple[Axis, int]]:
 def _unrolled(kernel: Kernel, axis: Axis, period: int) -> Kernel:
     """Return the kernel with an axis `period` times shorter, each point of which computes a whole
     period."""
-    count = exact_quotient(axis.extent, Const(period))
-    assert count is not None
-    single = count is ONE and len(kernel.axes) > 1
-    axes = [Axis(axis.symbol, count) if a is axis else a for a in kernel.axes]
-    if single:
-        axes = [a for a in axes if a.symbol is not axis.symbol]
-    base: Expr = Const(0) if single else axis.symbol * period
-    unroller = _Unroller(kernel, axis.symbol, [base + offset for offset in range(period)])
-    stages = tuple(Stage(stage.level, unroller.unrolled(stage.body)) for stage in kernel.stages)
-    return evolve(kernel, axes=tuple(axes), stages=stages)
-
-
-class _Unroller:
-    """Unrolls bodies over several points, statement by statement.
-
-    Points are independent, so their statements can be interleaved: loads and stores of adjacent
-    elements become adjacent statements.
-    """
-
-    def __init__(self, kernel: Kernel, symbol: Sym, points: Sequence[Expr]) -> None:
-        body = [s for stage in kernel.stages for s in stage.body]
-        self.values = {name for s in body for name in defined(s)}
-        self.bound = {s.symbol for s in body if isinstance(s, Bind)}
-        self.symbols: list[dict[Sym, Expr]] = [{symbol: p} for p in points]
-        self.names: list[dict[str, str]] = [{} for _ in points]
-        self.stored = {s.buffer for s in body if isinstance(s, Store)}
-        self.types = {b.name: b.dtype for b in kernel.parameters}
-
-    def unrolled(self, body: Sequence[KernelStatement]) -> tuple[KernelStatement, ...]:
-        """Return a body for all points."""
-        statements: list[KernelStatement] = []
-        for s in body:
-            for names, symbols in zip(self.names, self.symbols, strict=True):
-                own = {name: self._fresh(name) for name in defined(s)}
-                if isinstance(s, Bind):
-                    symbols[s.symbol] = self._symbol(s.symbol)
-                names.update(own)
-                statements.append(renamed(s, names, symbols))
-        return folded(statements, self.stored, self.types)
-
-    def _fresh(self, name: str) -> str:
-        new, k = name, 0
-        while new in self.values:
-            k += 1
-            new = f"{name}_{k}"
-        self.values.add(new)
-        return new
-
-    def _symbol(self, old: Sym) -> Sym:
-        number = 0
-        while (new := Sym(f"t{number}", old.kind)) in self.bound:
-            number += 1
-        self.bound.add(new)
-        return new
+    shorter, points = split_axis(kernel, axis, period)
+    unroller = Unroller(kernel, axis.symbol, points)
+    body = [s for stage in kernel.stages for s in stage.body]
+    stored = {s.buffer for s in body if isinstance(s, Store)}
+    types = {b.name: b.dtype for b in kernel.parameters}
+    stages = tuple(
+        Stage(stage.level, folded([*unroller.unrolled(stage.body)], stored, types))
+        for stage in kernel.stages
+    )
+    return evolve(shorter, stages=stages)
