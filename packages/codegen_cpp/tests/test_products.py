@@ -10,6 +10,7 @@ from harness import ARCHS, NUMPY, Library, lacking, target
 from gyrator_codegen.passes import vector_pipeline
 from gyrator_codegen.stage import tile
 from gyrator_codegen_cpp.prelude import Isa
+from gyrator_codegen_cpp.stage import CppBackend
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.tile.parse import parse
 from gyrator_ir.types import DType
@@ -27,8 +28,11 @@ SIZES = {
     "tall": (205, 21, 33),
     "wide": (13, 1100, 9),
     "many": (67, 131, 387),
+    "blocks": (290, 70, 390),
 }
 LAYOUTS = ("along depth", "along points", "strided")
+DOT_SIZES = ((4, 100, 256), (5, 47, 263), (23, 97, 385))
+DOT_TYPES = ("f32", "bf16", "f16")
 TYPES = {"f32": "f32", "bf16": "f32", "f16": "f32", "f64": "f64", "i8": "i32", "u8": "i32"}
 
 
@@ -110,6 +114,10 @@ CASES = (
         f"{stored}, {left}, {right}": text(*SIZES["odd"], left, right, stored)
         for stored, (left, right) in pairs(TYPES, pairs(LAYOUTS[:2], LAYOUTS[:2]))
     }
+    | {
+        f"dots of {stored}, {m}, {n}, {k}": text(m, n, k, "along depth", "along depth", stored)
+        for stored, (m, n, k) in pairs(DOT_TYPES, DOT_SIZES)
+    }
 )
 
 KERNELS = {name: kernel_of(name, text) for name, text in CASES.items()}
@@ -134,6 +142,13 @@ def test_product(library, name):
     assert library(kernel.name, got) == 0
 
     assert_same_writes(kernel, got, want)
+
+
+@pytest.mark.parametrize("stored", DOT_TYPES)
+def test_few_rows_along_depth_are_dot_products_of_vectors(stored):
+    kernel = KERNELS[f"dots of {stored}, 5, 47, 263"]
+    (unit,) = CppBackend().emit((kernel,), ShapeFacts(), (), target("avx512"))
+    assert "gy_dot_product<sf32, 5>" in unit.text
 
 
 @pytest.mark.parametrize("arch", ["avx512", "avx2", "neon"])

@@ -7,12 +7,12 @@ from gyrator_ir.body.nodes import Axis, Load, Reduce
 from gyrator_ir.expr import Expr, Sym, ceildiv
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.choices import settled
-from gyrator_ir.tile.nodes import Loop, LoopKind, Method, TiledKernel
+from gyrator_ir.tile.nodes import Loop, LoopKind, Method, Product, TiledKernel
 from gyrator_ir.types import DType
 
-MOST_TILE_ROWS = 14
-"""The maximum number of rows of a register tile."""
 _WORD = 4  # bytes
+_AVX2_LANES = 8  # of 16 registers; other instruction sets have 32
+_DOT_ROWS = 6
 
 
 @frozen
@@ -94,16 +94,30 @@ def vector_refusal(tiled: TiledKernel, lanes: int) -> str | None:
     return _reduction_refusal(tiled, loops)
 
 
-def tile_columns(lanes: int, dtype: DType) -> int:
+def is_dots(product: Product) -> bool:
+    """Return whether results are dot products of vectors along depth, of factors that are not
+    packed."""
+    return product.direct and product.along[0] is product.along[1]
+
+
+def tile_columns(lanes: int, dtype: DType, dots: bool = False) -> int:
     """Return the columns of a register tile: two vectors of 32-bit elements, or one of 64-bit
-    elements, which is two registers."""
+    elements, which is two registers; three vectors if results are dot products of vectors."""
+    if dots:
+        return 3 * lanes
     return lanes if dtype.size > _WORD else 2 * lanes
 
 
-def fits_registers(rows: int, lanes: int) -> bool:
-    """Return whether register tiles may have this number of rows, with panels that are stored in
-    vectors."""
-    return rows <= MOST_TILE_ROWS and (rows < lanes or not rows % lanes)
+def fits_registers(rows: int, lanes: int, dots: bool = False) -> bool:
+    """Return whether register tiles may have this number of rows.
+
+    A row is two registers, and all but four registers are accumulators; panels of rows are stored
+    in vectors. Dot products have fewer columns at once.
+    """
+    if dots:
+        return rows <= _DOT_ROWS
+    accumulators = 12 if lanes == _AVX2_LANES else 28
+    return 2 * rows <= accumulators and (rows < lanes or not rows % lanes)
 
 
 def _contraction_refusal(tiled: TiledKernel, lanes: int) -> str | None:
@@ -112,7 +126,8 @@ def _contraction_refusal(tiled: TiledKernel, lanes: int) -> str | None:
     *_, columns, rows = (settled(x.step) for x in tiled.loops)
     if lanes == 1 or not product.along:
         return "contractions without panels"
-    if columns != tile_columns(lanes, product.dtype) or not fits_registers(rows, lanes):
+    dots = is_dots(product)
+    if columns != tile_columns(lanes, product.dtype, dots) or not fits_registers(rows, lanes, dots):
         return f"register tiles of {rows} by {columns}"
     return None
 

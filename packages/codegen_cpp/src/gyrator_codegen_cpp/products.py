@@ -2,7 +2,7 @@
 to the blocked loops of the prelude."""
 
 from gyrator_codegen.analysis import static
-from gyrator_codegen.nests import axis_of
+from gyrator_codegen.nests import axis_of, is_dots
 from gyrator_codegen_cpp.body import address, run
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.scope import Array, Scope, Span
@@ -32,14 +32,20 @@ def product(scope: Scope) -> None:
         (left, right), (p.left, p.right), (row, column), p.along, strict=True
     ):
         _reader(scope, name, value, (point.symbol, depth.symbol), along)
-    where = _where(scope, p, column, depth) if p.direct else "0, 0"
+    operands = f"{left}, {left}_one, {right}, {right}_one"
+    head = f"s{lane_type(p.dtype)}, {rows}"
+    if is_dots(p):
+        _finish(scope, done, p, row, column)
+        extent = scope.index(depth.extent)
+        scope.line(f"gy_dot_product<{head}>({bounds}, {extent}, {operands}, {done});")
+        return
+    origin = _address(scope, p, column, depth) if p.direct else "0, 0"
     _finish(scope, done, p, row, column)
-    turned = (s is depth.symbol for s in p.along)
-    flags = ", ".join("true" if x else "false" for x in (*turned, p.direct))
+    transposed = (s is depth.symbol for s in p.along)
+    flags = ", ".join("true" if x else "false" for x in (*transposed, p.direct))
     scope.line(
-        f"gy_matrix_product<s{lane_type(p.dtype)}, {rows}, {flags}>({bounds}, "
-        f"{scope.index(depth.extent)}, {tall}, {deep}, {left}, {left}_one, {right}, {right}_one, "
-        f"{where}, {done});"
+        f"gy_matrix_product<{head}, {flags}>({bounds}, {scope.index(depth.extent)}, "
+        f"{tall}, {deep}, {operands}, {origin}, {done});"
     )
 
 
@@ -64,12 +70,12 @@ def _reader(scope: Scope, name: str, value: str, symbols: tuple[Sym, Sym], along
             inside.line(f"return {inside.operand(value, lanes is not None)};")
 
 
-def _where(scope: Scope, p: Product, column: Axis, depth: Axis) -> str:
-    """Emit the function that says where a tile of the right factor is; return its name, and how
-    far depths are apart."""
+def _address(scope: Scope, p: Product, column: Axis, depth: Axis) -> str:
+    """Emit the function that returns the address of an element of the right factor; return its
+    name, and the stride along depth."""
     body = (s for stage in scope.frame.kernel.stages for s in stage.body)
     load = next(s for s in body if isinstance(s, Load) and s.name == p.right)
-    name = scope.frame.names.take(f"{p.right}_where")
+    name = scope.frame.names.take(f"{p.right}_address")
     declared = f"si64 {column.symbol.name}, si64 {depth.symbol.name}"
     pointer = address(scope, load.buffer, load.index)
     scope.line(f"const auto {name} = [&]({declared}) GY_LAMBDA {{ return {pointer}; }};")

@@ -118,7 +118,8 @@ class Product:
     along: tuple[Sym, ...] = field(default=(), validator=a_tuple)
     """If both factors are packed into panels: the axes along which they are read in vectors."""
     direct: bool = field(default=False, validator=exactly(bool))
-    """Full tiles of the right factor, a load that is contiguous along columns, are not packed."""
+    """Full tiles of the right factor, a load that is contiguous along columns, are not packed. If
+    both factors are read along depth, neither is packed: results are dot products of vectors."""
 
 
 @frozen

@@ -289,11 +289,15 @@ class _Kernel:
         body = (s for stage in self._t.kernel.stages for s in stage.body)
         loads = {s.name: s for s in body if isinstance(s, Load) and s.mask is None}
         stored = {x.name: x.dtype for x in self._t.kernel.parameters}
-        if p.direct and (
+        if not p.direct:
+            return
+        if p.along[1] in depth:
+            if p.along[0] not in depth or p.dtype is not DType.F32:
+                self._fail(6, "unpacked factors must be read along depth, and summed in f32")
+        elif (
             p.right not in loads
             or stored[loads[p.right].buffer] is not p.dtype
             or IndexAccess(loads[p.right].index, Access.UNIT) not in self._t.accesses
-            or p.along[1] not in columns
         ):
             self._fail(6, f"{p.right} must be a load of its own type, contiguous along columns")
 

@@ -2,7 +2,8 @@
 
 The blocking is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
 (2008): a panel of the right factor stays in the L1 cache while a block of the left one is streamed
-from L2.
+from L2. With few rows, packing would take as long as multiplying: factors that are contiguous along
+the depth are multiplied by vectors along it, without packing.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from gyrator_codegen.extents import guess
 from gyrator_codegen.nests import fits_registers, grid_loop, plain_loop, tile_columns
 from gyrator_codegen.passes.rewriting import each_alone
 from gyrator_codegen.products import dot_reductions, results_follow, stands_alone
-from gyrator_ir.body.nodes import Axis, Bind, IndexValue, Load, Reduce, Store, StoreMode
+from gyrator_ir.body.nodes import Axis, Bind, IndexValue, Let, Load, Reduce, Store, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, linear
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
 from gyrator_ir.loop.contraction import needed_for
@@ -37,7 +38,8 @@ from gyrator_ir.types import DType
 _SUMS = (DType.F32, DType.F64, DType.I32)
 _UNKNOWN = 512  # assumed for a size without a hint
 _PACK = 0.7  # cost of packing an element
-_ROWS = (14, 8, 6, 4)
+_ROWS = range(14, 3, -1)
+_DOT_ROWS = range(4, 7)
 
 
 @frozen
@@ -60,10 +62,17 @@ class MapProducts:
     """The minimum number of rows."""
     few: int = 24
     """Up to this number of rows, a right factor that is contiguous along columns is not packed."""
+    dot_rows: int = 64
+    """Up to this number of rows, and that of vectors in the depth, factors that are both contiguous
+    along depth are not packed: packing costs a time in proportion to 1 / rows for each
+    multiplication, and the horizontal sums that replace it one in proportion to 1 / depth."""
+    dot_depth: int = 16
+    """The minimum depth of dot products, in vectors."""
     deep: int = 384
     """The maximum depth that is accumulated in registers before the sums are stored."""
     tall: int = 96
-    """The maximum number of rows of a packed block of the left factor."""
+    """The maximum number of rows of a packed block of the left factor, which stays in L2. Panels of
+    the right factor are in memory at once only if there are more rows."""
     most: int = 1024
     """The maximum number of rows and of columns of a unit, whose partial sums are in memory."""
 
@@ -97,7 +106,19 @@ class MapProducts:
             many *= guess(a.extent, facts, _UNKNOWN)
         sized = all(static(a.extent) is not None for a in (*kernel.axes, depth))
         cores = 1 if sized and many * m * n * k < self.grain else self.cores
-        steps = self._steps(m, n, k, many, fold.dtype, cores)
+        body = matched.body
+        dots = (
+            m <= self.dot_rows
+            and k >= max(m, self.dot_depth) * self.lanes
+            and fold.dtype is DType.F32
+            and along == (depth.symbol, depth.symbol)
+            and all(_cheap(needed_for(body, f), indices) for f in (left, right))
+        )
+        steps = (
+            self._dot_steps(m, n, k, cores)
+            if dots
+            else self._steps(m, n, k, many, fold.dtype, cores)
+        )
         if static(depth.extent) is None:
             steps = evolve(steps, deep=max(steps.deep, self.deep))
         grid = (
@@ -112,7 +133,9 @@ class MapProducts:
             plain_loop(column.symbol, steps.columns),
             plain_loop(row.symbol, steps.rows),
         )
-        direct = m <= self.few and _lies_in_rows(kernel, matched.body, right, indices, along, depth)
+        direct = dots or (
+            m <= self.few and _lies_in_rows(kernel, body, right, indices, along, depth)
+        )
         product = Product(fold.names[0], left, right, fold.dtype, along, direct)
         first = len(around)
         units = many * ceil(m / steps.unit_rows) * ceil(n / steps.unit_columns)
@@ -132,10 +155,8 @@ class MapProducts:
         """Return the loop steps, with the units of least time by a model: a tile costs one step for
         each row and depth, and packing `_PACK` for each element."""
         columns = tile_columns(self.lanes, dtype)
-        rows = min(
-            (r for r in _ROWS if fits_registers(r, self.lanes) and r * 2 <= _registers(self.lanes)),
-            key=lambda r: ceil(m / r) * (r + 1),
-        )
+        heights = (r for r in _ROWS if fits_registers(r, self.lanes))
+        rows = min(heights, key=lambda r: ceil(m / r) * (r + 1))
         best: tuple[float, int, int] | None = None
         for across, down in pairs(_cuts(n, self.most, cores), _cuts(m, self.most, cores)):
             height, width = ceil(m / rows / down), ceil(n / columns / across)
@@ -154,6 +175,16 @@ class MapProducts:
             blocks * tall, width * columns, -(-deep // self.lanes) * self.lanes, tall, columns, rows
         )
 
+    def _dot_steps(self, m: int, n: int, k: int, cores: int) -> "_Steps":
+        """Return the loop steps of dot products: each core has all rows and a part of the
+        columns."""
+        columns = tile_columns(self.lanes, DType.F32, dots=True)
+        heights = (r for r in _DOT_ROWS if fits_registers(r, self.lanes, dots=True))
+        rows = min(heights, key=lambda r: ceil(m / r) * r)
+        height, width = ceil(m / rows) * rows, ceil(n / columns / cores) * columns
+        deep = ceil(k / self.lanes) * self.lanes
+        return _Steps(height, width, deep, height, columns, rows)
+
 
 @frozen
 class _Steps:
@@ -165,11 +196,6 @@ class _Steps:
     tall: int
     columns: int
     rows: int
-
-
-def _registers(lanes: int) -> int:
-    """Return the number of accumulator registers; the others are for operands."""
-    return 12 if lanes == 8 else 28
 
 
 def _cuts(size: int, most: int, cores: int) -> Iterator[int]:
@@ -192,6 +218,19 @@ def _plain(kernel: Kernel, body: Sequence[KernelStatement], fold: Reduce) -> boo
         and not any(isinstance(s, Store) and s.mode is not StoreMode.SET for s in rest)
         and all(stands_alone(body, name) for name in fold.args)
         and all(id(s) in needed or s is fold for s in body)
+    )
+
+
+def _cheap(body: Sequence[KernelStatement], accesses: Sequence[IndexAccess]) -> bool:
+    """Return whether a factor is a contiguous load or a cast of one, so that it is read as quickly
+    as if it were packed."""
+    load, *casts = body
+    return (
+        isinstance(load, Load)
+        and load.mask is None
+        and IndexAccess(load.index, Access.UNIT) in accesses
+        and len(casts) <= 1
+        and all(isinstance(s, Let) and s.op == "cast" for s in casts)
     )
 
 

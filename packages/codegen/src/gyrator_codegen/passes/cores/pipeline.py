@@ -33,6 +33,11 @@ from gyrator_ir.passes import Pass
 from gyrator_ir.target import Target
 from gyrator_ir.tile.nodes import TileProgram
 
+_AVX512_LANES = 16
+_TALL, _TALL_IN_1_MIB = 96, 256
+"""Rows of a packed block of a product, for the L2 cache; processors with AVX-512 have at least
+1 MiB of it for a core."""
+
 
 def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]:
     """Return the passes for cores with vector registers and threads, in order.
@@ -72,6 +77,6 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
         PairAccesses(),
         HoistAddresses(),
         OfferChoices(),
-        MapProducts(lanes, cores),
+        MapProducts(lanes, cores, tall=_TALL_IN_1_MIB if lanes == _AVX512_LANES else _TALL),
         PlainDivisions(),
     )

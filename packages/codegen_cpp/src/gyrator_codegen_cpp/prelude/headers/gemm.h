@@ -5,31 +5,47 @@ GY_FN vf32 gy_tile_step(vf32 a, vf32 b, vf32 c) { return gy_mad(a, b, c); }
 GY_FN vf64 gy_tile_step(vf64 a, vf64 b, vf64 c) { return gy_mad(a, b, c); }
 GY_FN vi32 gy_tile_step(vi32 a, vi32 b, vi32 c) { return c + a * b; }
 #endif
+//% gy_registers gy_each : GY_LAMBDA
+// N values that stay in registers, unlike an array of vectors at -O2; `gy_each` calls a function for each value and its number,
+// and for the values of the same number in two lists.
+template <class V, si64 N> struct gy_registers {
+  V first;
+  gy_registers<V, N - 1> rest;
+};
+template <class V> struct gy_registers<V, 0> {};
+template <si64 K = 0, class V, si64 N, class F> GY_FN void gy_each(gy_registers<V, N> &x, F f) {
+  if constexpr (N > 0) f(x.first, K), gy_each<K + 1>(x.rest, f);
+}
+template <class V, si64 N, class F> GY_FN void gy_each(gy_registers<V, N> &x, gy_registers<V, N> &y, F f) {
+  if constexpr (N > 0) f(x.first, y.first), gy_each(x.rest, y.rest, f);
+}
 //% gy_tile_columns
 // Columns of a register tile: two vectors of 32-bit elements, or one of 64-bit elements, which is two registers.
 template <class T> GY_FN constexpr si64 gy_tile_columns() { return sizeof(T) == 4 ? 2 * GY_LANES : GY_LANES; }
 //% gy_register_tile
-// c += a b of R rows: at each depth, a has R elements, and b those of a tile's columns, `step` apart.
-// Named values, because arrays of vectors stay in memory at -O2.
-#define GY_EACH_TILE_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13)
-#define GY_TILE_READ(n) V l##n, h##n; if constexpr (n < R) { l##n = gy_vload(c + n * W); if constexpr (two) h##n = gy_vload(c + n * W + GY_LANES); }
-#define GY_TILE_STEP(n) if constexpr (n < R) { \
-    const V x = gy_vsplat(a[n]); \
-    l##n = gy_tile_step(x, p, l##n); \
-    if constexpr (two) h##n = gy_tile_step(x, q, h##n); \
-  }
-#define GY_TILE_WRITE(n) if constexpr (n < R) { gy_store(c + n * W, l##n); if constexpr (two) gy_store(c + n * W + GY_LANES, h##n); }
-template <class T, si64 R> static __attribute__((noinline)) void gy_register_tile(const T *a, const T *b, si64 step, T *c, si64 depth) {
+// c = a b of R rows, or c += a b if `add`: at each depth, a has R elements, and b those of a tile's columns, `stride` apart. Lines
+// of c are prefetched one at a time while the sums are accumulated, for they are in L2 or beyond (BLIS does so, all at once: Van
+// Zee and van de Geijn, "BLIS: A Framework for Rapidly Instantiating BLAS Functionality", 2015).
+template <class T, si64 R> static __attribute__((noinline)) void gy_register_tile(const T *a, const T *b, si64 stride, T *c, si64 depth, bool add) {
   typedef decltype(gy_vload(a)) V;
-  constexpr si64 W = gy_tile_columns<T>();
-  constexpr bool two = W > GY_LANES;
-  GY_EACH_TILE_ROW(GY_TILE_READ)
-  _Pragma("GCC unroll 2") for (si64 d = 0; d < depth; d++, a += R, b += step) {
-    V p = gy_vload(b), q;
-    if constexpr (two) q = gy_vload(b + GY_LANES);
-    GY_EACH_TILE_ROW(GY_TILE_STEP)
+  constexpr si64 W = gy_tile_columns<T>(), N = W / GY_LANES;
+  gy_registers<gy_registers<V, N>, R> sums;
+  gy_each(sums, [&](auto &row, si64) GY_LAMBDA { gy_each(row, [&](V &s, si64) GY_LAMBDA { s = V{}; }); });
+  for (si64 d = 0; d < depth; d++, a += R, b += stride) {
+    gy_registers<V, N> across;
+    __builtin_prefetch(c + d % 32 * (64 / (si64)sizeof(T)), 1);
+    gy_each(across, [&](V &y, si64 n) GY_LAMBDA { y = gy_vload(b + n * GY_LANES); });
+    gy_each(sums, [&](auto &row, si64 r) GY_LAMBDA {
+      const V x = gy_vsplat(a[r]);
+      gy_each(row, across, [&](V &s, V &y) GY_LAMBDA { s = gy_tile_step(x, y, s); });
+    });
   }
-  GY_EACH_TILE_ROW(GY_TILE_WRITE)
+  gy_each(sums, [&](auto &row, si64 r) GY_LAMBDA {
+    gy_each(row, [&](V &s, si64 n) GY_LAMBDA {
+      T *const to = c + r * W + n * GY_LANES;
+      gy_store(to, add ? s + gy_vload(to) : s);
+    });
+  });
 }
 //% gy_pack_one
 // Up to `live` rows of a panel of width W, element by element; the others are zeros.
@@ -39,7 +55,7 @@ template <si64 W, class T, class S> GY_FN void gy_pack_one(T *to, si64 first, si
 }
 //% gy_pack_across
 // Panels of width W of rows `low` to `high` of an operand, at depths from `start`: `at(row, depth)` is a vector of rows. A
-// vector that is longer than W goes beyond its place, where the next one is stored later.
+// vector that is longer than W goes beyond its place, and the next one overwrites what is too much.
 template <si64 W, class T, class V, class S> GY_FN void gy_pack_across(T *to, si64 low, si64 high, si64 start, si64 depth, V at, S one) {
   for (si64 i = low; i < high; i += W, to += W * depth)
     for (si64 g = 0; g < W; g += GY_LANES) {
@@ -49,9 +65,9 @@ template <si64 W, class T, class V, class S> GY_FN void gy_pack_across(T *to, si
         gy_pack_one<W>(to + g, i + g, high - i - g, start, depth, one);
     }
 }
-//% gy_pack_turned
-// The same, but `at(row, depth)` is a vector of depths, and rows are turned into columns in registers. The last vector ends
-// where the depth ends, so that no part of one is left.
+//% gy_pack_transposed
+// The same, but `at(row, depth)` is a vector of depths, and blocks of rows and depths are transposed in registers. The last
+// vector ends at the end of the depth, so that no part of one is left.
 #define GY_PACK_READ(n) auto r##n = at(gy_least(j + n, high - 1), start + k);
 #define GY_PACK_WRITE(n) gy_store(to + (k + n) * W + g, r##n);
 #define GY_PACK_SPREAD(n) if (n < W - g) { \
@@ -59,7 +75,7 @@ template <si64 W, class T, class V, class S> GY_FN void gy_pack_across(T *to, si
     gy_store(lanes, at(gy_least(j + n, high - 1), start + k)); \
     for (si64 d = 0; d < GY_LANES; d++) to[(k + d) * W + g + n] = lanes[d]; \
   }
-template <si64 W, class T, class V, class S> GY_FN void gy_pack_turned(T *to, si64 low, si64 high, si64 start, si64 depth, V at, S one) {
+template <si64 W, class T, class V, class S> GY_FN void gy_pack_transposed(T *to, si64 low, si64 high, si64 start, si64 depth, V at, S one) {
   for (si64 i = low; i < high; i += W, to += W * depth)
     for (si64 g = 0; g < W; g += GY_LANES) {
       const si64 j = i + g;
@@ -79,44 +95,86 @@ template <si64 W, class T, class V, class S> GY_FN void gy_pack_turned(T *to, si
     }
 }
 //% gy_panels
-template <si64 W, bool turned, class T, class V, class S> GY_FN void gy_panels(T *to, si64 low, si64 high, si64 start, si64 depth, V at, S one) {
-  if constexpr (turned) gy_pack_turned<W>(to, low, high, start, depth, at, one);
+template <si64 W, bool transposed, class T, class V, class S> GY_FN void gy_panels(T *to, si64 low, si64 high, si64 start, si64 depth, V at, S one) {
+  if constexpr (transposed) gy_pack_transposed<W>(to, low, high, start, depth, at, one);
   else gy_pack_across<W>(to, low, high, start, depth, at, one);
 }
 //% gy_matrix_product
 // A block of a product of matrices, as in "Anatomy of High-Performance Matrix Multiplication" (Goto and van de Geijn 2008):
-// the right operand is packed for `deep` elements of the depth, then `tall` rows of the left one, and register tiles of R rows
-// walk both. `done(tile, row, rows, column, columns)` gets each finished tile. Operands are `at(row, depth)`, a vector, and
-// `one(row, depth)`, an element. With `direct`, whole tiles of the right operand are read where they are, from
-// `where(column, depth)` on, `step` apart.
-template <class T, si64 R, bool left_turned, bool right_turned, bool direct, class LV, class LS, class RV, class RS, class P, class F>
-GY_FN void gy_matrix_product(si64 top, si64 bottom, si64 first, si64 last, si64 depth, si64 tall, si64 deep, LV left, LS left_one, RV right, RS right_one, P where, si64 step, F done) {
+// for `deep` elements of the depth, `tall` rows of the left operand are packed and stay in the L2 cache, while panels of columns
+// of the right one pass through L1, each packed when it is needed for the first time. `done(tile, row, rows, column, columns)` gets each finished tile. Operands are `at(row, depth)`, a vector, and
+// `one(row, depth)`, an element. With `direct`, whole tiles of the right operand are not packed: `address(column, depth)` is
+// that of the first element, and depths are `stride` elements apart.
+template <class T, si64 R, bool left_transposed, bool right_transposed, bool direct, class LV, class LS, class RV, class RS, class P, class F>
+GY_FN void gy_matrix_product(si64 top, si64 bottom, si64 first, si64 last, si64 depth, si64 tall, si64 deep, LV left, LS left_one, RV right, RS right_one, P address, si64 stride, F done) {
   constexpr si64 W = gy_tile_columns<T>();
   const si64 packed = direct ? first + (last - first) / W * W : first;
   const si64 most = gy_least(deep, depth), width = (last - first + W - 1) / W * W;
   const si64 height = (bottom - top + R - 1) / R * R, spare = GY_LANES * sizeof(T);
-  const bool whole = depth <= deep;
-  const gy_scratch left_memory(sizeof(T) * most * gy_least(tall, height) + spare), right_memory(sizeof(T) * most * (first + width - packed) + spare);
+  const bool whole = depth <= deep, once = height <= tall;
+  const gy_scratch left_memory(sizeof(T) * most * gy_least(tall, height) + spare);
+  const gy_scratch right_memory(sizeof(T) * most * gy_least(once ? W : width, first + width - packed) + spare);
   const gy_scratch sum_memory(whole ? 0 : sizeof(T) * height * width);
   T *const l = (T *)left_memory.aligned(), *const r = (T *)right_memory.aligned(), *const sums = (T *)sum_memory.aligned();
   alignas(64) T tile[R * W];
   for (si64 k = 0; k == 0 || k < depth; k += deep) {
     const si64 count = gy_least(deep, depth - k);
-    gy_panels<W, right_turned>(r, packed, last, k, count, right, right_one);
     for (si64 block = top; block < bottom; block += tall) {
       const si64 end = gy_least(block + tall, bottom);
-      gy_panels<R, left_turned>(l, block, end, k, count, left, left_one);
-      for (si64 j = first; j < last; j += W)
+      gy_panels<R, left_transposed>(l, block, end, k, count, left, left_one);
+      for (si64 j = first; j < last; j += W) {
+        const bool in_place = direct && j < packed;
+        T *const panel = r + (once ? 0 : j - packed) * count;
+        if (block == top && !in_place) gy_panels<W, right_transposed>(panel, j, gy_least(j + W, last), k, count, right, right_one);
+        const T *b = panel;
+        if constexpr (direct)
+          if (in_place) b = address(j, k);
         for (si64 i = block; i < end; i += R) {
           T *const c = whole ? tile : sums + (i - top) * width + (j - first) * R;
-          if (k == 0) __builtin_memset(c, 0, sizeof tile);
-          const T *b = r + (j - packed) * count;
-          si64 apart = W;
-          if constexpr (direct)
-            if (j < packed) b = where(j, k), apart = step;
-          gy_register_tile<T, R>(l + (i - block) * count, b, apart, c, count);
+          gy_register_tile<T, R>(l + (i - block) * count, b, in_place ? stride : W, c, count, k > 0);
           if (k + count == depth) done(c, i, gy_least(i + R, end), j, gy_least(j + W, last));
         }
+      }
     }
+  }
+}
+//% gy_dots : GY_LAMBDA
+// The dot products of R rows from `i` and C columns from `j`, along a depth of at least a vector, by vectors. Rows and columns
+// beyond the last ones are these again.
+template <si64 R, si64 C, class T, class LV, class RV> GY_FN void gy_dots(T *to, si64 width, si64 i, si64 bottom, si64 j, si64 last, si64 depth, LV left, RV right) {
+  typedef decltype(left(0, 0)) V;
+  gy_registers<gy_registers<V, C>, R> sums;
+  gy_each(sums, [&](auto &row, si64) GY_LAMBDA { gy_each(row, [&](V &s, si64) GY_LAMBDA { s = V{}; }); });
+  for (si64 d = 0; d + GY_LANES <= depth; d += GY_LANES) {
+    gy_registers<V, C> across;
+    gy_each(across, [&](V &y, si64 c) GY_LAMBDA { y = right(gy_least(j + c, last - 1), d); });
+    gy_each(sums, [&](auto &row, si64 r) GY_LAMBDA {
+      const V x = left(gy_least(i + r, bottom - 1), d);
+      gy_each(row, across, [&](V &s, V &y) GY_LAMBDA { s = gy_mad(x, y, s); });
+    });
+  }
+  gy_each(sums, [&](auto &row, si64 r) GY_LAMBDA { gy_each(row, [&](V &s, si64 c) GY_LAMBDA { to[r * width + c] = gy_hsum(s); }); });
+}
+//% gy_dot_product
+// A block of a product of few rows, whose operands are both contiguous along the depth and are not packed: each element is a
+// dot product along vectors, R rows by C columns at once. All rows of a group of columns are computed while these are in the L1
+// cache, so that the right operand is read once. Tiles have three vectors of columns; the other parameters are those of
+// `gy_matrix_product`.
+template <class T, si64 R, class LV, class LS, class RV, class RS, class F>
+GY_FN void gy_dot_product(si64 top, si64 bottom, si64 first, si64 last, si64 depth, LV left, LS left_one, RV right, RS right_one, F done) {
+  constexpr si64 W = 3 * GY_LANES, C = GY_LANES == 8 ? (R > 4 ? 2 : 3) : (R > 4 ? 4 : 6);
+  const si64 height = (bottom - top + R - 1) / R * R, rest = depth / GY_LANES * GY_LANES;
+  const gy_scratch memory(sizeof(T) * height * W);
+  T *const tiles = (T *)memory.aligned();
+  for (si64 j = first; j < last; j += W) {
+    for (si64 c = 0; c < W && j + c < last; c += C)
+      for (si64 i = top; i < bottom; i += R) {
+        T *const to = tiles + (i - top) * W + c;
+        gy_dots<R, C>(to, W, i, bottom, j + c, last, depth, left, right);
+        for (si64 d = rest; d < depth; d++)
+          for (si64 r = 0; r < R && i + r < bottom; r++)
+            for (si64 n = 0; n < C && j + c + n < last; n++) to[r * W + n] = gy_mad(left_one(i + r, d), right_one(j + c + n, d), to[r * W + n]);
+      }
+    for (si64 i = top; i < bottom; i += R) done(tiles + (i - top) * W, i, gy_least(i + R, bottom), j, gy_least(j + W, last));
   }
 }
