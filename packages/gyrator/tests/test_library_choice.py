@@ -13,6 +13,7 @@ from attrs import evolve
 from torch import nn
 
 from gyrator.autotune import library as library_choice
+from gyrator.autotune import matmuls
 from gyrator.autotune.kernels import Budget
 from gyrator.autotune.library import LibraryChoice, Measure, Measured, available, probes
 from gyrator.config import Config
@@ -20,6 +21,7 @@ from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator.targets import discover
 from gyrator_lowering.fx_passes import Product
+from gyrator_runtime.device import cpu_isa
 
 LINEAR = "mkldnn._linear_pointwise.default"
 EVERY = frozenset(probes("cpu"))
@@ -167,7 +169,17 @@ def test_nothing_is_measured_for_small_products(opened: Any, products: list[Prod
     assert not products
 
 
-def test_max_autotune_measures_the_product_itself(opened: Any, products: list[Product]) -> None:
+@pytest.fixture
+def best(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let the last of this list be the faster way to compute a product, the library at first."""
+    ways = ["library"]
+    monkeypatch.setattr(matmuls, "_measured", lambda *_: ways[-1])
+    return ways
+
+
+def test_max_autotune_measures_the_product_itself(
+    opened: Any, products: list[Product], best: list[str]
+) -> None:
     x = torch.randn(40, 33)
     for _ in range(2):
         records: list[GraphRecord] = []
@@ -175,6 +187,29 @@ def test_max_autotune_measures_the_product_itself(opened: Any, products: list[Pr
             torch.compile(torch.mm, backend=session.backend)(x, x.t())
         assert _calls(records)[LINEAR] == 1
     assert products == [product(40, 33, 40, turned=True)]
+
+
+@pytest.mark.skipif(cpu_isa() == "plain", reason="kernels have no vectors")
+@pytest.mark.parametrize("onednn", [True, False])
+def test_kernels_are_a_candidate_of_max_autotune(
+    opened: Any, monkeypatch: pytest.MonkeyPatch, best: list[str], onednn: bool
+) -> None:
+    monkeypatch.setattr(Measure, "quicker", lambda *_: onednn)
+    monkeypatch.setattr(Measure, "as_exact", lambda *_: True)
+    x, w, b = torch.randn(40, 33), torch.randn(50, 33), torch.randn(50)
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, w, b).relu()
+
+    for way in ("none", "library"):
+        best.append(way)
+        records: list[GraphRecord] = []
+        machine = f"{way} {onednn}"
+        with opened(records.append, machine, max_autotune=True) as session:
+            got = torch.compile(layer, backend=session.backend)(x)
+        assert sum(_calls(records).values()) == (way == "library")
+        assert _calls(records)[LINEAR] == (onednn and way == "library")
+        torch.testing.assert_close(got, layer(x))
 
 
 def test_measuring(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,6 +197,17 @@ def test_only_nodes_that_are_named_become_loops(check) -> None:
     assert program.operations[1].reduce.kind is ReduceKind.DOT
 
 
+ONEDNN, CALL = torch.ops.mkldnn._linear_pointwise, ("mkldnn._linear_pointwise.default",)
+
+
+@pytest.mark.parametrize("attr", ["none", "relu"])
+def test_kernels_compute_calls_of_onednn_that_fuse_nothing(check_loops, attr: str) -> None:
+    inputs = torch.randn(7, 20), torch.randn(9, 20), torch.randn(9)
+    program = check_loops(lambda x, w, b: ONEDNN(x, w, b, attr, [], ""), *inputs, externs=CALL)
+    kinds = {type(op) for op in program.operations}
+    assert (Extern in kinds) == (attr == "relu")
+
+
 THIN = {
     "row": (lambda x, w: x @ w.t(), (1, 64), (96, 64), True),
     "biased": (lambda x, w: F.linear(x, w, w[:, 0]), (1, 1, 64), (96, 64), True),

@@ -99,6 +99,9 @@ class Heuristics:
     this many bytes; 0 if it makes no difference."""
     thin_products: bool = False
     """Generated kernels are faster than the library at matrix-vector products."""
+    register_tiles: bool = False
+    """Generated kernels compute matrix products in tiles of vector registers, so that they may be
+    faster than the library: `max_autotune` measures both."""
     unfused_bias: bool = False
     """The library's convolutions do not fuse the bias, so that adding it may as well be fused into
     a kernel."""

@@ -33,8 +33,8 @@ def faster_in_kernels(gm: GraphModule, context: CompilerContext, budget: Budget)
     is a `GraphCompiler`.
 
     Products are measured with the ops after them (`regions`), both ways as they will run, on data
-    of their sizes, and the choice is stored. Products that exceed the budget use the library, and
-    are measured by the next compile.
+    of their sizes, and the choice is stored for this machine. Products that exceed the budget use
+    the library, and are measured by the next compile.
     """
     groups: dict[str, list[Region]] = {}
     for region in regions(gm.graph, lambda n: _measurable(n, context), _is_dense):
@@ -42,7 +42,10 @@ def faster_in_kernels(gm: GraphModule, context: CompilerContext, budget: Budget)
     chosen: set[str] = set()
     unknown: list[tuple[str, CacheKey]] = []
     for signature, group in groups.items():
-        key = make_key("products", {"product": signature.encode(), **context.identity})
+        definition, _ = context.targets[group[0].inputs[0].meta["val"].device.type]
+        machine = definition.machine().encode()
+        parts = {"product": signature.encode(), "machine": machine, **context.identity}
+        key = make_key("products", parts)
         best = remembered(context.cache, key)
         if best is None:
             unknown.append((signature, key))
@@ -64,15 +67,18 @@ def _is_dense(node: Node) -> bool:
 
 
 def _measurable(node: Node, context: CompilerContext) -> bool:
-    """Return whether a node is a dense product of constant sizes on a device with matrix units."""
-    if node.op != "call_function" or str(node.target) not in _DENSE:
+    """Return whether a node is a dense product of constant sizes, of plain tensors, on a device
+    with matrix units, or a matrix product on one whose kernels have register tiles."""
+    name = str(node.target)
+    if node.op != "call_function" or name not in _DENSE:
         return False
     tensors = [n.meta.get("val") for n in node.all_input_nodes]
     for t in tensors:
         if not isinstance(t, torch.Tensor) or t.device.type not in context.targets:
             return False
         _, target = context.targets[t.device.type]
-        if not target.capabilities.matrix_units:
+        tiles = target.heuristics.register_tiles and name in PRODUCTS
+        if t.layout is not torch.strided or not (target.capabilities.matrix_units or tiles):
             return False
         if any(not isinstance(n, int) for n in (*t.shape, *t.stride())):
             return False

@@ -80,6 +80,7 @@ def cpu_target(isa: str, cores: int) -> Target:
             cores=cores,
             scatter_choices=True,
             together_elements=1 << 18,
+            register_tiles=isa != "plain",
         ),
     )
 

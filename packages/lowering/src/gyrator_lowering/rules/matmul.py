@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import torch
+
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import Expr
 from gyrator_ir.types import DType
@@ -198,6 +200,22 @@ def linear(
     )
 
 
+def onednn_linear(
+    b: LoopBuilder,
+    x: TensorValue,
+    weight: TensorValue,
+    bias: TensorValue | None,
+    attr: str,
+    scalars: Sequence[Arg],
+    algorithm: str,
+) -> Any:
+    """oneDNN's call for `x @ weight.T + bias`; with fused ops or a packed weight it stays one."""
+    packed = any(n.meta["val"].layout is not torch.strided for n in b.node.all_input_nodes)
+    if attr != "none" or packed:
+        return library()(b, x, weight, bias, attr, scalars, algorithm)
+    return linear(b, x, weight, bias)
+
+
 def matmul(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
     """`torch.matmul`: a vector on the left is a row, one on the right a column."""
     out = b.out
@@ -251,12 +269,12 @@ _LIBRARY: Mapping[str, Rule] = MappingProxyType(
         "_addmm_activation": addmm_activation,
     }
 )
-PRODUCTS = tuple(f"aten.{op}.default" for op in (*_LIBRARY_OUT, *_LIBRARY))
+_ONEDNN_LINEAR = "mkldnn._linear_pointwise.default"
+PRODUCTS = (*(f"aten.{op}.default" for op in (*_LIBRARY_OUT, *_LIBRARY)), _ONEDNN_LINEAR)
 """The ops of this family that kernels compute if requested."""
 
 _PACKED = (
     "mkl._mkl_linear.default",
-    "mkldnn._linear_pointwise.default",
     "mkldnn._convolution_pointwise.default",
     "mkldnn._convolution_pointwise.binary",
     "mkldnn._convolution_transpose_pointwise.default",
@@ -274,4 +292,5 @@ def register(table: TableBuilder) -> None:
         table.rule(f"aten.{op}.default")(library_or_loops(_of_one_type(loops), f"aten.{op}.out"))
     for op, loops in _LIBRARY.items():
         table.rule(f"aten.{op}.default")(library_or_loops(_of_one_type(loops)))
+    table.rule(_ONEDNN_LINEAR)(library_or_loops(onednn_linear))
     table.rule("aten.linear_backward.default", *_PACKED)(library())
