@@ -208,6 +208,29 @@ def test_what_is_the_same_for_all_points_of_a_block_is_loaded_once(interpreter, 
         np.testing.assert_allclose(arrays["y"], want["y"], 2e-5, 2e-5)
 
 
+def test_a_matrix_that_is_read_once_leaves_the_caches_first(interpreter, text_folder):
+    product = kernel(
+        "product", [(I0, 20)], [(R0, 70)],
+        [inner(Load("a", "w", 70 * I0 + R0), Load("b", "x", R0),
+               Reduce(("c",), ReduceKind.DOT, ("a", "b"), F32)),
+         outer(Load("d", "z", I0), Let("e", "add", ("c", "d"), F32), Store("y", I0, "e"))],
+    )  # fmt: skip
+    library = Library([product], interpreter, text_folder)
+    text = library.sources["product"].text
+    matrix, vector, added = (
+        next(line for line in text.splitlines() if f"tl.load({b} +" in line)
+        for b in ("w", "x_1", "z")
+    )
+    assert "evict_first" in matrix and "evict_last" in vector and "evict" not in added
+    assert text.index(added) < text.index("tl.sum")
+    rng = np.random.default_rng(2)
+    sizes = {"w": 1400, "x": 70, "z": 20, "y": 20}
+    arrays = {b: rng.standard_normal(n).astype(np.float32) for b, n in sizes.items()}
+    expected = arrays["w"].reshape(20, 70) @ arrays["x"] + arrays["z"]
+    library("product", arrays)
+    np.testing.assert_allclose(arrays["y"], expected, 2e-5, 2e-5)
+
+
 def test_parts_that_take_turns_are_read_and_written_at_once(library):
     rng = np.random.default_rng(1)
     sizes = {"x": 150, "c": 25, "z": 150}

@@ -101,12 +101,16 @@ def _valid(code: Code, x: bool, r: bool, mask: Value | None) -> str:
     return " & ".join(parts if mask is None else [*parts, mask.text])
 
 
-def _loaded(code: Code, buffer: str, pointer: str, valid: str) -> str:
-    """Return a load of a buffer's elements, of which those that are not valid are 0."""
-    if not valid:
-        return f"tl.load({pointer})"
-    zero = "False" if _dtype(code, buffer) is DType.BOOL else "0"
-    return f"tl.load({pointer}, mask={valid}, other={zero})"
+def _loaded(code: Code, buffer: str, pointer: str, valid: str, eviction: str = "") -> str:
+    """Return a load of a buffer's elements, of which those that are not valid are 0; `eviction` is
+    Triton's policy for the caches."""
+    options = ""
+    if valid:
+        zero = "False" if _dtype(code, buffer) is DType.BOOL else "0"
+        options = f", mask={valid}, other={zero}"
+    if eviction:
+        options += f', eviction_policy="{eviction}"'
+    return f"tl.load({pointer}{options})"
 
 
 def _load(code: Code, s: Load) -> None:
@@ -123,7 +127,10 @@ def _load(code: Code, s: Load) -> None:
         r = True  # nothing may be read if there are no elements
     valid = _valid(code, x, r, mask)
     x = x or (code.inner and s.name in code.tiled.replicated)
-    text = _loaded(code, s.buffer, _pointer(code, s, x, r), valid)
+    eviction = ""
+    if code.tiled.streamed and s.name in (*code.tiled.streamed, *code.tiled.replicated):
+        eviction = "evict_first" if s.name in code.tiled.streamed else "evict_last"
+    text = _loaded(code, s.buffer, _pointer(code, s, x, r), valid, eviction)
     code.define(s.name, text, _dtype(code, s.buffer), x, r)
 
 

@@ -214,5 +214,6 @@ NAMED = (
     "early",
     "fours",
     "replicated",
+    "streamed",
 )
 """Fields that are printed as one line of names."""

@@ -342,6 +342,9 @@ class TiledKernel:
     and start at a multiple of four, so that four are generated at a time."""
     replicated: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Loads that give the same value for all points of a step, but are loaded for each point."""
+    streamed: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Loads of elements that no other unit reads, which caches should evict before those of
+    `replicated` loads."""
     index: DType = field(default=DType.I64, validator=exactly(DType))
     """Type of index arithmetic: `i32` where everything fits."""
     choices: tuple[Choice, ...] = field(default=(), validator=a_tuple)

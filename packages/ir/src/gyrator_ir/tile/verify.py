@@ -14,7 +14,8 @@ GY-TILE-006  the rows and columns of a contraction are different grid loops, and
              over inner axes; its products are the reductions with the method `matrix`
 GY-TILE-007  threads share no more loops than there are grid loops
 GY-TILE-008  decisions about accesses refer to existing statements of a suitable kind:
-             - transposed, replicated, atomic, cleared and prefetched accesses are in the kernel;
+             - transposed, replicated, streamed, atomic, cleared and prefetched accesses are in the
+               kernel;
              - locals on the stack have a constant extent, and plain expressions are divisions;
              - an index has at most one form and one access; strided accesses have a stride, and
                gathered ones terms;
@@ -307,7 +308,8 @@ class _Kernel:
         stored = {s.buffer for s in body if isinstance(s, Store)}
         buffers = {b.name for b in self._t.kernel.parameters}
         buffers |= {local.name for local in self._t.kernel.locals}
-        for name in (*(x.load for x in self._t.transposed), *self._t.replicated):
+        read = (*(x.load for x in self._t.transposed), *self._t.replicated, *self._t.streamed)
+        for name in read:
             if name not in loads:
                 self._fail(8, f"there is no load {name!r}")
         for name in (*self._t.atomic, *self._t.cleared):

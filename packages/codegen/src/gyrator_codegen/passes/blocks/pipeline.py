@@ -5,6 +5,7 @@ from gyrator_codegen.passes.blocks.accesses.pair_points import PairPoints
 from gyrator_codegen.passes.blocks.accesses.place_barriers import PlaceBarriers
 from gyrator_codegen.passes.blocks.accesses.replicate_loads import ReplicateLoads
 from gyrator_codegen.passes.blocks.accesses.reuse_loads import ReuseLoads
+from gyrator_codegen.passes.blocks.accesses.stream_loads import StreamLoads
 from gyrator_codegen.passes.blocks.approximate_quotients import ApproximateQuotients
 from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
 from gyrator_codegen.passes.blocks.draw_fours import DrawFours
@@ -43,6 +44,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         FlattenIndices(),
         PairPoints(),
         EarlyLoads(),
+        StreamLoads(),
         DrawFours(),
         ReuseLoads(),
         PlaceBarriers(),

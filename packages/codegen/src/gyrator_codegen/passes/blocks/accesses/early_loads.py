@@ -25,7 +25,8 @@ class EarlyLoads(KernelPass):
     """Record the loads of points, or of rows processed whole, that can be issued first.
 
     Loads that points or rows share are not moved: they take as many registers, and hit the cache.
-    This pass runs after `pair-points`.
+    Of rows, those that are needed once for a row are moved too, such as the residual that is added
+    to a product. This pass runs after `pair-points`.
     """
 
     name: ClassVar[str] = "early-loads"
@@ -44,12 +45,13 @@ def _free(tiled: TiledKernel) -> Iterator[str]:
     changed = {s.buffer for s in body if isinstance(s, Store)} | {t.name for t in kernel.locals}
     bound = {s.symbol for s in body if isinstance(s, Bind)}
     paired = {(p.stage, position) for p in tiled.pairs for position in (p.first, p.second)}
-    own = {a.symbol for a in (*kernel.axes, *kernel.inner) if a.extent is not ONE}
-    rows = bool(kernel.inner)
+    points = {a.symbol for a in kernel.axes if a.extent is not ONE}
+    row = {a.symbol for a in kernel.inner if a.extent is not ONE}
     counts = Counter(n for s in body for n in defined(s))
     earlier: set[tuple[str, Expr]] = set()
     for number, stage in enumerate(kernel.stages):
-        if rows and stage.level is not Level.INNER:
+        own = points | row if stage.level is Level.INNER else points
+        if kernel.inner and not own:
             continue
         for position, s in enumerate(stage.body):
             if not isinstance(s, Load) or s.mask is not None or (number, position) in paired:
