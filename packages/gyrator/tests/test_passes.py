@@ -159,7 +159,7 @@ def test_dropping_a_pass_leaves_it_out(compiled: Compile, records: list[GraphRec
 def test_unknown_names_are_refused_at_once() -> None:
     for edits, code, message in (
         (NONE.without("inline-pointwis"), "GY-PASS-001", "did you mean 'inline-pointwise'"),
-        (NONE.before("xyz", Cse()), "GY-PASS-001", "joint: restride-outputs, .*; fx: .*; loop: "),
+        (NONE.before("xyz", Cse()), "GY-PASS-001", "joint: replay-views, .*; fx: .*; loop: "),
         (NONE.last("loops", Cse()), "GY-PASS-009", "did you mean 'loop'"),
         (NONE.configured("merge-axes", x=1), "GY-PASS-002", "there are none"),
     ):

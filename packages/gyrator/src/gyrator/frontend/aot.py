@@ -492,7 +492,9 @@ class Tracing:
         }
         libraries = self.compile_graph.libraries()
         packs = self.compile_graph.packs
-        pipeline = joint_pipeline(options, targets, recomputing, strides, frozen, libraries, packs)
+        pipeline = joint_pipeline(
+            options, targets, recomputing, strides, frozen, libraries, packs, _aliases(graph)
+        )
         self.watch = watch = self.compile_graph.stopwatch()
         with watch.stage("joint"):
             self.compile_graph.passes.apply(pipeline).run(graph, watch.tracer)
@@ -534,3 +536,24 @@ class Tracing:
             return None
         forward, backward = self.modules["forward"], self.modules["backward"]
         return facts_of(self.metadata, inputs, forward, backward, self.refusal)
+
+
+def _aliases(graph: torch.fx.GraphModule) -> dict[int, int]:
+    """Return the input that a result of AOTAutograd's graph is a view of, both by index."""
+    from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
+
+    context = TracingContext.try_get()
+    metadata: Any = None if context is None else context.fw_metadata
+    if metadata is None:
+        return {}
+    described = graph.graph.output_node().meta.get("desc", ())
+    infos = {
+        index: metadata.output_info[output.idx]
+        for index, output in enumerate(described)
+        if isinstance(output, PlainAOTOutput)
+    }
+    return {
+        index: len(metadata.tokens) + info.base_idx
+        for index, info in infos.items()
+        if info.output_type.name == "alias_of_input"
+    }

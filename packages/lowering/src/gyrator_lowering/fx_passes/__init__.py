@@ -39,6 +39,7 @@ from gyrator_lowering.fx_passes.products.split_bias import SplitBias
 from gyrator_lowering.fx_passes.products.split_product_bias import SplitProductBias
 from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
 from gyrator_lowering.fx_passes.replace_random import ReplaceRandom
+from gyrator_lowering.fx_passes.replay_views import NO_ALIASES, ReplayViews
 from gyrator_lowering.fx_passes.restride_outputs import NO_STRIDES, RestrideOutputs, Strides
 from gyrator_lowering.fx_passes.split_cross_entropy import SplitCrossEntropy
 from gyrator_lowering.fx_passes.split_norms import SplitNorms
@@ -73,6 +74,7 @@ def joint_pipeline(
     frozen: bool = False,
     libraries: Libraries | None = None,
     packs: bool = True,
+    aliases: Mapping[int, int] = NO_ALIASES,
 ) -> Pipeline[GraphModule]:
     """Return the passes over a joint graph, in order.
 
@@ -86,11 +88,13 @@ def joint_pipeline(
         libraries: measurements of the libraries that are called; None if there are none, which
             leaves all layouts unchanged.
         packs: known weights may be converted to layouts private to a library.
+        aliases: the argument that a result of the graph is a view of, both by index.
     """
     exact = options.numerics is Numerics.BITWISE
     fast = options.numerics is Numerics.FAST
     packing = libraries if frozen and packs else None
     passes = (
+        ReplayViews(aliases),
         RestrideOutputs(strides),
         when(exact, WholeFormulas()),
         when(not exact and not options.fallback_random, ReplaceRandom()),

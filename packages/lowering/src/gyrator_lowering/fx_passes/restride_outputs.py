@@ -46,14 +46,14 @@ class RestrideOutputs:
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
         results: Any = gm.graph.output_node().args[0]
-        owners = Counter(_owner(n) for n in dict.fromkeys(results) if isinstance(n, Node))
+        owners = Counter(owner_of(n) for n in dict.fromkeys(results) if isinstance(n, Node))
         changed = False
         for node, strides in {results[k]: s for k, s in self.strides.items()}.items():
             if not isinstance(node, Node) or node.op != "call_function":
                 continue
             if node.target in _PENDING and isinstance(node.args[0], Node):
                 node = node.args[0]
-            owner = _owner(node)
+            owner = owner_of(node)
             if owners[owner] > 1 or owner.op != "call_function":
                 continue
             order = _order(node.meta.get("val"), strides)
@@ -65,7 +65,7 @@ class RestrideOutputs:
         return changed
 
 
-def _owner(node: Node) -> Node:
+def owner_of(node: Node) -> Node:
     """Return the node that allocates the memory of a node's value."""
     while node.op == "call_function":
         source = node.args[0] if node.target is operator.getitem else node
