@@ -284,6 +284,13 @@ def bench(session: nox.Session) -> None:
     session.run(python, f"bench/{name}.py", *rest, external=True)
 
 
+@nox.session(venv_backend="none", default=False)
+def bench_tests(session: nox.Session) -> None:
+    """The benchmarks still run: on little, with few rounds, beside the other compilers."""
+    python = everything(session)
+    session.run(python, "-m", "pytest", "bench/tests", *session.posargs, external=True)
+
+
 RUNTIMES = ("onnx", "onnxruntime", "onnxscript", "openvino")
 """What `bench/cpu_peers.py` compares with."""
 
