@@ -31,6 +31,14 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }  # fmt: skip
 
 
+def assert_as_exact(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor) -> None:
+    """Assert that a result has eager's form, and at most twice its distance from the exact one."""
+    assert got.dtype is want.dtype and got.stride() == want.stride()
+    if exact.numel():
+        off, bound = ((r.double() - exact).abs().max() for r in (got, want))
+        assert off <= 2 * bound + 1e-6 * exact.abs().max()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_no_library_is_called(
@@ -49,11 +57,8 @@ def test_no_library_is_called(
 
     compiled = torch.compile(fn, backend=session.backend, options={"extern_kernels": "none"})
     results, eager = run(compiled, dtype), run(fn, dtype)
-    for got, want, exact in zip(results, eager, run(fn, torch.float64), strict=True):
-        assert got.dtype is want.dtype and got.stride() == want.stride()
-        if exact.numel():
-            off, bound = ((r.double() - exact).abs().max() for r in (got, want))
-            assert off <= 2 * bound + 1e-6 * exact.abs().max()
+    for values in zip(results, eager, run(fn, torch.float64), strict=True):
+        assert_as_exact(*values)
     assert records and not [c for r in records for c in r.externs]
 
 
@@ -80,11 +85,7 @@ def test_tiles_of_registers_are_as_exact_as_eager(
     fn, shapes = TILES[name]
     given = [torch.randn(s).to(dtype) for s in shapes]
     compiled = torch.compile(fn, backend=session.backend, options={"extern_kernels": "none"})
-    got, want, exact = compiled(*given), fn(*given), fn(*(g.double() for g in given))
-
-    assert got.dtype is want.dtype and got.stride() == want.stride()
-    off, bound = ((r.double() - exact).abs().max() for r in (got, want))
-    assert off <= 2 * bound + 1e-6 * exact.abs().max()
+    assert_as_exact(compiled(*given), fn(*given), fn(*(g.double() for g in given)))
     assert records and not [c for r in records for c in r.externs]
 
 
