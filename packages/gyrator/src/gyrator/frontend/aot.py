@@ -3,7 +3,7 @@ partitioner."""
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -473,8 +473,6 @@ class Tracing:
     def _prepare(
         self, graph: torch.fx.GraphModule, recomputing: bool = False, frozen: bool = False
     ) -> None:
-        from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
-
         from gyrator_lowering.fx_passes import joint_pipeline
         from gyrator_lowering.options import LoweringOptions
 
@@ -484,16 +482,12 @@ class Tracing:
             fallback_random=self.options.fallback_random, numerics=Numerics(self.options.numerics)
         )
         targets = self.compile_graph.by_device
-        described = graph.graph.output_node().meta.get("desc", ())
-        strides = {
-            index: self.strides[output.idx]
-            for index, output in enumerate(described)
-            if isinstance(output, PlainAOTOutput) and self.strides[output.idx] is not None
-        }
+        outputs = _user_outputs(graph)
+        strides = {k: self.strides[n] for k, n in outputs.items() if self.strides[n] is not None}
         libraries = self.compile_graph.libraries()
         packs = self.compile_graph.packs
         pipeline = joint_pipeline(
-            options, targets, recomputing, strides, frozen, libraries, packs, _aliases(graph)
+            options, targets, recomputing, strides, frozen, libraries, packs, _aliases(outputs)
         )
         self.watch = watch = self.compile_graph.stopwatch()
         with watch.stage("joint"):
@@ -538,22 +532,24 @@ class Tracing:
         return facts_of(self.metadata, inputs, forward, backward, self.refusal)
 
 
-def _aliases(graph: torch.fx.GraphModule) -> dict[int, int]:
-    """Return the input that a result of AOTAutograd's graph is a view of, both by index."""
+def _user_outputs(graph: torch.fx.GraphModule) -> dict[int, int]:
+    """Return which result of AOTAutograd's graph is which result of the user's function."""
     from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
 
+    described = enumerate(graph.graph.output_node().meta.get("desc", ()))
+    return {k: output.idx for k, output in described if isinstance(output, PlainAOTOutput)}
+
+
+def _aliases(outputs: Mapping[int, int]) -> dict[int, int]:
+    """Return the input that a result of AOTAutograd's graph is a view of, both by index; `outputs`
+    are from `_user_outputs`."""
     context = TracingContext.try_get()
     metadata: Any = None if context is None else context.fw_metadata
     if metadata is None:
         return {}
-    described = graph.graph.output_node().meta.get("desc", ())
-    infos = {
-        index: metadata.output_info[output.idx]
-        for index, output in enumerate(described)
-        if isinstance(output, PlainAOTOutput)
-    }
+    infos = {k: metadata.output_info[n] for k, n in outputs.items()}
     return {
-        index: len(metadata.tokens) + info.base_idx
-        for index, info in infos.items()
+        k: len(metadata.tokens) + info.base_idx
+        for k, info in infos.items()
         if info.output_type.name == "alias_of_input"
     }

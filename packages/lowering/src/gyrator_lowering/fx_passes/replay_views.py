@@ -16,7 +16,7 @@ from attrs import frozen
 from torch.fx import GraphModule, Node
 
 from gyrator_lowering.fx_passes.insert import insert
-from gyrator_lowering.fx_passes.restride_outputs import owner_of
+from gyrator_lowering.fx_passes.restride_outputs import view_chain
 
 NO_ALIASES: Mapping[int, int] = MappingProxyType({})
 
@@ -38,23 +38,15 @@ class ReplayViews:
         changed = False
         for index, position in self.aliases.items():
             result, argument = results[index], arguments[position]
-            if isinstance(result, Node) and (chain := _views(result)):
-                value = owner_of(result)
-                if value.op == "call_function" and _same_sizes(value, argument):
-                    results[index] = _replayed(gm, output, chain, value, argument)
-                    changed = True
+            if not isinstance(result, Node):
+                continue
+            value, *views = view_chain(result)
+            if views and value.op == "call_function" and _same_sizes(value, argument):
+                results[index] = _replayed(gm, output, views, value, argument)
+                changed = True
         if changed:
             output.args = (tuple(results),)
         return changed
-
-
-def _views(node: Node) -> list[Node]:
-    """Return the views between a value and the tensor that it is a view of, the first one first."""
-    owner, chain = owner_of(node), []
-    while node is not owner:
-        chain.append(node)
-        node = node.all_input_nodes[0]
-    return chain[::-1]
 
 
 def _same_sizes(value: Node, argument: Node) -> bool:
@@ -65,13 +57,13 @@ def _same_sizes(value: Node, argument: Node) -> bool:
 
 
 def _replayed(
-    gm: GraphModule, before: Node, chain: list[Node], value: Node, argument: Node
+    gm: GraphModule, before: Node, views: list[Node], value: Node, argument: Node
 ) -> Node:
     """Apply views of a value to an argument instead, and return the last one."""
     copies = {value: argument}
-    for view in chain:
+    for view in views:
         args, kwargs = torch.fx.map_arg((view.args, view.kwargs), lambda n: copies.get(n, n))
         target: Any = view.target
         copies[view] = insert(gm, before, target, *args, **kwargs)
         copies[view].meta |= {k: v for k, v in view.meta.items() if k not in ("val", "tensor_meta")}
-    return copies[chain[-1]]
+    return copies[views[-1]]

@@ -46,14 +46,14 @@ class RestrideOutputs:
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
         results: Any = gm.graph.output_node().args[0]
-        owners = Counter(owner_of(n) for n in dict.fromkeys(results) if isinstance(n, Node))
+        owners = Counter(_owner(n) for n in dict.fromkeys(results) if isinstance(n, Node))
         changed = False
         for node, strides in {results[k]: s for k, s in self.strides.items()}.items():
             if not isinstance(node, Node) or node.op != "call_function":
                 continue
             if node.target in _PENDING and isinstance(node.args[0], Node):
                 node = node.args[0]
-            owner = owner_of(node)
+            owner = _owner(node)
             if owners[owner] > 1 or owner.op != "call_function":
                 continue
             order = _order(node.meta.get("val"), strides)
@@ -65,8 +65,15 @@ class RestrideOutputs:
         return changed
 
 
-def owner_of(node: Node) -> Node:
+def _owner(node: Node) -> Node:
     """Return the node that allocates the memory of a node's value."""
+    return view_chain(node)[0]
+
+
+def view_chain(node: Node) -> list[Node]:
+    """Return the node that allocates the memory of a node's value, and the views that lead from it
+    to the node."""
+    chain = [node]
     while node.op == "call_function":
         source = node.args[0] if node.target is operator.getitem else node
         if not isinstance(source, Node) or not isinstance(source.target, torch._ops.OpOverload):
@@ -74,8 +81,9 @@ def owner_of(node: Node) -> Node:
         views = [p for p in info_of(source.target).views if p is not None]
         if not views or not isinstance(base := source.args[views[0]], Node):
             break
+        chain += [base] if source is node else [source, base]
         node = base
-    return node
+    return chain[::-1]
 
 
 def _restride(gm: GraphModule, node: Node, order: Sequence[int]) -> None:
