@@ -373,6 +373,29 @@ def test_prune_happens_by_itself(tmp_path):
     assert sum(f.stat().st_size for f in tmp_path.rglob("a")) < 200_000_000
 
 
+def test_usage_while_another_thread_writes_and_removes(tmp_path):
+    cache = Cache(tmp_path / "c")
+    cache.put(KEY, {"a": bytes(5000)})
+    kept = cache.usage()
+    stop = threading.Event()
+
+    def write_and_remove():
+        while not stop.is_set():
+            with cache.scratch() as folder:
+                for n in range(20):
+                    (folder / str(n)).write_bytes(bytes(7))
+
+    writer = threading.Thread(target=write_and_remove)
+    writer.start()
+    try:
+        seen = [cache.usage() for _ in range(300)]
+    finally:
+        stop.set()
+        writer.join()
+    assert all(size - kept[1] <= 7 * (files - kept[0]) <= 140 for files, size in seen)
+    assert cache.usage() == kept
+
+
 def test_prune_sweeps_what_dead_writers_left(tmp_path):
     cache = Cache(tmp_path / "c")
     context = multiprocessing.get_context("spawn")

@@ -228,6 +228,19 @@ class Cache:
             total -= size
         return total
 
+    def usage(self) -> tuple[int, int]:
+        """Return the number and the total size in bytes of all files below the root.
+
+        Files that other processes remove meanwhile are left out.
+        """
+        files = size = 0
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    size += os.lstat(os.path.join(folder, name)).st_size
+                    files += 1
+        return files, size
+
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """Provide a private empty folder for the duration of the block."""

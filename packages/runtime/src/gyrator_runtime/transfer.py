@@ -3,6 +3,7 @@
 Imported entries are executed: import only from sources that you trust to run programs as you.
 """
 
+import contextlib
 import hashlib
 import json
 import struct
@@ -73,7 +74,8 @@ def export_cache(cache: Cache, path: Path) -> int:
     for key in cache.stored():
         entry = cache.get(key)
         if entry is not None and key.kind not in _MACHINES_OWN:
-            members[f"{key.kind}/{key.hex}"] = packed(key, entry)
+            with contextlib.suppress(FileNotFoundError):  # pruned by another process
+                members[f"{key.kind}/{key.hex}"] = packed(key, entry)
     write_archive(path, dict(sorted(members.items())))
     return len(members)
 

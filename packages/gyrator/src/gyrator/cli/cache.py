@@ -20,13 +20,10 @@ def run(args: argparse.Namespace) -> int:
             args.parser.error(
                 f"argument --prune: {args.prune!r} is not a size such as 500MB or 2GiB"
             )
-    files = [p for p in config.cache_root.rglob("*") if p.is_file()]
-    total = sum(p.stat().st_size for p in files)
-    about = {"folder": str(config.cache_root), "bytes": total, "files": len(files)}
-    about["limit"] = config.cache_bytes
-    message = (
-        f"{config.cache_root}: {size(total)} in {len(files)} files, of {size(config.cache_bytes)}"
-    )
+    files, total = cache.usage()
+    folder = str(cache.root)
+    about = {"folder": folder, "bytes": total, "files": files, "limit": config.cache_bytes}
+    message = f"{folder}: {size(total)} in {files} files, of {size(config.cache_bytes)}"
     emit(args, about, lambda console: say(console, message))
     return 0
 
