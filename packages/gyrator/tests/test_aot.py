@@ -197,6 +197,35 @@ def test_sizes_that_belong_together(tmp_path: Path) -> None:
             fast(*map(torch.ones, wrong))
 
 
+@pytest.mark.parametrize("runtime", ["python", "libtorch", "standalone"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_batch_of_a_convolution_is_what_was_exported(
+    tmp_path: Path, layout: torch.memory_format, runtime: Any
+) -> None:
+    """ATen's libraries for convolutions differ from 16 images on, and a program that is read from a
+    file has not chosen one yet."""
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Conv2d(5, 4, 1)).eval()
+    model.to(memory_format=layout)
+
+    def images(count: int) -> torch.Tensor:
+        return torch.randn(count, 3, 7, 8).to(memory_format=layout)
+
+    for example in (3, 20):
+        path, file = tmp_path / "model.gya", tmp_path / "model.pt2"
+        torch.export.save(export(model, (images(example),), dynamic_shapes=({0: BATCH},)), file)
+        aot.compile(torch.export.load(file), runtime=runtime, package=path)
+        (batch,) = aot.inspect(path).entries[0].symbols
+        assert (batch.least, batch.most) == (1, 64)
+        fast = aot.load(path)
+        for count in (2, 15, 16, 64):
+            x = images(count)
+            with torch.no_grad():
+                expected = model(x)
+            found = fast(x)
+            torch.testing.assert_close(found, expected)
+            assert found.stride() == expected.stride()
+
+
 def test_an_input_that_is_written_must_lie_as_compiled(tmp_path: Path) -> None:
     class Writes(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

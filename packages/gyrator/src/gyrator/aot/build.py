@@ -341,7 +341,8 @@ def _check_runtime(entry: str, runtime: Runtime, programs: Sequence[CompiledProg
         lacking |= {f"{name} ({why})" for name in calls if (why := unsupported_reason(name))}
     if lacking:
         message = f"{entry} cannot run without Python: it calls {', '.join(sorted(lacking))}"
-        help = f'remove runtime="{runtime}", or avoid these calls'
+        other = "remove" if by_name else 'use runtime="libtorch", or remove'
+        help = f'{other} runtime="{runtime}", or avoid these calls'
         raise UnsupportedError.of("GY-AOT-005", message, help=help)
 
 

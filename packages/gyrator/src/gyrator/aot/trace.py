@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
@@ -12,6 +12,7 @@ from attrs import evolve, field, fields, frozen
 from torch._guards import TracingContext, tracing
 from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgument
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._sympy.functions import Mod
 
 from gyrator.aot.freezing import Folded, Freezing, input_index
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.export.graph_signature import InputSpec
 
+aten = torch.ops.aten
 _WeightKind: TypeAlias = Literal["parameter", "buffer", "constant"]
 _WEIGHTS: Mapping[InputKind, _WeightKind] = {
     InputKind.PARAMETER: "parameter",
@@ -166,6 +168,26 @@ def _with_ranges(environment: Any, ranges: Mapping[Any, Any]) -> Iterator[None]:
         environment.var_to_range.update(before)
 
 
+class _UnguardedConvolutions(TorchDispatchMode):
+    """Calls the fake kernels of convolutions without recording guards.
+
+    They compare the batch size with bounds of ATen's libraries, to predict the memory format of the
+    result. Programs check and correct the strides of results, so they are valid for all sizes.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        super().__init__()
+        self.environment = environment
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Call `func`."""
+        convolves = func in (aten.convolution.default, aten._convolution.default)
+        with self.environment.suppress_guards() if convolves else nullcontext():
+            return func(*args, **(kwargs or {}))
+
+
 @frozen(eq=False)
 class Traced:
     """A compiled exported program."""
@@ -221,6 +243,7 @@ def trace(
         torch.no_grad(),
         tracing(TracingContext(mode)),
         _with_ranges(environment, _at_least_two(environment)),
+        nullcontext() if environment is None else _UnguardedConvolutions(environment),
     ):
         work.run(program.graph_module, values)
     limits = {} if environment is None else size_limits(environment.guards[guards:])
