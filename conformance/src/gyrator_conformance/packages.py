@@ -75,7 +75,9 @@ class Packager:
         folder = Path(self._folder.name)
         package = folder / "model.gya"
         options = {k: v for k, v in model.options.items() if k not in _ELSEWHERE}
-        exported = _exported(module, model, cell, dtype, device)
+        file = str(folder / "model.pt2")
+        torch.export.save(_exported(module, model, cell, dtype, device), file)
+        exported = torch.export.load(file)
         if cell.package in ("standalone", "libtorch"):
             _compile_for_c(exported, package, options, cell.package)
             return self._call_by_c(module, package, cell.package, device)

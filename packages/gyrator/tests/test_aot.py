@@ -226,6 +226,23 @@ def test_the_batch_of_a_convolution_is_what_was_exported(
             assert found.stride() == expected.stride()
 
 
+def test_a_program_with_compound_sizes_is_read_from_a_file(tmp_path: Path) -> None:
+    class Flat(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.flatten().sin()
+
+    file = tmp_path / "model.pt2"
+    exported = export(Flat(), (torch.randn(4, 3),), dynamic_shapes=({0: Dim.DYNAMIC},))
+    torch.export.save(exported, file)
+    program = torch.export.load(file)
+    before = str(program)
+    fast = aot.load(aot.compile(program, package=tmp_path / "model.gya"))
+    assert str(program) == before
+    for count in (2, 7):
+        x = torch.randn(count, 3)
+        torch.testing.assert_close(fast(x), x.flatten().sin())
+
+
 def test_an_input_that_is_written_must_lie_as_compiled(tmp_path: Path) -> None:
     class Writes(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

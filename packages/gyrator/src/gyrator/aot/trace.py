@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
@@ -168,6 +168,22 @@ def _with_ranges(environment: Any, ranges: Mapping[Any, Any]) -> Iterator[None]:
         environment.var_to_range.update(before)
 
 
+@contextmanager
+def _without_compound_hints(environment: Any) -> Iterator[None]:
+    """Hide the example values of compound sizes, such as `3*s0`, for the duration of the block.
+
+    torch's reader of exported programs adds them, and AOTAutograd rejects them.
+    """
+    hints = environment.backed_var_to_val
+    compound = {size: hint for size, hint in hints.items() if not size.is_Symbol}
+    for size in compound:
+        del hints[size]
+    try:
+        yield
+    finally:
+        hints.update(compound)
+
+
 class _UnguardedConvolutions(TorchDispatchMode):
     """Calls the fake kernels of convolutions without recording guards.
 
@@ -239,12 +255,11 @@ def trace(
         weights=weights,
         count=sum(spec.kind in _WEIGHTS for spec in program.graph_signature.input_specs),
     )
-    with (
-        torch.no_grad(),
-        tracing(TracingContext(mode)),
-        _with_ranges(environment, _at_least_two(environment)),
-        nullcontext() if environment is None else _UnguardedConvolutions(environment),
-    ):
+    with torch.no_grad(), tracing(TracingContext(mode)), ExitStack() as stack:
+        if environment is not None:
+            stack.enter_context(_with_ranges(environment, _at_least_two(environment)))
+            stack.enter_context(_without_compound_hints(environment))
+            stack.enter_context(_UnguardedConvolutions(environment))
         work.run(program.graph_module, values)
     limits = {} if environment is None else size_limits(environment.guards[guards:])
     (compiled,) = own.programs
@@ -281,10 +296,9 @@ def _at_least_two(environment: Any) -> dict[Any, Any]:
 
     The program is compiled for all exported sizes.
     """
-    ranges = {} if environment is None else environment.var_to_range
     return {
         symbol: type(bounds)(2, bounds.upper)
-        for symbol, bounds in ranges.items()
+        for symbol, bounds in environment.var_to_range.items()
         if bounds.lower < 2 <= bounds.upper
     }
 

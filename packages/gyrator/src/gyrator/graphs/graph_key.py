@@ -108,9 +108,7 @@ def _symbolic(value: Any, symbols: dict[str, str]) -> str:
     env = node.shape_env
     for symbol in node.expr.free_symbols:
         if symbol.name not in symbols:
-            # torch 2.13 renamed the table of hints.
-            hints = getattr(env, "backed_var_to_val", None)
-            hint = (env.var_to_val if hints is None else hints).get(symbol)
+            hint = env.backed_var_to_val.get(symbol)
             symbols[symbol.name] = f"{env.var_to_range.get(symbol)} hint {hint}"
     return str(node.expr)
 

@@ -22,7 +22,6 @@ from gyrator_ir.expr import (
     Sym,
     SymKind,
 )
-from gyrator_lowering.torch_bridge.symbols import hints_of
 
 _DEFAULT_HINT = 8
 """The example value of a size without a hint."""
@@ -91,5 +90,5 @@ class Sizes:
                 if high is None
                 else min(max(_DEFAULT_HINT, low or 0), high)
             )
-        hints_of(environment)[sympy_symbol] = sympy.Integer(hint)
+        environment.backed_var_to_val[sympy_symbol] = sympy.Integer(hint)
         return environment.create_symintnode(sympy_symbol, hint=hint)

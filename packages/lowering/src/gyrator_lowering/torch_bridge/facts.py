@@ -5,7 +5,7 @@ from typing import Any
 import sympy
 
 from gyrator_ir.expr import ShapeFacts, Sym
-from gyrator_lowering.torch_bridge.symbols import Symbols, hints_of
+from gyrator_lowering.torch_bridge.symbols import Symbols
 
 _UNBOUNDED = 1 << 62
 
@@ -28,7 +28,7 @@ def facts_of(symbols: Symbols) -> ShapeFacts:
         bounds = environment.var_to_range.get(symbol)
         if bounds is not None:
             facts = facts.with_range(ir_symbol, _finite(bounds.lower), _finite(bounds.upper))
-        hint = hints_of(environment).get(symbol)
+        hint = environment.backed_var_to_val.get(symbol)
         if hint is not None and getattr(hint, "is_Integer", isinstance(hint, int)):
             facts = facts.with_hint(ir_symbol, int(hint))
     return facts
@@ -37,7 +37,7 @@ def facts_of(symbols: Symbols) -> ShapeFacts:
 def _with_computed(facts: ShapeFacts, symbol: Sym, value: Any, environment: Any) -> ShapeFacts:
     bounds = environment.bound_sympy(value)
     facts = facts.with_range(symbol, _finite(bounds.lower), _finite(bounds.upper))
-    hint = value.xreplace(hints_of(environment))
+    hint = value.xreplace(environment.backed_var_to_val)
     return facts.with_hint(symbol, int(hint)) if hint.is_number else facts
 
 

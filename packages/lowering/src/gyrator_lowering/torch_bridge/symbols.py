@@ -20,12 +20,6 @@ _FIRST = 1_000_000
 """The number of the first symbol that we create; torch counts from 0."""
 
 
-def hints_of(environment: Any) -> Any:
-    """Return the example values of a `ShapeEnv`'s symbols; torch renamed the table in 2.11."""
-    hints = getattr(environment, "backed_var_to_val", None)
-    return environment.var_to_val if hints is None else hints
-
-
 @define
 class Symbols:
     """Translates the sizes of one graph. Each sympy expression is translated once."""
@@ -106,7 +100,7 @@ class Symbols:
         say)."""
         if expression.is_Symbol or self.environment is None:
             return False
-        hints = hints_of(self.environment)
+        hints = self.environment.backed_var_to_val
         if any(symbol not in hints for symbol in expression.free_symbols):
             return False
         if expression.xreplace(hints) != 1:

@@ -14,7 +14,6 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.insert import insert, replace
-from gyrator_lowering.torch_bridge.symbols import hints_of
 
 aten = torch.ops.aten
 
@@ -136,5 +135,5 @@ def hint_of(size: Any) -> int:
     if isinstance(size, int):
         return size
     expression = size.node.expr
-    hint = expression.xreplace(hints_of(size.node.shape_env))
+    hint = expression.xreplace(size.node.shape_env.backed_var_to_val)
     return int(hint) if hint.is_Integer else 0
