@@ -18,6 +18,7 @@ from gyrator_runtime.cache import (
     CacheError,
     default_root,
     make_key,
+    usage,
 )
 from gyrator_runtime.warn import GyratorWarning
 
@@ -376,7 +377,7 @@ def test_prune_happens_by_itself(tmp_path):
 def test_usage_while_another_thread_writes_and_removes(tmp_path):
     cache = Cache(tmp_path / "c")
     cache.put(KEY, {"a": bytes(5000)})
-    kept = cache.usage()
+    kept = usage(cache.root)
     stop = threading.Event()
 
     def write_and_remove():
@@ -388,12 +389,12 @@ def test_usage_while_another_thread_writes_and_removes(tmp_path):
     writer = threading.Thread(target=write_and_remove)
     writer.start()
     try:
-        seen = [cache.usage() for _ in range(300)]
+        seen = [usage(cache.root) for _ in range(300)]
     finally:
         stop.set()
         writer.join()
     assert all(size - kept[1] <= 7 * (files - kept[0]) <= 140 for files, size in seen)
-    assert cache.usage() == kept
+    assert usage(cache.root) == kept
 
 
 def test_prune_sweeps_what_dead_writers_left(tmp_path):

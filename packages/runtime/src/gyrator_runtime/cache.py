@@ -228,19 +228,6 @@ class Cache:
             total -= size
         return total
 
-    def usage(self) -> tuple[int, int]:
-        """Return the number and the total size in bytes of all files below the root.
-
-        Files that other processes remove meanwhile are left out.
-        """
-        files = size = 0
-        for folder, _, names in os.walk(self.root):
-            for name in names:
-                with contextlib.suppress(OSError):
-                    size += os.lstat(os.path.join(folder, name)).st_size
-                    files += 1
-        return files, size
-
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """Provide a private empty folder for the duration of the block."""
@@ -328,6 +315,20 @@ class Cache:
         if about not in self._warned:
             self._warned.add(about)
             warn(diagnostic.code, diagnostic.message, diagnostic.help)
+
+
+def usage(root: Path) -> tuple[int, int]:
+    """Return the number and the total size in bytes of all files below the root of a cache.
+
+    Files that other processes remove meanwhile are left out.
+    """
+    files = size = 0
+    for folder, _, names in os.walk(root):
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += os.lstat(os.path.join(folder, name)).st_size
+                files += 1
+    return files, size
 
 
 def _prepare(root: Path) -> str | None:

@@ -4,7 +4,7 @@ import argparse
 
 from gyrator.cli.output import emit, say, size
 from gyrator.config import parse_bytes, read_config
-from gyrator_runtime.cache import Cache
+from gyrator_runtime.cache import Cache, usage
 
 
 def run(args: argparse.Namespace) -> int:
@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
             args.parser.error(
                 f"argument --prune: {args.prune!r} is not a size such as 500MB or 2GiB"
             )
-    files, total = cache.usage()
+    files, total = usage(cache.root)
     folder = str(cache.root)
     about = {"folder": folder, "bytes": total, "files": files, "limit": config.cache_bytes}
     message = f"{folder}: {size(total)} in {files} files, of {size(config.cache_bytes)}"
