@@ -243,6 +243,52 @@ def test_a_program_with_compound_sizes_is_read_from_a_file(tmp_path: Path) -> No
         torch.testing.assert_close(fast(x), x.flatten().sin())
 
 
+class Gathered(nn.Module):
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x.gather(1, index)
+
+
+class Fours(nn.Module):
+    def forward(self, *values: torch.Tensor) -> torch.Tensor:
+        return values[0].reshape(-1, 4).sum(1) + values[1].sum()
+
+
+@pytest.mark.parametrize("runtime", ["python", "libtorch", "standalone"])
+@pytest.mark.parametrize("source", ["memory", "file"])
+@pytest.mark.parametrize("model", [Gathered(), Fours()], ids=lambda m: type(m).__name__)
+def test_conditions_between_sizes_are_checked(
+    tmp_path: Path, model: nn.Module, source: str, runtime: Any
+) -> None:
+    def inputs(n: int, m: int) -> tuple[torch.Tensor, ...]:
+        if isinstance(model, Fours):
+            return torch.randn(4 * m + n), torch.randn(3, 2)
+        return torch.randn(m + n, 6), torch.randint(6, (m, 3))
+
+    dynamic: Any = ({0: Dim.DYNAMIC}, {0: Dim.DYNAMIC})
+    shapes = (dynamic,) if isinstance(model, Fours) else dynamic
+    program = export(model, inputs(0, 4), dynamic_shapes=shapes)
+    if source == "file":
+        torch.export.save(program, tmp_path / "model.pt2")
+        program = torch.export.load(tmp_path / "model.pt2")
+    fast = aot.load(aot.compile(program, package=tmp_path / "model.gya", runtime=runtime))
+    wrong = 2 if isinstance(model, Fours) else -2
+    for m in (4, 7):
+        right = inputs(0, m)
+        torch.testing.assert_close(fast(*right), model(*right))
+        with pytest.raises(RuntimeError, match=r"do not satisfy .*size\(\)\[0\]"):
+            fast(*inputs(wrong, m))
+
+
+@pytest.mark.parametrize(
+    "text", ["print(L)", "L['x'].new_empty(9)", "L['x'].size()[0] in (3, 4)", "L['x'].T"]
+)
+def test_conditions_are_data(tmp_path: Path, text: str) -> None:
+    program = export(nn.Flatten(), (torch.randn(4, 3),), dynamic_shapes=({0: Dim.DYNAMIC},))
+    program._guards_code = [text]
+    with pytest.raises(UnsupportedError, match="GY-AOT-001.*only for sizes that satisfy"):
+        aot.compile(program, package=tmp_path / "model.gya")
+
+
 def test_an_input_that_is_written_must_lie_as_compiled(tmp_path: Path) -> None:
     class Writes(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import torch
@@ -15,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._sympy.functions import Mod
 
+from gyrator.aot.conditions import conditions
 from gyrator.aot.freezing import Folded, Freezing, input_index
 from gyrator.aot.move import cannot_move, move
 from gyrator.engine.engine import Engine
@@ -96,6 +98,8 @@ class PackageEngine(Engine):
     """The device that CPU programs are moved to; None if they run on the CPU."""
     environment: Any
     """torch's `ShapeEnv` of the program; None if its sizes are static."""
+    conditions: Mapping[str, torch.SymBool]
+    """The conditions between sizes that each call checks, by their text."""
     programs: list[CompiledProgram] = field(factory=list)
 
     @classmethod
@@ -106,13 +110,21 @@ class PackageEngine(Engine):
         environment: Any,
         device: torch.device | None = None,
         packs: bool = False,
+        conditions: Mapping[str, torch.SymBool] = MappingProxyType({}),
     ) -> Self:
         """Return an engine with the settings of another, for an exported program."""
         settings = {f.name: getattr(engine, f.name) for f in fields(Engine)}
         settings |= {"complete": True, "packs": packs}
         names = [spec.arg.name for spec in program.graph_signature.input_specs]
         ranges = program.range_constraints
-        return cls(**settings, ranges=ranges, names=names, environment=environment, device=device)
+        return cls(
+            **settings,
+            ranges=ranges,
+            names=names,
+            environment=environment,
+            device=device,
+            conditions=conditions,
+        )
 
     def compile(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
@@ -132,6 +144,7 @@ class PackageEngine(Engine):
             if index is not None:
                 node._rename(self.names[index])  # adds a number if the name is in use
                 node.target = node.name
+        _insert_assertions(gm.graph, self.conditions)
         with _with_ranges(self.environment, self.ranges):
             product, building = Stages(self).product(gm, phase, watch or self.stopwatch())
         calls = cannot_move(e.target for e in product.manifest.externs) if self.device else ()
@@ -148,6 +161,16 @@ class PackageEngine(Engine):
         )
         self.programs.append(CompiledProgram(gm, product, libraries))
         return CompiledGraph(_not_here)
+
+
+def _insert_assertions(graph: torch.fx.Graph, conditions: Mapping[str, torch.SymBool]) -> None:
+    """Check conditions before all else that a graph does."""
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(first):
+        for text, condition in conditions.items():
+            message = f"the sizes of the arguments do not satisfy {text}"
+            check = graph.call_function(aten._assert_scalar.default, (True, message))
+            check.update_arg(0, condition)  # `call_function` warns of symbolic arguments
 
 
 def _not_here(args: list[Any]) -> Sequence[Any]:
@@ -245,7 +268,8 @@ def trace(
     mode = next((v.fake_mode for v in values if hasattr(v, "fake_mode")), None)
     environment = None if mode is None else mode.shape_env
     guards = 0 if environment is None else len(environment.guards)
-    own = PackageEngine.of(engine, program, environment, device, packs)
+    known = _conditions(program)
+    own = PackageEngine.of(engine, program, environment, device, packs, known)
     weights = _constant_weights(program) if own.options.freezing else {}
     work = Freezing(
         own,
@@ -261,12 +285,24 @@ def trace(
             stack.enter_context(_without_compound_hints(environment))
             stack.enter_context(_UnguardedConvolutions(environment))
         work.run(program.graph_module, values)
-    limits = {} if environment is None else size_limits(environment.guards[guards:])
+    checked = {condition.node.expr for condition in known.values()}
+    added = [] if environment is None else environment.guards[guards:]
+    limits = size_limits([guard for guard in added if guard.expr not in checked])
     (compiled,) = own.programs
     _check_effects(work.metadata)
     indices = map(input_index, compiled.graph.graph.find_nodes(op="placeholder"))
     inputs = tuple(index for index in indices if index is not None)
     return Traced(compiled, work.metadata, limits, inputs, work.folded)
+
+
+def _conditions(program: ExportedProgram) -> dict[str, torch.SymBool]:
+    try:
+        return conditions(program)
+    except ValueError as error:
+        raise unpackable(
+            f"the program is valid only for sizes that satisfy {error}, which packages cannot check",
+            "narrow `dynamic_shapes` to such sizes, or make the size static",
+        ) from error
 
 
 def _constant_weights(program: ExportedProgram) -> dict[int, torch.Tensor]:
