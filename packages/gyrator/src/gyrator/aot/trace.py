@@ -300,7 +300,7 @@ def _conditions(program: ExportedProgram) -> dict[str, torch.SymBool]:
         return conditions(program)
     except ValueError as error:
         raise unpackable(
-            f"the program is valid only for sizes that satisfy {error}, which packages cannot check",
+            f"packages cannot check that sizes satisfy {error}, as the program requires",
             "narrow `dynamic_shapes` to such sizes, or make the size static",
         ) from error
 
