@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 import gyrator
 from gyrator import CompiledArtifact, Session
@@ -61,6 +64,52 @@ def test_a_graph_of_fixed_sizes(tmp_path: Path, several: bool) -> None:
         with pytest.raises(LayoutError, match="GY-RUNTIME-090"):
             run(5, x, w)
     assert str(graph.graph) == before
+
+
+def _symbolic(function: Any, *inputs: torch.Tensor) -> tuple[torch.fx.GraphModule, list[Any]]:
+    graph = make_fx(function, tracing_mode="symbolic")(*inputs)
+    return graph, [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
+
+
+def test_conditions_between_sizes(tmp_path: Path) -> None:
+    def gathered(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x.gather(1, index)
+
+    def fours(x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1, 4).sum(1)
+
+    index = torch.randint(6, (4, 3))
+    graph, inputs = _symbolic(gathered, torch.randn(5, 6), index)
+    first = _session(tmp_path / "here")[0].compile(graph, inputs)
+    for run in (first, _elsewhere(first, tmp_path)):
+        x = torch.randn(9, 6)
+        torch.testing.assert_close(run(x, index), gathered(x, index))
+        with pytest.raises(LayoutError, match=r"GY-RUNTIME-090.*<= .* = 4"):
+            run(torch.randn(3, 6), index)
+        with pytest.raises(LayoutError, match="GY-RUNTIME-090"):
+            run(torch.randn(3), index)
+    graph, inputs = _symbolic(fours, torch.randn(8))
+    second = _session(tmp_path / "here")[0].compile(graph, inputs)
+    for run in (second, _elsewhere(second, tmp_path)):
+        torch.testing.assert_close(run(x := torch.randn(20)), fours(x))
+        with pytest.raises(LayoutError, match="GY-RUNTIME-090"):
+            run(torch.randn(10))
+
+
+def test_the_batch_of_a_convolution(tmp_path: Path) -> None:
+    """ATen's libraries for convolutions differ from 16 images on."""
+
+    def convolved(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.conv2d(x, weight))
+
+    dynamic, weight = FakeTensorMode(shape_env=ShapeEnv()), torch.randn(5, 3, 3, 3)
+    context = StatelessSymbolicContext([DimDynamic.DYNAMIC] + 3 * [DimDynamic.STATIC])
+    image = dynamic.from_tensor(torch.randn(4, 3, 9, 8), symbolic_context=context)
+    graph = torch.fx.symbolic_trace(convolved)
+    run = _session(tmp_path)[0].compile(graph, (image, dynamic.from_tensor(weight)))
+    for count in (2, 15, 16, 40):
+        x = torch.randn(count, 3, 9, 8)
+        torch.testing.assert_close(run(x, weight), convolved(x, weight))
 
 
 def test_a_graph_with_weights_of_its_own_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
@@ -13,7 +13,6 @@ from attrs import evolve, field, fields, frozen
 from torch._guards import TracingContext, tracing
 from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgument
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._sympy.functions import Mod
 
 from gyrator.aot.conditions import conditions
@@ -21,6 +20,7 @@ from gyrator.aot.freezing import Folded, Freezing, input_index
 from gyrator.aot.move import cannot_move, move
 from gyrator.engine.engine import Engine
 from gyrator.engine.pipeline import Stages
+from gyrator.frontend.convolutions import UnguardedConvolutions
 from gyrator.graphs.boundary import plain_boundary
 from gyrator.graphs.compiled import CompiledGraph, Phase
 from gyrator.reports.records import Stopwatch
@@ -207,26 +207,6 @@ def _without_compound_hints(environment: Any) -> Iterator[None]:
         hints.update(compound)
 
 
-class _UnguardedConvolutions(TorchDispatchMode):
-    """Calls the fake kernels of convolutions without recording guards.
-
-    They compare the batch size with bounds of ATen's libraries, to predict the memory format of the
-    result. Programs check and correct the strides of results, so they are valid for all sizes.
-    """
-
-    def __init__(self, environment: Any) -> None:
-        super().__init__()
-        self.environment = environment
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Call `func`."""
-        convolves = func in (aten.convolution.default, aten._convolution.default)
-        with self.environment.suppress_guards() if convolves else nullcontext():
-            return func(*args, **(kwargs or {}))
-
-
 @frozen(eq=False)
 class Traced:
     """A compiled exported program."""
@@ -283,7 +263,7 @@ def trace(
         if environment is not None:
             stack.enter_context(_with_ranges(environment, _at_least_two(environment)))
             stack.enter_context(_without_compound_hints(environment))
-            stack.enter_context(_UnguardedConvolutions(environment))
+            stack.enter_context(UnguardedConvolutions(environment))
         work.run(program.graph_module, values)
     checked = {condition.node.expr for condition in known.values()}
     added = [] if environment is None else environment.guards[guards:]

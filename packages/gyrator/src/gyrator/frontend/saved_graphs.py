@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
@@ -19,13 +19,16 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from gyrator.frontend.aot import Frontend, SavableGraph
+from gyrator.frontend.convolutions import UnguardedConvolutions
 from gyrator.graphs.compiled import untraced
 from gyrator.options import Options, make_options
 from gyrator_ir.diagnostics import LayoutError, UnsupportedError
+from gyrator_ir.expr import TRUE, Cond, Sym, holds, parse_cond, to_text
+from gyrator_ir.expr.sympy_bridge import cond_from_sympy
 from gyrator_runtime.cache import CacheError, CacheKey
 from gyrator_runtime.transfer import packed, unpack
 
-_FORMAT = 1
+_FORMAT = 2
 _LENGTH = struct.Struct("<Q")
 _LOADED = "it was loaded from a file, which does not contain the function itself"
 
@@ -148,12 +151,19 @@ class CompiledArtifact:
     """Whether the graph returns a single tensor instead of a tuple."""
     integers: tuple[tuple[int, int, int], ...]
     """Integer arguments, each with its index, its minimum and its maximum."""
+    conditions: tuple[Cond, ...]
+    """The conditions between sizes for which the graph was compiled."""
+    places: Mapping[str, tuple[int, int | None]]
+    """Where the value of each symbol of `conditions` is: the index of an argument, and an axis of
+    it, or None for an integer."""
 
     def __call__(self, *args: Any) -> Any:
         """Call the graph.
 
         Raises LayoutError (GY-RUNTIME-090) for sizes or integers that it was not compiled for.
         """
+        if self.conditions:
+            self._check(args)
         for index, minimum, maximum in self.integers:
             if not minimum <= args[index] <= maximum:
                 sizes = minimum if minimum == maximum else f"{minimum} to {maximum}"
@@ -165,11 +175,34 @@ class CompiledArtifact:
         results = self.graph(*args)
         return results[0] if self.single else results
 
+    def _check(self, args: Sequence[Any]) -> None:
+        try:
+            values = {
+                Sym(name): args[index] if axis is None else args[index].shape[axis]
+                for name, (index, axis) in self.places.items()
+            }
+        except (AttributeError, IndexError):
+            return  # the graph itself raises for other ranks, types and numbers of arguments
+        for condition in self.conditions:
+            if not holds(condition, values):
+                known = ", ".join(f"{name} = {value}" for name, value in values.items())
+                raise LayoutError.of(
+                    "GY-RUNTIME-090",
+                    f"the graph was compiled for sizes with {to_text(condition)}, but {known}",
+                    help="compile the graph for these sizes",
+                )
+
     def save(self, path: str | Path) -> None:
         """Write the graph to a file, atomically. The file contains native code: load only files
         that you trust."""
         path = Path(path)
-        about = {"format": _FORMAT, "single": self.single, "integers": self.integers}
+        about = {
+            "format": _FORMAT,
+            "single": self.single,
+            "integers": self.integers,
+            "conditions": [to_text(condition) for condition in self.conditions],
+            "places": dict(self.places),
+        }
         head = json.dumps(about).encode()
         part = path.with_name(f".{path.name}.part")
         part.write_bytes(head + b"\n" + self.graph.data())
@@ -187,7 +220,10 @@ class CompiledArtifact:
         if not valid:
             raise _unread(path)
         integers = tuple((index, minimum, maximum) for index, minimum, maximum in about["integers"])
-        return cls(SavedGraph.read(data, frontend), about["single"], integers)
+        conditions = tuple(map(parse_cond, about["conditions"]))
+        places = {name: (index, axis) for name, (index, axis) in about["places"].items()}
+        graph = SavedGraph.read(data, frontend)
+        return cls(graph, about["single"], integers, conditions, places)
 
 
 def _unread(path: str | Path) -> UnsupportedError:
@@ -209,17 +245,44 @@ def compiled_artifact(
     graph, single = _returning_tuple(gm)
     modes = (x.fake_mode for x in inputs if isinstance(x, FakeTensor))
     mode = next(modes, None) or FakeTensorMode()  # without symbolic sizes
+    environment = mode.shape_env
+    unguarded = nullcontext() if environment is None else UnguardedConvolutions(environment)
     config: Any = torch._functorch.config
     saving = config.patch(bundled_autograd_cache=True, force_autograd_cache=True)
     within = _narrowed(inputs, sizes) if sizes is not None else nullcontext()
-    with torch.no_grad(), saving, tracing(TracingContext(mode)), within:
+    with torch.no_grad(), saving, tracing(TracingContext(mode)), within, unguarded:
         compiled: Callable[..., Any] = frontend.compile(graph, inputs)
     assert isinstance(compiled, SavableGraph)
     integers = [(index, x, x) for index, x in enumerate(inputs) if type(x) is int]
     if sizes is not None:
         symbolic = (k for k, x in enumerate(inputs) if isinstance(x, torch.SymInt))
         integers += [(index, *sizes) for index in symbolic]
-    return CompiledArtifact(SavedGraph.of(compiled), single, tuple(integers))
+    conditions, places = _conditions(environment, inputs)
+    saved = SavedGraph.of(compiled)
+    return CompiledArtifact(saved, single, tuple(integers), conditions, places)
+
+
+def _conditions(
+    environment: Any, inputs: Sequence[Any]
+) -> tuple[tuple[Cond, ...], dict[str, tuple[int, int | None]]]:
+    """Return the guards of a `ShapeEnv` that inputs decide, and where their symbols' values are."""
+    sizes = [
+        (size, (index, axis))
+        for index, x in enumerate(inputs)
+        for axis, size in ([(None, x)] if isinstance(x, torch.SymInt) else enumerate(_shape(x)))
+        if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol
+    ]
+    places = {size.node.expr.name: place for size, place in reversed(sizes)}
+    guards = () if environment is None else environment.guards
+    exprs = {environment.replace(guard.expr): None for guard in guards}
+    decided = (e for e in exprs if {s.name for s in e.free_symbols} <= places.keys())
+    conditions = tuple(c for c in map(cond_from_sympy, decided) if c is not TRUE)
+    used = {symbol.name for c in conditions for symbol in c.free_symbols}
+    return conditions, {name: place for name, place in places.items() if name in used}
+
+
+def _shape(x: Any) -> Sequence[Any]:
+    return x.shape if isinstance(x, torch.Tensor) else ()
 
 
 @contextmanager
