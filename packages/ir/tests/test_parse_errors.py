@@ -118,7 +118,7 @@ def test_the_first_line_says_the_level():
         ("pointwise op0 ()\n  return", 2, "expected one of"),
         ("fact s0 within [1, 2]\n  return", 2, "expected a fact"),
         ("origin 1 %a aten.add\n  return", 2, "expected row 0"),
-        ("template t conv () -> ()\n  return", 2, "expected a template"),
+        ("template t conv () -> ()\n  return", 2, "expected one of"),
     ],
 )
 def test_kernel(text, line, expected):

@@ -1,7 +1,7 @@
 """The text forms of the lines of Kernel IR outside of kernels."""
 
 from gyrator_ir.kernel.nodes import Lifetime, Partition, Refusal, Together
-from gyrator_ir.text.forms import DEVICE, INTEGER, NAME, STRING, WORD, Codec, Form, FormTable, Part
+from gyrator_ir.text.forms import CODECS, Codec, FormTable, Grammar
 from gyrator_ir.text.scanner import show_string
 
 _REASON = Codec(
@@ -9,30 +9,13 @@ _REASON = Codec(
     lambda s: "" if s.ended() else s.string(),
 )
 """An optional string at the end of a line."""
-_RANGE = (Part("start", INTEGER), Part("end", INTEGER, lead="to"))
+_form = Grammar({**CODECS, "reason": _REASON}).form
 
 FORMS = FormTable(
     (
-        Form(Refusal, "refused", (Part("other", WORD), Part("reason", STRING))),
-        Form(
-            Lifetime,
-            "life",
-            (
-                Part("buffer", NAME),
-                Part("first", INTEGER),
-                Part("last", INTEGER, lead="to"),
-                Part("reuses", NAME, lead="reuses", omit=None),
-            ),
-        ),
-        Form(
-            Partition,
-            "partition",
-            (
-                *_RANGE,
-                Part("device", DEVICE, lead="on", omit=None),
-                Part("reason", _REASON),
-            ),
-        ),
-        Form(Together, "together", _RANGE),
+        _form(Refusal, "refused {other:word} {reason:string}"),
+        _form(Lifetime, "life {buffer} {first:integer} to {last:integer} [reuses {reuses}]"),
+        _form(Partition, "partition {start:integer} to {end:integer} [on {device}] {reason}"),
+        _form(Together, "together {start:integer} to {end:integer}"),
     )
 )

@@ -10,158 +10,72 @@ from gyrator_ir.loop.nodes import (
     Extern,
     RepeatOp,
     ScalarRead,
+    Template,
     TemplateKind,
     UserTritonKernel,
     WhileOp,
 )
-from gyrator_ir.text.forms import (
-    COND,
-    EXPR,
-    NAME,
-    NAMES,
-    ORIGINS,
-    STRING,
-    SYMBOL,
-    WORD,
-    WORDS,
-    Codec,
-    Form,
-    FormTable,
-    Part,
-    flag,
-)
-from gyrator_ir.text.scanner import Scanner
+from gyrator_ir.text.forms import CODECS, FormTable, Grammar, member_of
 from gyrator_ir.text.values import ARG, ARG_OR_COND, ARGS, ARGS_BY_NAME, GRID, RESULTS
 
-_NAME = Part("name", NAME)
-_ORIGINS = Part("origins", ORIGINS)
-_RESULTS = Part("results", NAMES, lead="->", omit=())
-_MUTATES = Part("mutates", NAMES, lead="mutates", omit=())
+_GRAMMAR = Grammar(
+    {
+        **CODECS,
+        "arg": ARG, "args": ARGS, "values": ARGS_BY_NAME, "results": RESULTS, "grid": GRID,
+        "predicate": ARG_OR_COND, "kind": member_of(TemplateKind),
+    }
+)  # fmt: skip
+_form = _GRAMMAR.form
 
 CALLS = FormTable(
     (
-        Form(
+        _form(
             Extern,
-            "extern",
-            (
-                _NAME,
-                Part("target", WORD),
-                Part("args", ARGS),
-                Part("kwargs", ARGS_BY_NAME, lead="with", omit=()),
-                Part("results", RESULTS, lead="->", omit=()),
-                Part("out", WORD, lead="out", omit=None),
-                Part("out_names", WORDS, lead="names", omit=()),
-                _MUTATES,
-                Part("reason", STRING, lead="because", omit=""),
-                Part("uncaptured", STRING, lead="uncaptured", omit=""),
-                _ORIGINS,
-            ),
+            "extern {name} {target:word} {args} [with {kwargs:values}] [-> {results}] "
+            "[out {out:word}] [names {out_names:words}] [mutates {mutates:names}] "
+            "[because {reason:string}] [uncaptured {uncaptured:string}] {origins}",
         ),
-        Form(
+        _form(
             UserTritonKernel,
-            "triton",
-            (
-                _NAME,
-                Part("kernel", WORD),
-                Part("grid", GRID, lead="grid"),
-                Part("args", ARGS_BY_NAME),
-                Part("constants", ARGS_BY_NAME, lead="constants"),
-                _MUTATES,
-                Part("descriptors", ARGS_BY_NAME, lead="descriptors", omit=()),
-                _ORIGINS,
-            ),
+            "triton {name} {kernel:word} grid {grid} {args:values} constants {constants:values} "
+            "[mutates {mutates:names}] [descriptors {descriptors:values}] {origins}",
         ),
-        Form(
+        _form(
             CollectiveCall,
-            "collective",
-            (_NAME, Part("target", WORD), Part("args", ARGS), _RESULTS, _MUTATES, _ORIGINS),
+            "collective {name} {target:word} {args} [-> {results:names}] "
+            "[mutates {mutates:names}] {origins}",
         ),
-        Form(CollectiveWait, "wait", (_NAME, Part("buffer", NAME), _ORIGINS)),
-        Form(
-            DeviceCopy,
-            "copy",
-            (
-                _NAME,
-                Part("source", ARG),
-                Part("destination", NAME, lead="->"),
-                flag("non_blocking", "non_blocking"),
-                _ORIGINS,
-            ),
-        ),
-        Form(
-            ScalarRead,
-            "read",
-            (_NAME, Part("source", ARG), Part("symbol", SYMBOL, lead="->"), _ORIGINS),
-        ),
-        Form(
-            AssertCond,
-            "assert",
-            (_NAME, Part("condition", COND), Part("message", STRING), _ORIGINS),
-        ),
-        Form(
+        _form(CollectiveWait, "wait {name} {buffer} {origins}"),
+        _form(DeviceCopy, "copy {name} {source:arg} -> {destination} [non_blocking] {origins}"),
+        _form(ScalarRead, "read {name} {source:arg} -> {symbol} {origins}"),
+        _form(AssertCond, "assert {name} {condition:cond} {message:string} {origins}"),
+        _form(
             CondOp,
-            "cond",
-            (
-                _NAME,
-                Part("predicate", ARG_OR_COND),
-                Part("then", WORD, lead="then"),
-                Part("otherwise", WORD, lead="else"),
-                Part("operands", ARGS),
-                _RESULTS,
-                _ORIGINS,
-            ),
+            "cond {name} {predicate} then {then:word} else {otherwise:word} {operands:args} "
+            "[-> {results:names}] {origins}",
         ),
-        Form(
+        _form(
             WhileOp,
-            "while",
-            (
-                _NAME,
-                Part("condition", WORD),
-                Part("body", WORD, lead="do"),
-                Part("carried", ARGS),
-                Part("invariants", ARGS, lead="invariants", omit=()),
-                flag("stacked", "stacked"),
-                _RESULTS,
-                _ORIGINS,
-            ),
+            "while {name} {condition:word} do {body:word} {carried:args} "
+            "[invariants {invariants:args}] [stacked] [-> {results:names}] {origins}",
         ),
-        Form(
+        _form(
             RepeatOp,
-            "repeat",
-            (
-                _NAME,
-                Part("count", EXPR),
-                Part("body", WORD, lead="do"),
-                Part("carried", ARGS),
-                Part("operands", ARGS, lead="with", omit=()),
-                _RESULTS,
-                Part("stacks", NAMES, lead="stacks", omit=()),
-                _ORIGINS,
-            ),
+            "repeat {name} {count:expr} do {body:word} {carried:args} [with {operands:args}] "
+            "[-> {results:names}] [stacks {stacks:names}] {origins}",
         ),
-        Form(
-            CallOp,
-            "call",
-            (_NAME, Part("program", WORD), Part("operands", ARGS), _RESULTS, _ORIGINS),
-        ),
+        _form(CallOp, "call {name} {program:word} {operands:args} [-> {results:names}] {origins}"),
     )
 )
 
-
-def _read_kind(scanner: Scanner) -> TemplateKind:
-    word = scanner.name()
-    if word not in TemplateKind.__members__.values():
-        scanner.line.fail(f"expected a template ({', '.join(TemplateKind)}), got {word!r}")
-    return TemplateKind(word)
-
-
-TEMPLATE_PARTS = (
-    Part("kind", Codec(lambda kind, _: kind.value, _read_kind)),
-    Part("inputs", ARGS),
-    Part("outputs", ARGS, lead="->"),
-    Part("attributes", ARGS_BY_NAME, lead="with", omit=()),
+TEMPLATE_PARTS = _GRAMMAR.parts(
+    Template, " {kind} {inputs:args} -> {outputs:args} [with {attributes:values}]"
 )
 """The parts that describe the computation of a `Template` or a `TemplateKernel`."""
 
-TEMPLATE = (_NAME, *TEMPLATE_PARTS, _ORIGINS)
+TEMPLATE = (
+    *_GRAMMAR.parts(Template, " {name}"),
+    *TEMPLATE_PARTS,
+    *_GRAMMAR.parts(Template, " {origins}"),
+)
 """The head line of a `Template`; its fallback follows on a line of its own."""

@@ -1,9 +1,17 @@
-"""Forms: declarative line formats, from which nodes are both printed and parsed."""
+"""Forms: declarative line formats, from which nodes are both printed and parsed.
 
+    Grammar(CODECS).form(Copy, "copy {source} -> {destination} [non_blocking]")
+
+is the form of a `Copy` with two names and a flag. See `Grammar` for the notation.
+"""
+
+import re
 from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
-from attrs import field, frozen
+from attrs import NOTHING, field, fields, frozen
 
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.text.lines import Line, indented
@@ -231,11 +239,6 @@ SYMBOL = Codec(lambda value, _: value.name, read_symbol)
 TRUE = Codec(lambda *_: "", lambda _: True)
 
 
-def flag(attribute: str, word: str) -> Part:
-    """Return the part that is `word` if the attribute is true, and empty otherwise."""
-    return Part(attribute, TRUE, lead=word, omit=False)
-
-
 def _show_origins(rows: tuple[int, ...], _: Writer) -> str:
     return " ".join(f"@{row}" for row in rows)
 
@@ -248,3 +251,81 @@ def _read_origins(scanner: Scanner) -> tuple[int, ...]:
 
 
 ORIGINS = Codec(_show_origins, _read_origins)
+
+
+def member_of(words: type[StrEnum]) -> Codec:
+    """Return the codec of the members of an enum."""
+
+    def read(scanner: Scanner) -> StrEnum:
+        word = scanner.name()
+        if word not in words.__members__.values():
+            scanner.line.fail(f"expected one of {', '.join(words)}, got {word!r}")
+        return words(word)
+
+    return Codec(lambda value, _: value.value, read)
+
+
+# Grammars -------------------------------------------------------------------------------------
+
+CODECS: Mapping[str, Codec] = MappingProxyType(
+    {
+        "name": NAME, "word": WORD, "string": STRING, "integer": INTEGER, "expr": EXPR,
+        "names": NAMES, "words": WORDS, "integers": INTEGERS, "exprs": EXPRS,
+        "cond": COND, "dtype": DTYPE, "device": DEVICE, "symbol": SYMBOL, "origins": ORIGINS,
+    }
+)  # fmt: skip
+"""The codecs that all grammars know, by name."""
+
+_FORM = re.compile(r"(?:(?P<target>\{[\w:]+\}) = )?(?P<verb>\w+)(?P<parts>.*)")
+_PART = re.compile(
+    r"(?P<space> ?)(?P<optional>\[?)(?:(?P<lead>[^\s{}\[\]]+)(?: |(?=\])))?"
+    r"(?:\{(?P<attribute>\w+)(?::(?P<codec>\w+))?\})?\]?"
+)
+
+
+@frozen
+class Grammar:
+    """A notation for forms, in which `codecs` have names.
+
+    | notation | what is printed |
+    | --- | --- |
+    | `{x}` | attribute `x`: by the codec `x` if there is one, else as a name |
+    | `{x:expr}` | attribute `x`, by the codec `expr` |
+    | `on {x}` | the same after the word `on` |
+    | `[on {x}]` | nothing if `x` has the default value of its field, or else `()` |
+    | `[stable]` | the word `stable` if the attribute `stable` is true |
+
+    A form is `verb parts`, or `{x} = verb parts`.
+    """
+
+    codecs: Mapping[str, Codec]
+
+    def form(self, cls: type, text: str, *blocks: Block) -> Form:
+        """Return the form of a class."""
+        match = _FORM.fullmatch(text)
+        assert match is not None, text
+        target, verb, rest = match.group("target", "verb", "parts")
+        targets = self.parts(cls, target) if target else (None,)
+        return Form(cls, verb, self.parts(cls, rest), targets[0], blocks)
+
+    def parts(self, cls: type, text: str) -> tuple[Part, ...]:
+        """Return the parts of a line that shows attributes of a class."""
+        parts: list[Part] = []
+        at = 0
+        while at < len(text):
+            match = _PART.match(text, at)
+            assert match is not None and match.end() > at, text[at:]
+            parts.append(self._part(cls, match, first=at == 0))
+            at = match.end()
+        return tuple(parts)
+
+    def _part(self, cls: type, match: re.Match[str], first: bool) -> Part:
+        space, optional, lead, attribute, codec = match.groups("")
+        if not attribute:
+            return Part(lead, TRUE, lead=lead, omit=False)
+        known = self.codecs[codec] if codec else self.codecs.get(attribute, NAME)
+        omit: object = REQUIRED
+        if optional:
+            default = getattr(fields(cls), attribute).default
+            omit = () if default is NOTHING else default
+        return Part(attribute, known, lead, omit, glued=not (space or first))

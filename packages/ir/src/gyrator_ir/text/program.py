@@ -17,7 +17,7 @@ from gyrator_ir.loop.nodes import (
     UserKernel,
 )
 from gyrator_ir.provenance import Origin
-from gyrator_ir.text.forms import INTEGER, WORD, WORDS, Part, build, pairs
+from gyrator_ir.text.forms import CODECS, INTEGER, Grammar, build, pairs
 from gyrator_ir.text.lines import Line, indented, parse_lines
 from gyrator_ir.text.scanner import (
     Scanner,
@@ -188,10 +188,8 @@ def read_constant(line: Line) -> Constant:
     return Constant(buffer, key)
 
 
-_USER_KERNEL = (
-    Part("key", WORD),
-    Part("parameters", WORDS),
-    Part("settings", pairs(INTEGER), lead="settings", omit=()),
+_USER_KERNEL = Grammar({**CODECS, "settings": pairs(INTEGER)}).parts(
+    UserKernel, " {key:word} {parameters:words} [settings {settings}]"
 )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from gyrator_ir.expr import ZERO, Cond, Expr, Sym
 from gyrator_ir.host.nodes import ListValue, Ref
 from gyrator_ir.loop.nodes import ListArg, Literal, TensorRef, TypeArg
-from gyrator_ir.text.forms import COND, DTYPE, EXPRS, NAME, Codec, Part, build, pairs, sequence
+from gyrator_ir.text.forms import CODECS, COND, EXPRS, NAME, Codec, Grammar, build, pairs, sequence
 from gyrator_ir.text.scanner import (
     Scanner,
     Writer,
@@ -19,11 +19,7 @@ from gyrator_ir.text.scanner import (
 RESERVED = frozenset({"none", "true", "false", "inf", "nan", "complex"})
 """Words that begin a constant. A tensor of such a name is printed with a `%`."""
 
-LAYOUT = (
-    Part("dtype", DTYPE),
-    Part("shape", EXPRS, glued=True),
-    Part("strides", EXPRS, lead="strides"),
-)
+LAYOUT = Grammar(CODECS).parts(TensorRef, " {dtype}{shape:exprs} strides {strides:exprs}")
 """`f32[4, 8] strides [8, 1]`."""
 
 

@@ -1,22 +1,17 @@
 """The text forms of the decisions of a tiled kernel."""
 
-from enum import StrEnum
-
-from gyrator_ir.expr import ZERO, Expr
+from gyrator_ir.expr import Expr
 from gyrator_ir.source import Configuration
 from gyrator_ir.text.forms import (
-    DTYPE,
+    CODECS,
     EXPR,
     INTEGER,
-    NAME,
-    NAMES,
     SYMBOL,
     Block,
     Codec,
-    Form,
     FormTable,
-    Part,
-    flag,
+    Grammar,
+    member_of,
     pairs,
     sequence,
 )
@@ -38,30 +33,16 @@ from gyrator_ir.tile.nodes import (
     Repeat,
     Reuse,
     Threads,
+    TiledGroup,
     Transposed,
     Unrounded,
 )
 from gyrator_ir.tile.nodes import Form as IndexForm
 
 
-def _word_of(words: type[StrEnum]) -> Codec:
-    def read(scanner: Scanner) -> StrEnum:
-        word = scanner.name()
-        if word not in words.__members__.values():
-            scanner.fail(f"one of {', '.join(words)}")
-        return words(word)
-
-    return Codec(lambda value, _: value.value, read)
-
-
 def _read_step(scanner: Scanner) -> int | str:
     following = scanner.text[scanner.at :].lstrip()[:1]
     return scanner.integer() if following.isdigit() else scanner.name()
-
-
-STEP = Codec(lambda value, _: str(value), _read_step)
-INTEGERS = sequence(INTEGER, "()")
-EXPRESSIONS = sequence(EXPR, "()")
 
 
 def _read_index(scanner: Scanner) -> Expr:
@@ -71,131 +52,68 @@ def _read_index(scanner: Scanner) -> Expr:
     return index
 
 
-INDEX = Codec(lambda value, w: f"[{w.expr(value)}]", _read_index)
-_LOOP = (
-    Part("axes", sequence(SYMBOL, "()")),
-    Part("step", STEP, lead="by", omit=1),
+EXPRESSIONS = sequence(EXPR, "()")
+_GRAMMAR = Grammar(
+    {
+        **CODECS,
+        "step": Codec(lambda value, _: str(value), _read_step),
+        "index": Codec(lambda value, w: f"[{w.expr(value)}]", _read_index),
+        "symbols": sequence(SYMBOL, "()"),
+        "terms": pairs(EXPR),
+        "choices": pairs(INTEGER),
+        "method": member_of(Method),
+        "kind": member_of(Access),
+    }
 )
-LOOPS = {kind: Form(Loop, kind.value, _LOOP) for kind in LoopKind}
+_form = _GRAMMAR.form
+
+LOOPS = {kind: _form(Loop, f"{kind.value} {{axes:symbols}} [by {{step}}]") for kind in LoopKind}
 
 FORMS = FormTable(
     (
-        Form(
+        _form(
             Reduction,
-            "reduce",
-            (
-                Part("result", NAME),
-                Part("method", _word_of(Method)),
-                Part("unroll", STEP, lead="unroll", omit=1),
-                Part("chain", INTEGER, lead="chain", omit=0),
-                flag("wide", "wide"),
-                Part("block", STEP, lead="block", omit=0),
-                flag("reload", "reload"),
-                Part("keep", NAMES, lead="keep", omit=()),
-            ),
+            "reduce {result} {method} [unroll {unroll:step}] [chain {chain:integer}] [wide] "
+            "[block {block:step}] [reload] [keep {keep:names}]",
         ),
-        Form(
+        _form(
             Contraction,
-            "contraction",
-            (
-                Part("rows", INTEGER, lead="rows"),
-                Part("columns", INTEGER, lead="columns"),
-                Part("depth", INTEGER, lead="depth"),
-                Part("group", INTEGER, lead="group", omit=1),
-            ),
-            blocks=(Block("products"),),
+            "contraction rows {rows:integer} columns {columns:integer} depth {depth:integer} "
+            "[group {group:integer}]",
+            Block("products"),
         ),
-        Form(
+        _form(
             Product,
-            "product",
-            (
-                Part("result", NAME),
-                Part("left", NAME, lead="="),
-                Part("right", NAME, lead="*"),
-                Part("dtype", DTYPE, lead="in"),
-                Part("along", sequence(SYMBOL, "()"), lead="along", omit=()),
-                flag("direct", "direct"),
-            ),
+            "product {result} = {left} * {right} in {dtype} [along {along:symbols}] [direct]",
         ),
-        Form(
-            Threads,
-            "threads",
-            (Part("loops", INTEGER), Part("grain", INTEGER, lead="grain", omit=0)),
-        ),
-        Form(Transposed, "transposed", (Part("load", NAME), Part("along", SYMBOL, lead="along"))),
-        Form(Pipelined, "pipelined", (Part("stage", INTEGER), Part("ahead", STEP, lead="ahead"))),
-        Form(
-            Prefetch,
-            "prefetch",
-            (
-                Part("stage", INTEGER),
-                Part("buffer", NAME),
-                Part("index", INDEX, glued=True),
-                flag("write", "write"),
-                flag("second", "second"),
-            ),
-        ),
-        Form(
-            IndexForm,
-            "form",
-            (Part("index", INDEX), Part("written", INDEX, lead="as")),
-        ),
-        Form(
+        _form(Threads, "threads {loops:integer} [grain {grain:integer}]"),
+        _form(Transposed, "transposed {load} along {along:symbol}"),
+        _form(Pipelined, "pipelined {stage:integer} ahead {ahead:step}"),
+        _form(Prefetch, "prefetch {stage:integer} {buffer}{index} [write] [second]"),
+        _form(IndexForm, "form {index} as {written:index}"),
+        _form(
             IndexAccess,
-            "access",
-            (
-                Part("index", INDEX),
-                Part("kind", _word_of(Access)),
-                Part("stride", INDEX, lead="by", omit=ZERO),
-                Part("terms", pairs(EXPR), lead="of", omit=()),
-                Part("ahead", INDEX, lead="ahead", omit=ZERO),
-            ),
+            "access {index} {kind} [by {stride:index}] [of {terms}] [ahead {ahead:index}]",
         ),
-        Form(
-            Pair,
-            "pair",
-            (
-                Part("stage", INTEGER),
-                Part("first", INTEGER, lead="statements"),
-                Part("second", INTEGER, lead="and"),
-            ),
-        ),
-        Form(
-            Unrounded,
-            "unrounded",
-            (
-                Part("stage", INTEGER),
-                Part("statement", INTEGER, lead="statement"),
-                Part("value", NAME, lead="of"),
-            ),
-        ),
-        Form(
+        _form(Pair, "pair {stage:integer} statements {first:integer} and {second:integer}"),
+        _form(Unrounded, "unrounded {stage:integer} statement {statement:integer} of {value}"),
+        _form(
             Reuse,
-            "reuse",
-            (
-                Part("stage", INTEGER),
-                Part("statement", INTEGER, lead="statement"),
-                Part("first_stage", INTEGER, lead="of"),
-                Part("first_statement", INTEGER, lead="statement"),
-            ),
+            "reuse {stage:integer} statement {statement:integer} "
+            "of {first_stage:integer} statement {first_statement:integer}",
         ),
-        Form(
-            Barrier,
-            "barrier",
-            (Part("stage", INTEGER), Part("statement", INTEGER, lead="statement")),
-        ),
-        Form(Choice, "choice", (Part("name", NAME), Part("values", INTEGERS, lead="of"))),
-        Form(Configuration, "candidate", (Part("values", pairs(INTEGER)),)),
+        _form(Barrier, "barrier {stage:integer} statement {statement:integer}"),
+        _form(Choice, "choice {name} of {values:integers}"),
+        _form(Configuration, "candidate {values:choices}"),
     )
 )
 """The decisions other than loops that have a line of their own."""
 
-REPEAT = Form(Repeat, "repeat", (Part("name", NAME), Part("kernel", NAME, lead="of")))
-SHARED = (
-    Part("costs", INTEGERS, lead="costs", omit=()),
-    Part("grain", INTEGER, lead="grain", omit=0),
-    Part("programs", INTEGER, lead="programs", omit=0),
-    Part("selected", INTEGER, lead="selected", omit=1),
+REPEAT = _form(Repeat, "repeat {name} of {kernel}")
+SHARED = _GRAMMAR.parts(
+    TiledGroup,
+    " [costs {costs:integers}] [grain {grain:integer}] [programs {programs:integer}] "
+    "[selected {selected:integer}]",
 )
 """How the work of a group is distributed, at the end of its line."""
 
@@ -205,15 +123,7 @@ LISTS = (
 )  # fmt: skip
 """Fields of a tiled kernel that are printed as one line per item."""
 NAMED = (
-    "atomic",
-    "cleared",
-    "stack",
-    "ahead",
-    "exact",
-    "approximate",
-    "early",
-    "fours",
-    "replicated",
+    "atomic", "cleared", "stack", "ahead", "exact", "approximate", "early", "fours", "replicated",
     "streamed",
-)
+)  # fmt: skip
 """Fields that are printed as one line of names."""
