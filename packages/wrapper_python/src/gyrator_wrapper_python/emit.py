@@ -1,8 +1,7 @@
-"""One emitter function per instruction. `WRITERS` lists them; a test checks that it is complete."""
+"""Emission of instructions as lines of Python."""
 
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Iterable
+from typing import assert_never
 
 from attrs import field, frozen
 
@@ -28,7 +27,7 @@ class Writer:
     def body(self, instructions: Iterable[h.Instruction]) -> None:
         """Emit the instructions in order."""
         for instruction in instructions:
-            WRITERS[type(instruction)](self, instruction)
+            self.write(instruction)
 
     def block(self, head: str, instructions: Iterable[h.Instruction], *last: str) -> None:
         """Emit a block: a head line, and below it instructions and further lines."""
@@ -36,8 +35,7 @@ class Writer:
         with self.out.indent():
             before = self.out.count
             self.body(instructions)
-            for line in last:
-                self.out.add(line)
+            self.out.add(*last)
             if self.out.count == before:
                 self.out.add("pass")
 
@@ -76,226 +74,121 @@ class Writer:
         """Format sizes, strides and dtype."""
         return self.size.tuple(i.shape), self.size.tuple(i.strides), string(i.dtype)
 
+    # Instructions -----------------------------------------------------------------------------
 
-# Inputs and symbols ---------------------------------------------------------------------------
+    def write(self, i: h.Instruction) -> None:
+        """Emit an instruction."""
+        add, call, size = self.out.add, self.call, self.size
+        match i:
+            case h.BindSize():
+                method = "stride" if i.stride else "size"
+                add(f"{i.symbol.name} = {i.tensor}.{method}({i.dim})")
+            case h.BindParameter():
+                add(f"{i.symbol.name} = {i.name}")
+            case h.DefineSymbol():
+                add(f"{i.symbol.name} = {size(i.expr)}")
+            case h.BindConstant():
+                call("constant", string(i.key), into=i.name)
+            case h.Conform():
+                more = map(string, (i.device, i.mend, i.tensor, i.what))
+                call("conform", i.tensor, *self.layout(i), *more, into=i.tensor)
+            case h.Separate():
+                tensors = names(tuple(dict.fromkeys(i.tensors)))
+                call("separate", tensors, names(i.others), into=tensors)
+            case h.AssertNoNan():
+                call("assert_no_nan", i.tensor, string(i.what))
+            case h.AssertTrue():
+                call("assert_true", size(i.condition), string(i.message))
+            case h.Allocate():
+                call("allocate", *self.layout(i), string(i.device), into=i.name)
+            case h.AllocatePool():
+                call("pool", size(i.bytes), string(i.device), into=i.name)
+            case h.AllocateFromPool():
+                call("from_pool", i.pool, size(i.offset), *self.layout(i), into=i.name)
+            case h.Free():
+                add(f"del {i.name}")
+            case h.Reuse():
+                call("reuse", i.source, *self.layout(i), into=i.name)
+                add(f"del {i.source}")
+            case h.View():
+                call("view", i.source, *self.layout(i), size(i.offset), into=i.name)
+            case h.Launch():
+                call("launch", string(i.kernel), names(i.tensors), size.tuple(i.sizes))
+            case h.ExternCall() | h.CollectiveStart():
+                self._extern(i)
+            case h.TmaDescriptor():
+                form = (size.tuple(i.shape), size.tuple(i.block), size(i.element_bytes))
+                call("tma_descriptor", i.tensor, *form, str(i.stable), into=i.name)
+            case h.TritonLaunch():
+                grids = names(tuple(map(size.tuple, i.grid)))
+                call("triton", string(i.kernel), grids, self.table((*i.args, *i.constants)))
+            case h.Copy():
+                call("copy", i.destination, i.source, str(i.non_blocking))
+            case h.ReadScalar():
+                call("read_scalar", i.tensor, into=i.symbol.name)
+            case h.CollectiveFinish():
+                call("wait_collective", i.tensor)
+            case h.WithDevice():
+                self.block(f"with {self.rt}.device_guard({string(i.device)}):", i.body)
+            case h.ProfileRange():
+                self.block(f"with {self.rt}.profile_range({string(i.label)}):", i.body)
+            case h.Branch():
+                self._branch(i)
+            case h.Loop():
+                self._loop(i)
+            case h.Repeat():
+                self._repeat(i)
+            case h.CallProgram() | h.CallPartition():
+                method = "call_program" if isinstance(i, h.CallProgram) else "call_partition"
+                into = names(i.results) if i.results else ""
+                call(method, string(i.program), self.values(i.args), into=into)
+            case h.Comment():
+                for line in i.text.splitlines():
+                    add(f"# {line}")
+            case h.Return():
+                add(f"return {self.values(i.values)}")
+            case _:
+                assert_never(i)
 
+    def _extern(self, i: h.ExternCall | h.CollectiveStart) -> None:
+        """Emit `b = rt.extern('aten.mm.default', (x, y), {})`, or for an op that writes to its
+        results, `rt.extern('aten.mm.out', (x, y), {'out': b})`."""
+        target, into, kwargs = i.target, _targets(i.results), "{}"
+        if isinstance(i, h.ExternCall):
+            outs = zip(i.out_names, i.results, strict=True) if i.out is not None else ()
+            kwargs = self.table(i.kwargs, [(k, r) for k, r in outs if isinstance(r, str)])
+            if i.out is not None:
+                target, into = i.out, ""
+        self.call("extern", string(target), self.values(i.args), kwargs, into=into)
 
-def _bind_size(w: Writer, i: h.BindSize) -> None:
-    """`s0 = x.size(0)`."""
-    w.out.add(f"{i.symbol.name} = {i.tensor}.{'stride' if i.stride else 'size'}({i.dim})")
+    def _branch(self, i: h.Branch) -> None:
+        condition = i.condition.name if isinstance(i.condition, h.Ref) else self.size(i.condition)
+        self.block(f"if {condition}:", i.then, *_assigned(i.results, i.then_values))
+        self.block("else:", i.otherwise, *_assigned(i.results, i.otherwise_values))
 
-
-def _bind_parameter(w: Writer, i: h.BindParameter) -> None:
-    """`s0 = n`."""
-    w.out.add(f"{i.symbol.name} = {i.name}")
-
-
-def _define_symbol(w: Writer, i: h.DefineSymbol) -> None:
-    """`s3 = 2*s0`."""
-    w.out.add(f"{i.symbol.name} = {w.size(i.expr)}")
-
-
-def _bind_constant(w: Writer, i: h.BindConstant) -> None:
-    """`w = rt.constant('layer.w')`."""
-    w.call("constant", string(i.key), into=i.name)
-
-
-# Checks ---------------------------------------------------------------------------------------
-
-
-def _conform(w: Writer, i: h.Conform) -> None:
-    """`x = rt.conform(x, sizes, strides, dtype, device, mend, name, what)`."""
-    more = map(string, (i.device, i.mend, i.tensor, i.what))
-    w.call("conform", i.tensor, *w.layout(i), *more, into=i.tensor)
-
-
-def _separate(w: Writer, i: h.Separate) -> None:
-    """`(b,) = rt.separate((b,), (x, y))`."""
-    tensors = names(tuple(dict.fromkeys(i.tensors)))
-    w.call("separate", tensors, names(i.others), into=tensors)
-
-
-def _assert_no_nan(w: Writer, i: h.AssertNoNan) -> None:
-    """`rt.assert_no_nan(x, what)`."""
-    w.call("assert_no_nan", i.tensor, string(i.what))
-
-
-def _assert_true(w: Writer, i: h.AssertTrue) -> None:
-    """`rt.assert_true(s0 < 8, message)`."""
-    w.call("assert_true", w.size(i.condition), string(i.message))
-
-
-# Memory ---------------------------------------------------------------------------------------
-
-
-def _allocate(w: Writer, i: h.Allocate) -> None:
-    """`b = rt.allocate(sizes, strides, dtype, device)`."""
-    w.call("allocate", *w.layout(i), string(i.device), into=i.name)
-
-
-def _allocate_pool(w: Writer, i: h.AllocatePool) -> None:
-    """`pool = rt.pool(bytes, device)`."""
-    w.call("pool", w.size(i.bytes), string(i.device), into=i.name)
-
-
-def _allocate_from_pool(w: Writer, i: h.AllocateFromPool) -> None:
-    """`b = rt.from_pool(pool, offset, sizes, strides, dtype)`."""
-    w.call("from_pool", i.pool, w.size(i.offset), *w.layout(i), into=i.name)
-
-
-def _free(w: Writer, i: h.Free) -> None:
-    """`del b`."""
-    w.out.add(f"del {i.name}")
-
-
-def _reuse(w: Writer, i: h.Reuse) -> None:
-    """`b = rt.reuse(a, sizes, strides, dtype); del a`."""
-    w.call("reuse", i.source, *w.layout(i), into=i.name)
-    w.out.add(f"del {i.source}")
-
-
-def _view(w: Writer, i: h.View) -> None:
-    """`v = rt.view(x, sizes, strides, dtype, offset)`."""
-    w.call("view", i.source, *w.layout(i), w.size(i.offset), into=i.name)
-
-
-# Work -----------------------------------------------------------------------------------------
-
-
-def _launch(w: Writer, i: h.Launch) -> None:
-    """`rt.launch('k0', (x, b), (s0,))`."""
-    w.call("launch", string(i.kernel), names(i.tensors), w.size.tuple(i.sizes))
-
-
-def _extern_call(w: Writer, i: h.ExternCall) -> None:
-    """`b = rt.extern('aten.mm.default', (x, y), {})`, or with `out`, `rt.extern('aten.mm.out',
-    (x, y), {'out': b})`."""
-    if i.out is not None:
-        outs = zip(i.out_names, i.results, strict=True)
-        table = w.table(i.kwargs, [(k, r) for k, r in outs if isinstance(r, str)])
-        w.call("extern", string(i.out), w.values(i.args), table)
-        return
-    into = _targets(i.results)
-    w.call("extern", string(i.target), w.values(i.args), w.table(i.kwargs), into=into)
-
-
-def _tma_descriptor(w: Writer, i: h.TmaDescriptor) -> None:
-    """`d = rt.tma_descriptor(x, shape, block, element_bytes, stable)`."""
-    form = (w.size.tuple(i.shape), w.size.tuple(i.block), w.size(i.element_bytes))
-    w.call("tma_descriptor", i.tensor, *form, str(i.stable), into=i.name)
-
-
-def _triton_launch(w: Writer, i: h.TritonLaunch) -> None:
-    """`rt.triton(kernel, grids, arguments)`."""
-    grids = names(tuple(map(w.size.tuple, i.grid)))
-    w.call("triton", string(i.kernel), grids, w.table((*i.args, *i.constants)))
-
-
-def _copy(w: Writer, i: h.Copy) -> None:
-    """`rt.copy(destination, source, non_blocking)`."""
-    w.call("copy", i.destination, i.source, str(i.non_blocking))
-
-
-def _read_scalar(w: Writer, i: h.ReadScalar) -> None:
-    """`u0 = rt.read_scalar(x)`."""
-    w.call("read_scalar", i.tensor, into=i.symbol.name)
-
-
-def _collective_start(w: Writer, i: h.CollectiveStart) -> None:
-    """`b = rt.extern('_c10d_functional.all_reduce.default', ...)`."""
-    w.call("extern", string(i.target), w.values(i.args), "{}", into=_targets(i.results))
-
-
-def _collective_finish(w: Writer, i: h.CollectiveFinish) -> None:
-    """`rt.wait_collective(b)`."""
-    w.call("wait_collective", i.tensor)
-
-
-# Structure ------------------------------------------------------------------------------------
-
-
-def _with_device(w: Writer, i: h.WithDevice) -> None:
-    """`with rt.device_guard('cuda:1'):`."""
-    w.block(f"with {w.rt}.device_guard({string(i.device)}):", i.body)
-
-
-def _profile_range(w: Writer, i: h.ProfileRange) -> None:
-    """`with rt.profile_range('label'):`."""
-    w.block(f"with {w.rt}.profile_range({string(i.label)}):", i.body)
-
-
-def _branch(w: Writer, i: h.Branch) -> None:
-    """`if` and `else`, each ending with the assignment of the results."""
-    condition = i.condition.name if isinstance(i.condition, h.Ref) else w.size(i.condition)
-    w.block(f"if {condition}:", i.then, *_assigned(i.results, i.then_values))
-    w.block("else:", i.otherwise, *_assigned(i.results, i.otherwise_values))
-
-
-def _loop(w: Writer, i: h.Loop) -> None:
-    """`while True`, with a `break` if the condition is false."""
-    for line in _assigned(i.carried, i.initial):
-        w.out.add(line)
-    rows = f"{w.rt}_rows"
-    if i.stacked:
-        w.out.add(f"{rows} = []")
-    w.block("while True:", i.condition, f"if not {i.test}:", "    break")
-    with w.out.indent():
-        w.body(i.body)
-        for line in _assigned(i.carried, i.next):
-            w.out.add(line)
+    def _loop(self, i: h.Loop) -> None:
+        """Emit `while True`, with a `break` if the condition is false."""
+        rows = f"{self.rt}_rows"
+        self.out.add(*_assigned(i.carried, i.initial))
         if i.stacked:
-            w.out.add(f"{rows}.append({names(i.carried)})")
-    if i.stacked:
-        w.call("stack", f"{rows} or [{names(i.carried)}]", into=names(i.results))
-        return
-    for line in _assigned(i.results, i.carried):
-        w.out.add(line)
+            self.out.add(f"{rows} = []")
+        self.block("while True:", i.condition, f"if not {i.test}:", "    break")
+        with self.out.indent():
+            self.body(i.body)
+            self.out.add(*_assigned(i.carried, i.next))
+            if i.stacked:
+                self.out.add(f"{rows}.append({names(i.carried)})")
+        if i.stacked:
+            self.call("stack", f"{rows} or [{names(i.carried)}]", into=names(i.results))
+        else:
+            self.out.add(*_assigned(i.results, i.carried))
 
-
-def _repeat(w: Writer, i: h.Repeat) -> None:
-    """`for s0 in range(count)`."""
-    for line in _assigned(i.carried, i.initial):
-        w.out.add(line)
-    carry = _assigned(i.carried, i.next)
-    w.block(f"for {i.symbol.name} in range({w.size(i.count)}):", i.body, *carry)
-    for line in _assigned(i.results, i.carried):
-        w.out.add(line)
-
-
-def _call_program(w: Writer, i: h.CallProgram | h.CallPartition) -> None:
-    """`(b,) = rt.call_program('sub', (x,))`."""
-    method = "call_program" if isinstance(i, h.CallProgram) else "call_partition"
-    into = names(i.results) if i.results else ""
-    w.call(method, string(i.program), w.values(i.args), into=into)
-
-
-def _comment(w: Writer, i: h.Comment) -> None:
-    """A comment line for every line of the text."""
-    for line in i.text.splitlines():
-        w.out.add(f"# {line}")
-
-
-def _return(w: Writer, i: h.Return) -> None:
-    """`return (b, None)`."""
-    w.out.add(f"return {w.values(i.values)}")
-
-
-WRITERS: Mapping[type, Callable[[Writer, Any], None]] = MappingProxyType({
-    h.BindSize: _bind_size, h.BindParameter: _bind_parameter, h.DefineSymbol: _define_symbol,
-    h.BindConstant: _bind_constant, h.Conform: _conform, h.Separate: _separate,
-    h.AssertNoNan: _assert_no_nan, h.AssertTrue: _assert_true, h.Allocate: _allocate,
-    h.AllocatePool: _allocate_pool, h.AllocateFromPool: _allocate_from_pool,
-    h.Free: _free, h.Reuse: _reuse, h.View: _view,
-    h.Launch: _launch, h.ExternCall: _extern_call, h.TmaDescriptor: _tma_descriptor,
-    h.TritonLaunch: _triton_launch, h.Copy: _copy, h.ReadScalar: _read_scalar,
-    h.CollectiveStart: _collective_start, h.CollectiveFinish: _collective_finish,
-    h.WithDevice: _with_device,
-    h.ProfileRange: _profile_range, h.Branch: _branch, h.Loop: _loop,
-    h.Repeat: _repeat,
-    h.CallProgram: _call_program, h.CallPartition: _call_program, h.Comment: _comment,
-    h.Return: _return,
-})  # fmt: skip
-"""The emitter function of each instruction class."""
+    def _repeat(self, i: h.Repeat) -> None:
+        """Emit `for s0 in range(count)`."""
+        self.out.add(*_assigned(i.carried, i.initial))
+        carry = _assigned(i.carried, i.next)
+        self.block(f"for {i.symbol.name} in range({self.size(i.count)}):", i.body, *carry)
+        self.out.add(*_assigned(i.results, i.carried))
 
 
 def runtime_name(program: h.HostProgram) -> str:

@@ -39,9 +39,9 @@ class Lines:
         """Number of lines that are not comments."""
         return sum(not line.lstrip().startswith("#") for line in self._lines)
 
-    def add(self, line: str) -> None:
-        """Append one line."""
-        self._lines.append("    " * self._depth + line if line else "")
+    def add(self, *lines: str) -> None:
+        """Append lines."""
+        self._lines += ("    " * self._depth + line if line else "" for line in lines)
 
     @contextmanager
     def indent(self) -> Iterator[None]:
