@@ -1,8 +1,7 @@
-"""From Wrapper IR to plans. A test checks that `LOWERINGS` has every instruction class."""
+"""From Wrapper IR to plans."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any
+from typing import assert_never
 
 import torch
 from attrs import evolve
@@ -21,6 +20,7 @@ from gyrator_runtime.native.program import (
     Layout,
     Move,
     Operate,
+    Reg,
     Separate,
     SizeArg,
     TensorArg,
@@ -79,33 +79,89 @@ def _program(program: h.HostProgram, plans: Plans) -> Finished:
 def write(scope: Scope, instructions: Iterable[h.Instruction]) -> None:
     """Lower instructions in order. The caller lowers `Return`."""
     for i in instructions:
-        LOWERINGS[type(i)](scope, i)
+        _instruction(scope, i)
 
 
-# Inputs and symbols ---------------------------------------------------------------------------
-
-
-def _bind_size(scope: Scope, i: h.BindSize) -> None:
-    function = HostFunction("stride_of" if i.stride else "size_of")
-    args = (scope.object(scope.tensor(i.tensor)), i.dim)
-    scope.env[i.symbol.name] = scope.integer(function, args)
-
-
-def _bind_parameter(scope: Scope, i: h.BindParameter) -> None:
-    scope.env[i.symbol.name] = SizeArg(scope.tensor(i.name).register)
-
-
-def _define_symbol(scope: Scope, i: h.DefineSymbol) -> None:
-    size = scope.size(i.expr)
-    plain = isinstance(size, int | SizeArg)
-    scope.env[i.symbol.name] = size if plain else scope.integer(HostFunction("integer"), (size,))
-
-
-def _bind_constant(scope: Scope, i: h.BindConstant) -> None:
-    scope.env[i.name] = scope.call(HostFunction("identity"), (Const(Carried(i.key)),))
-
-
-# Checks ---------------------------------------------------------------------------------------
+def _instruction(scope: Scope, i: h.Instruction) -> None:
+    match i:
+        case h.BindSize():
+            method = HostFunction("stride_of" if i.stride else "size_of")
+            args = _object(scope, i.tensor), i.dim
+            scope.env[i.symbol.name] = scope.integer(method, args)
+        case h.BindParameter():
+            scope.env[i.symbol.name] = SizeArg(scope.tensor(i.name).register)
+        case h.DefineSymbol():
+            size = scope.size(i.expr)
+            if not isinstance(size, int | SizeArg):
+                size = scope.integer(HostFunction("integer"), (size,))
+            scope.env[i.symbol.name] = size
+        case h.BindConstant():
+            scope.env[i.name] = scope.call(HostFunction("identity"), (Const(Carried(i.key)),))
+        case h.Conform():
+            _conform(scope, i)
+        case h.Separate():
+            registers, others = scope.registers(i.tensors), scope.registers(i.others)
+            scope.instructions.append(Separate(registers, others, HostFunction("separate")))
+        case h.AssertNoNan():
+            scope.run(HostFunction("check_nan"), (_object(scope, i.tensor), Const(i.what)))
+        case h.AssertTrue():
+            scope.run(HostFunction("assert_true"), (scope.condition(i.condition), Const(i.message)))
+        case h.Allocate():
+            scope.env[i.name] = _allocated(scope, scope.layout(i), i.device)
+        case h.AllocatePool():
+            layout = Layout((scope.size(i.bytes),), (1,), torch.uint8)
+            scope.env[i.name] = _allocated(scope, layout, i.device)
+        case h.AllocateFromPool():
+            pool = scope.tensor(i.pool)
+            layout = scope.layout(i, scope.size(i.offset))
+            scope.env[i.name] = Handle(pool.register, layout, pool.own, pool.device, pooled=True)
+        case h.Free():
+            handle = scope.env.pop(i.name)
+            if isinstance(handle, Handle):
+                scope.free(handle)
+        case h.Reuse():
+            _reuse(scope, i)
+        case h.View():
+            _view(scope, i)
+        case h.Launch():
+            _launch(scope, i)
+        case h.ExternCall():
+            _extern_call(scope, i)
+        case h.TmaDescriptor():
+            form = (scope.sizes(i.shape), scope.sizes(i.block), scope.size(i.element_bytes))
+            arguments = (_object(scope, i.tensor), *form, Const(i.stable))
+            scope.env[i.name] = scope.call(HostFunction("tma_descriptor"), arguments)
+        case h.TritonLaunch():
+            _triton_launch(scope, i)
+        case h.Copy():
+            ends = (_object(scope, n) for n in (i.destination, i.source))
+            scope.run(HostFunction("copy"), (*ends, Const(i.non_blocking)))
+        case h.ReadScalar():
+            read = HostFunction("read_scalar")
+            scope.env[i.symbol.name] = scope.integer(read, (_object(scope, i.tensor),))
+        case h.CollectiveStart():
+            _call(scope, i.target, i.args, (), i.results)
+        case h.CollectiveFinish():
+            wait = Operator("_c10d_functional.wait_tensor.default")
+            scope.run(wait, (_object(scope, i.tensor),))
+        case h.WithDevice():
+            _within(scope, i.body, lambda plan: Within("device", str(i.device), plan))
+        case h.ProfileRange():
+            _within(scope, i.body, lambda plan: Within("profile", i.label, plan))
+        case h.Branch():
+            _branch(scope, i)
+        case h.Loop():
+            _loop(scope, i)
+        case h.Repeat():
+            _repeat(scope, i)
+        case h.CallProgram() | h.CallPartition():
+            _call_program(scope, i)
+        case h.Comment():
+            pass
+        case h.Return():
+            raise AssertionError("the caller lowers it")
+        case _:
+            assert_never(i)
 
 
 def _conform(scope: Scope, i: h.Conform) -> None:
@@ -116,47 +172,15 @@ def _conform(scope: Scope, i: h.Conform) -> None:
     scope.instructions.append(instruction)
 
 
-def _separate(scope: Scope, i: h.Separate) -> None:
-    registers, others = scope.registers(i.tensors), scope.registers(i.others)
-    scope.instructions.append(Separate(registers, others, HostFunction("separate")))
-
-
-def _assert_no_nan(scope: Scope, i: h.AssertNoNan) -> None:
-    scope.run(HostFunction("check_nan"), (scope.object(scope.tensor(i.tensor)), Const(i.what)))
-
-
-def _assert_true(scope: Scope, i: h.AssertTrue) -> None:
-    scope.run(HostFunction("assert_true"), (scope.condition(i.condition), Const(i.message)))
-
-
-# Memory ---------------------------------------------------------------------------------------
-
-
-def _allocate(scope: Scope, i: h.Allocate) -> None:
-    scope.env[i.name] = _allocated(scope, scope.layout(i), i.device)
+def _object(scope: Scope, name: str) -> Reg:
+    """Return a tensor as an argument of a function of the host."""
+    return scope.object(scope.tensor(name))
 
 
 def _allocated(scope: Scope, layout: Layout, device: Device) -> Handle:
     args = (IntTuple(layout.sizes), IntTuple(layout.strides), Const(torch_object(layout.dtype)))
     handle = scope.call(Allocator(str(device)), args)
     return Handle(handle.register, own=layout, device=str(device))
-
-
-def _allocate_pool(scope: Scope, i: h.AllocatePool) -> None:
-    layout = Layout((scope.size(i.bytes),), (1,), torch.uint8)
-    scope.env[i.name] = _allocated(scope, layout, i.device)
-
-
-def _allocate_from_pool(scope: Scope, i: h.AllocateFromPool) -> None:
-    pool = scope.tensor(i.pool)
-    layout = scope.layout(i, scope.size(i.offset))
-    scope.env[i.name] = Handle(pool.register, layout, pool.own, pool.device, pooled=True)
-
-
-def _free(scope: Scope, i: h.Free) -> None:
-    handle = scope.env.pop(i.name)
-    if isinstance(handle, Handle):
-        scope.free(handle)
 
 
 def _reuse(scope: Scope, i: h.Reuse) -> None:
@@ -173,9 +197,6 @@ def _view(scope: Scope, i: h.View) -> None:
     register = scope.register()  # a new one, because the source may be dropped earlier
     scope.instructions.append(Move(register, source.register))
     scope.env[i.name] = evolve(source, register=register, layout=layout, pooled=False)
-
-
-# Work -----------------------------------------------------------------------------------------
 
 
 def _launch(scope: Scope, i: h.Launch) -> None:
@@ -274,12 +295,6 @@ def _call(
         scope.free(returned)
 
 
-def _tma_descriptor(scope: Scope, i: h.TmaDescriptor) -> None:
-    form = (scope.sizes(i.shape), scope.sizes(i.block), scope.size(i.element_bytes))
-    args = (scope.object(scope.tensor(i.tensor)), *form, Const(i.stable))
-    scope.env[i.name] = scope.call(HostFunction("tma_descriptor"), args)
-
-
 def _triton_launch(scope: Scope, i: h.TritonLaunch) -> None:
     arguments = (*i.args, *i.constants)
     sizes = (scope.size(g) for grid in i.grid for g in grid)
@@ -288,34 +303,7 @@ def _triton_launch(scope: Scope, i: h.TritonLaunch) -> None:
     scope.run(UserLaunch(i.kernel, tuple(map(len, i.grid)), names), values)
 
 
-def _copy(scope: Scope, i: h.Copy) -> None:
-    ends = (scope.object(scope.tensor(n)) for n in (i.destination, i.source))
-    scope.run(HostFunction("copy"), (*ends, Const(i.non_blocking)))
-
-
-def _read_scalar(scope: Scope, i: h.ReadScalar) -> None:
-    args = (scope.object(scope.tensor(i.tensor)),)
-    scope.env[i.symbol.name] = scope.integer(HostFunction("read_scalar"), args)
-
-
-def _collective_start(scope: Scope, i: h.CollectiveStart) -> None:
-    _call(scope, i.target, i.args, (), i.results)
-
-
-def _collective_finish(scope: Scope, i: h.CollectiveFinish) -> None:
-    function = Operator("_c10d_functional.wait_tensor.default")
-    scope.run(function, (scope.object(scope.tensor(i.tensor)),))
-
-
 # Structure ------------------------------------------------------------------------------------
-
-
-def _with_device(scope: Scope, i: h.WithDevice) -> None:
-    _within(scope, i.body, lambda plan: Within("device", str(i.device), plan))
-
-
-def _profile_range(scope: Scope, i: h.ProfileRange) -> None:
-    _within(scope, i.body, lambda plan: Within("profile", i.label, plan))
 
 
 def _within(
@@ -389,24 +377,3 @@ def _call_program(scope: Scope, i: h.CallProgram | h.CallPartition) -> None:
     partition = i.program if allowed and isinstance(i, h.CallPartition) else ""
     args = tuple(map(scope.value, i.args))
     scope.results(i.results, Calling(called.number, partition), args, called.integers)
-
-
-def _comment(scope: Scope, i: h.Comment) -> None:
-    """Omit comments."""
-
-
-LOWERINGS: Mapping[type, Callable[[Scope, Any], None]] = MappingProxyType({
-    h.BindSize: _bind_size, h.BindParameter: _bind_parameter, h.DefineSymbol: _define_symbol,
-    h.BindConstant: _bind_constant, h.Conform: _conform, h.Separate: _separate,
-    h.AssertNoNan: _assert_no_nan, h.AssertTrue: _assert_true, h.Allocate: _allocate,
-    h.AllocatePool: _allocate_pool, h.AllocateFromPool: _allocate_from_pool,
-    h.Free: _free, h.Reuse: _reuse, h.View: _view, h.Launch: _launch,
-    h.ExternCall: _extern_call, h.TmaDescriptor: _tma_descriptor,
-    h.TritonLaunch: _triton_launch, h.Copy: _copy, h.ReadScalar: _read_scalar,
-    h.CollectiveStart: _collective_start, h.CollectiveFinish: _collective_finish,
-    h.WithDevice: _with_device,
-    h.ProfileRange: _profile_range, h.Branch: _branch, h.Loop: _loop,
-    h.Repeat: _repeat,
-    h.CallProgram: _call_program, h.CallPartition: _call_program, h.Comment: _comment,
-})  # fmt: skip
-"""Lowering function of each instruction class. `Return` ends a plan and has none."""
