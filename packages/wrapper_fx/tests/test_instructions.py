@@ -13,7 +13,6 @@ from gyrator_ir.host.parse import parse as parse_program
 from gyrator_ir.host.walk import walk
 from gyrator_testing import host_cases
 from gyrator_wrapper_fx.stage import FxWrapper, to_graph
-from gyrator_wrapper_fx.translate import TRANSLATIONS
 
 F32 = np.float32
 
@@ -266,8 +265,7 @@ def test_dtypes(dtype: type) -> None:
 
 
 def test_every_instruction_is_translated_and_run() -> None:
-    """A new class needs a translation, and a program here or in another file of these tests."""
-    assert set(TRANSLATIONS) == set(h.INSTRUCTIONS)
+    """A new class needs a program here or in another file of these tests."""
     shared = [host_cases.HEAD + body for body, _ in host_cases.REFUSED_ELSEWHERE.values()]
     texts = [program(name) for name in PROGRAMS] + [LAUNCHES, CALLS, *shared]
     actual = {type(i) for text in texts for i in walk(parse_program(text).instructions)}

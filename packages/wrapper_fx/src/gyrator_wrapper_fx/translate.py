@@ -1,11 +1,9 @@
-"""Translation of instructions to nodes. `TRANSLATIONS` lists the function of each class; a test
-checks that it is complete."""
+"""Translation of instructions to nodes."""
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, assert_never
 
 import torch
 
@@ -24,10 +22,78 @@ _ATEN = torch.ops.aten
 def write(scope: Scope, instructions: Iterable[h.Instruction]) -> None:
     """Translate instructions in order; the owner of the graph translates `Return`."""
     for instruction in instructions:
-        TRANSLATIONS[type(instruction)](scope, instruction)
+        _instruction(scope, instruction)
 
 
-# Inputs and symbols ---------------------------------------------------------------------------
+def _instruction(scope: Scope, i: h.Instruction) -> None:
+    match i:
+        case h.BindSize():
+            _bind_size(scope, i)
+        case h.BindParameter():
+            scope.bind(i.symbol.name, scope.env[i.name])
+        case h.DefineSymbol():
+            scope.bind(i.symbol.name, scope.size(i.expr))
+        case h.BindConstant():
+            _bind_constant(scope, i)
+        case h.Conform():
+            _conform(scope, i)
+        case h.Separate():
+            _separate(scope, i)
+        case h.AssertNoNan():
+            scope.call(ops.assert_no_nan, scope.env[i.tensor], i.what or i.tensor)
+        case h.AssertTrue():
+            scope.call(ops.assert_true, scope.size(i.condition), i.message)
+        case h.Allocate():
+            _allocate(scope, i)
+        case h.AllocatePool():
+            _allocate_pool(scope, i)
+        case h.AllocateFromPool():
+            _allocate_from_pool(scope, i)
+        case h.Free():
+            del scope.env[i.name]
+        case h.Reuse():
+            _strided(scope, i, None)
+            del scope.env[i.source]
+        case h.View():
+            _strided(scope, i, i.offset)
+        case h.Launch():
+            _launch(scope, i)
+        case h.ExternCall():
+            _extern_call(scope, i)
+        case h.TmaDescriptor():
+            scope.bind(i.name, scope.env[i.tensor])
+            scope.descriptors[i.name] = i
+        case h.TritonLaunch():
+            triton_launch(scope, i)
+        case h.Copy():
+            ends = (scope.env[i.destination], scope.env[i.source])
+            scope.call(_ATEN.copy_.default, *ends, i.non_blocking)
+        case h.ReadScalar():
+            name = i.symbol.name
+            scope.bind(name, scope.call(ops.read_scalar, scope.env[i.tensor], name=name))
+        case h.CollectiveStart():
+            _collective_start(scope, i)
+        case h.CollectiveFinish():
+            wait = overload("_c10d_functional.wait_tensor.default")
+            scope.bind(i.tensor, scope.call(wait, scope.env[i.tensor]))
+        case h.WithDevice():
+            _within(scope, ops.within_device, device_of(i.device), i.body)
+        case h.ProfileRange():
+            _within(scope, ops.within_profile, i.label, i.body)
+        case h.Branch():
+            _branch(scope, i)
+        case h.Loop():
+            _loop(scope, i)
+        case h.Repeat():
+            _repeat(scope, i)
+        case h.CallProgram() | h.CallPartition():
+            _call_program(scope, i)
+        case h.Comment():
+            scope.comment(i.text)
+        case h.Return():
+            pass  # `Scope.finish` sets the results
+        case _:
+            assert_never(i)
 
 
 def _bind_size(scope: Scope, i: h.BindSize) -> None:
@@ -36,23 +102,12 @@ def _bind_size(scope: Scope, i: h.BindSize) -> None:
     scope.bind(name, scope.call(function, scope.env[i.tensor], i.dim, name=name))
 
 
-def _bind_parameter(scope: Scope, i: h.BindParameter) -> None:
-    scope.bind(i.symbol.name, scope.env[i.name])
-
-
-def _define_symbol(scope: Scope, i: h.DefineSymbol) -> None:
-    scope.bind(i.symbol.name, scope.size(i.expr))
-
-
 def _bind_constant(scope: Scope, i: h.BindConstant) -> None:
     if i.key not in scope.constants:
         name = scope.free_attribute("constant_" + re.sub(r"\W", "_", i.key))
         node = scope.attribute(name, scope.context.constants[i.key])
         scope.constants[i.key] = scope.noted(node, {"constant": i.key})
     scope.bind(i.name, scope.constants[i.key])
-
-
-# Checks ---------------------------------------------------------------------------------------
 
 
 def _conform(scope: Scope, i: h.Conform) -> None:
@@ -67,17 +122,6 @@ def _separate(scope: Scope, i: h.Separate) -> None:
     separated = scope.call(ops.separate, tuple(scope.env[n] for n in names), others)
     for k, name in enumerate(names):
         scope.bind(name, scope.call(operator.getitem, separated, k))
-
-
-def _assert_no_nan(scope: Scope, i: h.AssertNoNan) -> None:
-    scope.call(ops.assert_no_nan, scope.env[i.tensor], i.what or i.tensor)
-
-
-def _assert_true(scope: Scope, i: h.AssertTrue) -> None:
-    scope.call(ops.assert_true, scope.size(i.condition), i.message)
-
-
-# Memory ---------------------------------------------------------------------------------------
 
 
 def _allocate(scope: Scope, i: h.Allocate) -> None:
@@ -100,19 +144,6 @@ def _allocate_from_pool(scope: Scope, i: h.AllocateFromPool) -> None:
     scope.bind(i.name, scope.call(ops.from_pool, *at, *layout, DTYPES[i.dtype], name=i.name))
 
 
-def _free(scope: Scope, i: h.Free) -> None:
-    del scope.env[i.name]
-
-
-def _reuse(scope: Scope, i: h.Reuse) -> None:
-    _strided(scope, i, None)
-    del scope.env[i.source]
-
-
-def _view(scope: Scope, i: h.View) -> None:
-    _strided(scope, i, i.offset)
-
-
 def _strided(scope: Scope, i: h.Reuse | h.View, offset: Expr | None) -> None:
     source, known_start = scope.env[i.source], scope.starts.get(i.source)
     layout = (scope.size.all(i.shape), scope.size.all(i.strides))
@@ -123,9 +154,6 @@ def _strided(scope: Scope, i: h.Reuse | h.View, offset: Expr | None) -> None:
         return
     shift = 0 if offset is None else scope.size(offset)
     scope.bind(i.name, scope.call(ops.view, source, *layout, shift, DTYPES[i.dtype], name=i.name))
-
-
-# Work -----------------------------------------------------------------------------------------
 
 
 def _launch(scope: Scope, i: h.Launch) -> None:
@@ -164,42 +192,11 @@ def _extern_call(scope: Scope, i: h.ExternCall) -> None:
     scope.bind_results(i.results, scope.noted(node, {}))
 
 
-def _tma_descriptor(scope: Scope, i: h.TmaDescriptor) -> None:
-    scope.bind(i.name, scope.env[i.tensor])
-    scope.descriptors[i.name] = i
-
-
-def _copy(scope: Scope, i: h.Copy) -> None:
-    ends = (scope.env[i.destination], scope.env[i.source])
-    scope.call(_ATEN.copy_.default, *ends, i.non_blocking)
-
-
-def _read_scalar(scope: Scope, i: h.ReadScalar) -> None:
-    name = i.symbol.name
-    scope.bind(name, scope.call(ops.read_scalar, scope.env[i.tensor], name=name))
-
-
 def _collective_start(scope: Scope, i: h.CollectiveStart) -> None:
     args = tuple(scope.value(a) for a in i.args)
     name = i.results[0] if len(i.results) == 1 else None
     node = scope.call(overload(i.target, show_instruction(i)[0]), *args, name=name)
     scope.bind_results(i.results, node)
-
-
-def _collective_finish(scope: Scope, i: h.CollectiveFinish) -> None:
-    wait = overload("_c10d_functional.wait_tensor.default")
-    scope.bind(i.tensor, scope.call(wait, scope.env[i.tensor]))
-
-
-# Structure ------------------------------------------------------------------------------------
-
-
-def _with_device(scope: Scope, i: h.WithDevice) -> None:
-    _within(scope, ops.within_device, device_of(i.device), i.body)
-
-
-def _profile_range(scope: Scope, i: h.ProfileRange) -> None:
-    _within(scope, ops.within_profile, i.label, i.body)
 
 
 def _within(
@@ -266,49 +263,3 @@ def _call_program(scope: Scope, i: h.CallProgram | h.CallPartition) -> None:
     capture = sub.capture if isinstance(i, h.CallPartition) else None
     scope.noted(node, {} if capture is None else {"capture": str(capture.device)})
     scope.unpack(i.results, node)
-
-
-def _comment(scope: Scope, i: h.Comment) -> None:
-    scope.comment(i.text)
-
-
-def _return(scope: Scope, i: h.Return) -> None:
-    """Do nothing: `Scope.finish` sets the results."""
-
-
-TRANSLATIONS: Mapping[type, Callable[[Scope, Any], None]] = MappingProxyType(
-    {
-        h.BindSize: _bind_size,
-        h.BindParameter: _bind_parameter,
-        h.DefineSymbol: _define_symbol,
-        h.BindConstant: _bind_constant,
-        h.Conform: _conform,
-        h.Separate: _separate,
-        h.AssertNoNan: _assert_no_nan,
-        h.AssertTrue: _assert_true,
-        h.Allocate: _allocate,
-        h.AllocatePool: _allocate_pool,
-        h.AllocateFromPool: _allocate_from_pool,
-        h.Free: _free,
-        h.Reuse: _reuse,
-        h.View: _view,
-        h.Launch: _launch,
-        h.ExternCall: _extern_call,
-        h.TmaDescriptor: _tma_descriptor,
-        h.TritonLaunch: triton_launch,
-        h.Copy: _copy,
-        h.ReadScalar: _read_scalar,
-        h.CollectiveStart: _collective_start,
-        h.CollectiveFinish: _collective_finish,
-        h.WithDevice: _with_device,
-        h.ProfileRange: _profile_range,
-        h.Branch: _branch,
-        h.Loop: _loop,
-        h.Repeat: _repeat,
-        h.CallProgram: _call_program,
-        h.CallPartition: _call_program,
-        h.Comment: _comment,
-        h.Return: _return,
-    }
-)
-"""The translation function of each instruction class."""
