@@ -1,10 +1,8 @@
-"""Emitters of instruction sequences. `BodyWriter.WRITERS` lists the emitter of each instruction;
-a test checks that it is complete."""
+"""Emission of sequences of instructions, and of instructions that contain them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import assert_never
 
 from attrs import define, field
 
@@ -12,7 +10,7 @@ from gyrator_ir.expr import Cond
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.walk import bound, freed
 from gyrator_wrapper_cpp.errors import refusal
-from gyrator_wrapper_cpp.instructions import PLAIN, Frame, Lines
+from gyrator_wrapper_cpp.instructions import Compound, Frame, Lines
 from gyrator_wrapper_cpp.kinds import Kind, leaves
 from gyrator_wrapper_cpp.text import device, quoted
 from gyrator_wrapper_cpp.units import Function
@@ -50,7 +48,7 @@ class BodyWriter(Frame):
         if isinstance(i, h.Return):
             yield from self._outputs(i)
         else:
-            yield self.WRITERS[type(i)](self, i)
+            yield self.instruction(i)
 
     def _function(self, lines: Lines) -> str:
         function = f"{self.name}_part{self.parts}"
@@ -58,16 +56,28 @@ class BodyWriter(Frame):
         self.functions.append(Function(function, f"{self.name}_frame& f", tuple(lines)))
         return f"{function}(f);"
 
-    def with_device(self, i: h.WithDevice) -> Lines:
-        """A block with a device guard, which the CPU does not need."""
-        guard = [] if i.device.is_host else [f"gy::DeviceGuard guard({device(i.device)});"]
-        return block(guard + self.sequence(i.body))
+    def compound(self, i: Compound) -> Lines:
+        """Return the lines of an instruction that contains others, or returns."""
+        match i:
+            case h.WithDevice():  # the CPU needs no guard
+                guard = [] if i.device.is_host else [f"gy::DeviceGuard guard({device(i.device)});"]
+                return block(guard + self.sequence(i.body))
+            case h.ProfileRange():
+                return block(
+                    [f"gy::ProfileRange range({quoted(i.label)});", *self.sequence(i.body)]
+                )
+            case h.Branch():
+                return self._branch(i)
+            case h.Loop():
+                return self._loop(i)
+            case h.Repeat():
+                return self._repeat(i)
+            case h.Return():
+                return list(chain.from_iterable(self._outputs(i)))
+            case _:
+                assert_never(i)
 
-    def profile_range(self, i: h.ProfileRange) -> Lines:
-        """A block with a profiler range."""
-        return block([f"gy::ProfileRange range({quoted(i.label)});", *self.sequence(i.body)])
-
-    def branch(self, i: h.Branch) -> Lines:
+    def _branch(self, i: h.Branch) -> Lines:
         """`if (...) { ... } else { ... }`, each with the assignment of the results."""
         if isinstance(i.condition, Cond):
             test = self.size(i.condition)
@@ -87,7 +97,7 @@ class BodyWriter(Frame):
             lines.append(f"{self.at(name)} = {self._assigned(value, moved)};")
         return lines + self._drop(n for n in bound(body) if n not in freed(body) | set(values))
 
-    def loop(self, i: h.Loop) -> Lines:
+    def _loop(self, i: h.Loop) -> Lines:
         """`for (;;) { condition; if (!test) break; body; next }`."""
         lines = self._begin(i)
         if i.stacked:
@@ -120,7 +130,7 @@ class BodyWriter(Frame):
             ]
         return lines
 
-    def repeat(self, i: h.Repeat) -> Lines:
+    def _repeat(self, i: h.Repeat) -> Lines:
         """`for (f.s_s0 = 0; f.s_s0 < count; ++f.s_s0) { body; next }`."""
         step = f"f.s_{i.symbol.name}"
         body = [*self.sequence(i.body), *self._next_iteration(i, ())]
@@ -171,20 +181,12 @@ class BodyWriter(Frame):
         kinds = self.calls.kinds
         return [f"{self.at(n)}.reset();" for n in names if kinds.holds(n)]
 
-    def returns(self, i: h.Return) -> Lines:
-        """`f.out[0] = gy::value_tensor(f.t_b.release());`"""
-        return [line for lines in self._outputs(i) for line in lines]
-
     def _outputs(self, i: h.Return) -> Iterator[Lines]:
+        """Yield `f.out[0] = gy::value_tensor(f.t_b.release());` for each result."""
         values = tuple(leaves(i.values))
         last = {value: k for k, value in enumerate(values)}
         for k, value in enumerate(values):
             yield self.calls.output(k, value, last=last[value] == k)
-
-    WRITERS: ClassVar[Mapping[type, Callable[["BodyWriter", Any], Lines]]] = MappingProxyType({
-        **PLAIN, h.WithDevice: with_device, h.ProfileRange: profile_range, h.Branch: branch,
-        h.Loop: loop, h.Repeat: repeat, h.Return: returns,
-    })  # fmt: skip
 
 
 def indented(lines: Iterable[str]) -> Lines:
