@@ -8,27 +8,7 @@ from attrs import evolve
 from gyrator_ir.body.nodes import Axis
 from gyrator_ir.body.rewrite import expressions, reads, writes
 from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, sorted_symbols
-from gyrator_ir.host.nodes import (
-    Allocate,
-    AssertTrue,
-    BindConstant,
-    BindParameter,
-    BindSize,
-    Conform,
-    ExternCall,
-    Free,
-    HostProgram,
-    Instruction,
-    Launch,
-    ListValue,
-    Mend,
-    Parameter,
-    ReadScalar,
-    Ref,
-    Return,
-    Value,
-    View,
-)
+from gyrator_ir.host import nodes as h
 from gyrator_ir.kernel.nodes import Kernel, Level, Lifetime, Schedule, ScheduleNode, Stage
 from gyrator_ir.loop.nodes import (
     Arg,
@@ -126,7 +106,7 @@ def _lifetimes(schedule: Schedule) -> tuple[Lifetime, ...]:
     return tuple(Lifetime(b.name, first[b.name], last[b.name]) for b in schedule.buffers)
 
 
-def baseline_host(schedule: Schedule) -> HostProgram:
+def baseline_host(schedule: Schedule) -> h.HostProgram:
     """Return a host program that runs the nodes of a schedule in order.
 
     Raises:
@@ -139,7 +119,7 @@ def baseline_host(schedule: Schedule) -> HostProgram:
         host.node(node, position)
     host.epilogue()
     parameters = tuple(_parameter(i) for i in schedule.inputs)
-    return HostProgram(
+    return h.HostProgram(
         schedule.name,
         parameters,
         schedule.constants,
@@ -152,14 +132,14 @@ def baseline_host(schedule: Schedule) -> HostProgram:
     )
 
 
-def _parameter(i: Input) -> Parameter:
+def _parameter(i: Input) -> h.Parameter:
     match i:
         case TensorInput(buffer):
-            return Parameter(buffer.name, "tensor")
+            return h.Parameter(buffer.name, "tensor")
         case SizeInput(_, name):
-            return Parameter(name, "size")
+            return h.Parameter(name, "size")
         case OpaqueInput(name):
-            return Parameter(name, "opaque")
+            return h.Parameter(name, "opaque")
 
 
 class _Host:
@@ -167,7 +147,7 @@ class _Host:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.out: list[Instruction] = []
+        self.out: list[h.Instruction] = []
         self.symbols: set[Sym] = set()
         self.views = 0
         inputs = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
@@ -177,50 +157,51 @@ class _Host:
 
     def prologue(self) -> None:
         tensors = [i.buffer for i in self.schedule.inputs if isinstance(i, TensorInput)]
-        checks: list[Instruction] = []
+        checks: list[h.Instruction] = []
         for i in self.schedule.inputs:
             if not isinstance(i, SizeInput):
                 continue
             if isinstance(i.expr, Sym) and i.expr not in self.symbols:
                 self.symbols.add(i.expr)
-                self.out.append(BindParameter(i.expr, i.name))
+                self.out.append(h.BindParameter(i.expr, i.name))
             elif not i.expr.free_symbols:
                 symbol = Sym(f"s_{i.name}")
-                self.out.append(BindParameter(symbol, i.name))
-                checks.append(AssertTrue(symbol.eq(i.expr), f"{i.name} has changed"))
+                self.out.append(h.BindParameter(symbol, i.name))
+                checks.append(h.AssertTrue(symbol.eq(i.expr), f"{i.name} has changed"))
         for b in tensors:
             for dim, size in enumerate(b.shape):
                 if isinstance(size, Sym) and size not in self.symbols:
                     self.symbols.add(size)
-                    self.out.append(BindSize(size, b.name, dim))
+                    self.out.append(h.BindSize(size, b.name, dim))
         self.out += checks
         self.out += [
-            Conform(b.name, b.dtype, b.device, b.shape, b.strides, Mend.NOTHING) for b in tensors
+            h.Conform(b.name, b.dtype, b.device, b.shape, b.strides, h.Mend.NOTHING)
+            for b in tensors
         ]
-        self.out += [BindConstant(c.buffer.name, c.key) for c in self.schedule.constants]
+        self.out += [h.BindConstant(c.buffer.name, c.key) for c in self.schedule.constants]
 
     def node(self, node: ScheduleNode, position: int) -> None:
         for b in self.schedule.buffers:
             if self.lives[b.name].first == position and not self._made_by_call(b.name, node):
-                self.out.append(Allocate(b.name, b.dtype, b.device, b.shape, b.strides))
+                self.out.append(h.Allocate(b.name, b.dtype, b.device, b.shape, b.strides))
         match node:
             case Kernel(name=name, parameters=parameters, sizes=sizes):
-                self.out.append(Launch(name, tuple(p.name for p in parameters), sizes))
+                self.out.append(h.Launch(name, tuple(p.name for p in parameters), sizes))
             case Extern():
                 self._extern(node)
             case ScalarRead(_, source, symbol):
-                self.out.append(ReadScalar(symbol, self._tensor(source)))
+                self.out.append(h.ReadScalar(symbol, self._tensor(source)))
             case AssertCond(_, condition, message):
-                self.out.append(AssertTrue(condition, message))
+                self.out.append(h.AssertTrue(condition, message))
             case _:
                 raise NotImplementedError(f"a {type(node).__name__} in a baseline host program")
         for life in self.schedule.lifetimes:
             if life.last == position:
-                self.out.append(Free(life.buffer))
+                self.out.append(h.Free(life.buffer))
 
     def epilogue(self) -> None:
         values = tuple(self._value(o) for o in self.schedule.outputs)
-        self.out.append(Return(values))
+        self.out.append(h.Return(values))
 
     def _made_by_call(self, name: str, node: ScheduleNode) -> bool:
         if not isinstance(node, Extern) or node.out is not None:
@@ -229,7 +210,7 @@ class _Host:
 
     def _extern(self, op: Extern) -> None:
         self.out.append(
-            ExternCall(
+            h.ExternCall(
                 op.target,
                 tuple(self._value(a) for a in op.args),
                 tuple((key, self._value(a)) for key, a in op.kwargs),
@@ -246,13 +227,13 @@ class _Host:
             return ref.buffer
         name = f"view{self.views}"
         self.views += 1
-        self.out.append(View(name, ref.buffer, ref.dtype, ref.shape, ref.strides, ref.offset))
+        self.out.append(h.View(name, ref.buffer, ref.dtype, ref.shape, ref.strides, ref.offset))
         return name
 
-    def _value(self, arg: Arg) -> Value:
+    def _value(self, arg: Arg) -> h.Value:
         match arg:
             case TensorRef():
-                return Ref(self._tensor(arg))
+                return h.Ref(self._tensor(arg))
             case ListArg(items):
-                return ListValue(tuple(map(self._value, items)))
+                return h.ListValue(tuple(map(self._value, items)))
         return arg

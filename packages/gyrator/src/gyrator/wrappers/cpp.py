@@ -17,20 +17,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from gyrator.store.manifest import CompiledHost
 from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import LayoutError
-from gyrator_ir.host.nodes import (
-    CallPartition,
-    CallProgram,
-    CollectiveStart,
-    Conform,
-    Copy,
-    ExternCall,
-    HostProgram,
-    Launch,
-    ListValue,
-    Mend,
-    Return,
-    Value,
-)
+from gyrator_ir.host import nodes as h
 from gyrator_ir.host.walk import programs, uses, walk
 from gyrator_ir.source import HostUnit, Program
 from gyrator_runtime import host
@@ -77,7 +64,7 @@ class TorchCppWrapper:
         programs."""
         return content_hash("gyrator_wrapper_cpp")
 
-    def emit(self, program: HostProgram) -> Program:
+    def emit(self, program: h.HostProgram) -> Program:
         """Emit the host program.
 
         Raises UnsupportedError (GY-WCPP-005) for a program that the C ABI does not support, and
@@ -96,11 +83,13 @@ def _schema(target: str) -> Schema:
     return parse_schema(str(op._schema))
 
 
-def calling(program: HostProgram, emitted: Program) -> CompiledHost:
+def calling(program: h.HostProgram, emitted: Program) -> CompiledHost:
     """Return the calling convention of a program, for `load`."""
     last = program.instructions[-1]
-    values = last.values if isinstance(last, Return) else ()
-    launches = [i for p in programs(program) for i in walk(p.instructions) if isinstance(i, Launch)]
+    values = last.values if isinstance(last, h.Return) else ()
+    launches = [
+        i for p in programs(program) for i in walk(p.instructions) if isinstance(i, h.Launch)
+    ]
     counts = {i.kernel: (len(i.tensors), len(i.sizes)) for i in launches}
     return CompiledHost(
         parameters=_letters(program),
@@ -112,32 +101,34 @@ def calling(program: HostProgram, emitted: Program) -> CompiledHost:
     )
 
 
-def _written(program: HostProgram) -> tuple[int, ...]:
+def _written(program: h.HostProgram) -> tuple[int, ...]:
     """Return the indices of the parameters that must not be replaced by a copy."""
     tensors = {
         i.tensor
         for i in program.instructions
-        if isinstance(i, Conform) and not i.what and i.mend is Mend.NOTHING
+        if isinstance(i, h.Conform) and not i.what and i.mend is h.Mend.NOTHING
     }
     return tuple(k for k, p in enumerate(program.parameters) if p.name in tensors)
 
 
-def _letters(program: HostProgram) -> str:
+def _letters(program: h.HostProgram) -> str:
     """Return a letter for each parameter: `t` for a tensor, `c` for a tensor that is passed to
     ops."""
     called = {
         name
         for i in walk(program.instructions)
-        if isinstance(i, ExternCall | CollectiveStart | CallProgram | CallPartition | Copy)
+        if isinstance(
+            i, h.ExternCall | h.CollectiveStart | h.CallProgram | h.CallPartition | h.Copy
+        )
         for name in uses(i)
     }
     kinds = ((p.name, p.kind[0]) for p in program.parameters)
     return "".join("c" if kind == "t" and name in called else kind for name, kind in kinds)
 
 
-def _shape(values: Sequence[Value]) -> Iterator[int]:
+def _shape(values: Sequence[h.Value]) -> Iterator[int]:
     for value in values:
-        if isinstance(value, ListValue):
+        if isinstance(value, h.ListValue):
             yield len(value.items)
             yield from _shape(value.items)
         else:
@@ -274,7 +265,7 @@ def load(
     def resolved(tensor: torch.Tensor, index: int) -> torch.Tensor:
         """Return a parameter with its conjugate or negative bit resolved."""
         form = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-        mend = Mend.NOTHING if index in written else Mend.PENDING
+        mend = h.Mend.NOTHING if index in written else h.Mend.PENDING
         return conform(tensor, *form, mend, f"at index {index}", "")
 
     hooks = (

@@ -3,27 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence, Set
 
 from gyrator_ir.expr import Const, Sym
-from gyrator_ir.host.nodes import (
-    AssertTrue,
-    Branch,
-    CallProgram,
-    CollectiveFinish,
-    CollectiveStart,
-    Conform,
-    Copy,
-    ExternCall,
-    Instruction,
-    ListValue,
-    Loop,
-    Mend,
-    ReadScalar,
-    Ref,
-    Repeat,
-    Separate,
-    TmaDescriptor,
-    TritonLaunch,
-    Value,
-)
+from gyrator_ir.host import nodes as h
 from gyrator_ir.loop.nodes import (
     Arg,
     AssertCond,
@@ -54,8 +34,8 @@ _LIBRARIES = frozenset({"aten", "prims", "gyrator"})
 def calls(
     node: CallOperation,
     names: Names,
-    before: list[Instruction],
-    work: list[Instruction],
+    before: list[h.Instruction],
+    work: list[h.Instruction],
 ) -> None:
     """Append the views that a call needs to `before`, and the call itself to `work`.
 
@@ -68,15 +48,15 @@ def calls(
         case UserTritonKernel():
             _user_kernel(node, names, before, work)
         case CollectiveCall(target=target, args=args, results=results):
-            work.append(CollectiveStart(target, _values(args, names, before), results))
+            work.append(h.CollectiveStart(target, _values(args, names, before), results))
         case CollectiveWait(buffer=buffer):
-            work.append(CollectiveFinish(buffer))
+            work.append(h.CollectiveFinish(buffer))
         case DeviceCopy(source=source, destination=destination, non_blocking=non_blocking):
-            work.append(Copy(destination, names.tensor(source, before), non_blocking))
+            work.append(h.Copy(destination, names.tensor(source, before), non_blocking))
         case ScalarRead(source=source, symbol=symbol):
-            work.append(ReadScalar(symbol, names.tensor(source, before)))
+            work.append(h.ReadScalar(symbol, names.tensor(source, before)))
         case AssertCond(condition=condition, message=message):
-            work.append(AssertTrue(condition, message))
+            work.append(h.AssertTrue(condition, message))
         case CondOp():
             _branch(node, names, before, work)
         case WhileOp():
@@ -84,28 +64,30 @@ def calls(
         case RepeatOp():
             _repeat(node, names, before, work)
         case CallOp(program=program, operands=operands, results=results):
-            work.append(CallProgram(program, _values(operands, names, before), results))
+            work.append(h.CallProgram(program, _values(operands, names, before), results))
 
 
-def _values(args: Sequence[object], names: Names, before: list[Instruction]) -> tuple[Value, ...]:
+def _values(
+    args: Sequence[object], names: Names, before: list[h.Instruction]
+) -> tuple[h.Value, ...]:
     return tuple(names.value(a, before) for a in args)  # type: ignore[arg-type]
 
 
 def _user_kernel(
-    node: UserTritonKernel, names: Names, before: list[Instruction], work: list[Instruction]
+    node: UserTritonKernel, names: Names, before: list[h.Instruction], work: list[h.Instruction]
 ) -> None:
     values = {k: names.value(a, before) for k, a in node.args}
     args = dict(node.args)
     for parameter, block in node.descriptors:
         tensor, descriptor = values[parameter], names.fresh("descriptor")
         form = args[parameter]
-        assert isinstance(tensor, Ref) and isinstance(form, TensorRef)
+        assert isinstance(tensor, h.Ref) and isinstance(form, TensorRef)
         sizes = tuple(Const(n) for n in _integers(block))
         size = Const(form.dtype.size)
-        work.append(TmaDescriptor(descriptor, tensor.name, form.shape, sizes, size, stable=True))
-        values[parameter] = Ref(descriptor)
+        work.append(h.TmaDescriptor(descriptor, tensor.name, form.shape, sizes, size, stable=True))
+        values[parameter] = h.Ref(descriptor)
     fixed = tuple((k, names.value(a, before)) for k, a in node.constants)
-    work.append(TritonLaunch(node.kernel, node.grid, tuple(values.items()), fixed))
+    work.append(h.TritonLaunch(node.kernel, node.grid, tuple(values.items()), fixed))
 
 
 def _integers(block: Arg) -> list[int]:
@@ -113,18 +95,20 @@ def _integers(block: Arg) -> list[int]:
     return [n.value for n in items if isinstance(n, Literal) and isinstance(n.value, int)]
 
 
-def _extern(node: Extern, names: Names, before: list[Instruction], work: list[Instruction]) -> None:
+def _extern(
+    node: Extern, names: Names, before: list[h.Instruction], work: list[h.Instruction]
+) -> None:
     args = _values(node.args, names, before)
     kwargs = tuple((k, names.value(a, before)) for k, a in node.kwargs)
     out = node.out, node.out_names
-    work.append(ExternCall(node.target, args, kwargs, node.results, *out, node.uncaptured))
+    work.append(h.ExternCall(node.target, args, kwargs, node.results, *out, node.uncaptured))
 
 
-def separation(work: Sequence[Instruction], packed: Set[str]) -> list[Instruction]:
+def separation(work: Sequence[h.Instruction], packed: Set[str]) -> list[h.Instruction]:
     """Return an instruction that gives the results of a call storage of their own, in case they
     alias arguments. `packed` arguments, in a library's format, cannot be aliased."""
     for call in work:
-        if isinstance(call, ExternCall) and call.out is None:
+        if isinstance(call, h.ExternCall) and call.out is None:
             results = tuple(r for result in call.results for r in _tensors(result))
             others = dict.fromkeys(
                 n
@@ -132,7 +116,7 @@ def separation(work: Sequence[Instruction], packed: Set[str]) -> list[Instructio
                 for n in _names(v)
                 if n not in packed
             )
-            return [Separate(results, tuple(others))] if results else []
+            return [h.Separate(results, tuple(others))] if results else []
     return []
 
 
@@ -140,18 +124,18 @@ def _tensors(result: str | tuple[str, ...] | Sym | None) -> tuple[str, ...]:
     return (result,) if isinstance(result, str) else result if isinstance(result, tuple) else ()
 
 
-def _names(value: Value) -> Iterator[str]:
+def _names(value: h.Value) -> Iterator[str]:
     match value:
-        case Ref(name):
+        case h.Ref(name):
             yield name
-        case ListValue(items):
+        case h.ListValue(items):
             for item in items:
                 yield from _names(item)
 
 
 def conformity(
     node: CallOperation, buffers: Mapping[str, Buffer], strict: bool
-) -> list[Instruction]:
+) -> list[h.Instruction]:
     """Return instructions that convert the results of a dispatcher op to the dtypes, devices, sizes
     and strides that its meta function promised.
 
@@ -160,25 +144,29 @@ def conformity(
     if not isinstance(node, Extern) or node.out is not None:
         return []
     foreign = node.target.partition(".")[0] not in _LIBRARIES
-    mend = Mend.NOTHING if strict and foreign else Mend.ALL
+    mend = h.Mend.NOTHING if strict and foreign else h.Mend.ALL
     results = (buffers[name] for name in results_of(node))
     return [
-        Conform(b.name, b.dtype, b.device, b.shape, b.strides, mend, node.target) for b in results
+        h.Conform(b.name, b.dtype, b.device, b.shape, b.strides, mend, node.target) for b in results
     ]
 
 
-def _branch(node: CondOp, names: Names, before: list[Instruction], work: list[Instruction]) -> None:
+def _branch(
+    node: CondOp, names: Names, before: list[h.Instruction], work: list[h.Instruction]
+) -> None:
     test = node.predicate
-    condition = Ref(names.tensor(test, before)) if isinstance(test, TensorRef) else test
+    condition = h.Ref(names.tensor(test, before)) if isinstance(test, TensorRef) else test
     args = _values(node.operands, names, before)
-    arms: list[tuple[tuple[Instruction, ...], tuple[str, ...]]] = []
+    arms: list[tuple[tuple[h.Instruction, ...], tuple[str, ...]]] = []
     for program in (node.then, node.otherwise):
         values = tuple(names.fresh("arm") for _ in node.results)
-        arms.append(((CallProgram(program, args, values),), values))
-    work.append(Branch(condition, *arms[0], *arms[1], node.results))
+        arms.append(((h.CallProgram(program, args, values),), values))
+    work.append(h.Branch(condition, *arms[0], *arms[1], node.results))
 
 
-def _initial(node: WhileOp | RepeatOp, names: Names, before: list[Instruction]) -> tuple[str, ...]:
+def _initial(
+    node: WhileOp | RepeatOp, names: Names, before: list[h.Instruction]
+) -> tuple[str, ...]:
     tensors: list[str] = []
     for arg in node.carried:
         if not isinstance(arg, TensorRef):
@@ -191,20 +179,22 @@ def _initial(node: WhileOp | RepeatOp, names: Names, before: list[Instruction]) 
     return tuple(tensors)
 
 
-def _loop(node: WhileOp, names: Names, before: list[Instruction], work: list[Instruction]) -> None:
+def _loop(
+    node: WhileOp, names: Names, before: list[h.Instruction], work: list[h.Instruction]
+) -> None:
     initial = _initial(node, names, before)
     carried = tuple(names.fresh("carried") for _ in initial)
     following = tuple(names.fresh("next") for _ in initial)
     test = names.fresh("test")
     invariants = _values(node.invariants, names, before)
-    args = (*map(Ref, carried), *invariants)
+    args = (*map(h.Ref, carried), *invariants)
     work.append(
-        Loop(
+        h.Loop(
             carried,
             initial,
-            (CallProgram(node.condition, args, (test,)),),
+            (h.CallProgram(node.condition, args, (test,)),),
             test,
-            (CallProgram(node.body, args, following),),
+            (h.CallProgram(node.body, args, following),),
             following,
             node.results,
             node.stacked,
@@ -214,27 +204,27 @@ def _loop(node: WhileOp, names: Names, before: list[Instruction], work: list[Ins
 
 
 def _repeat(
-    node: RepeatOp, names: Names, before: list[Instruction], work: list[Instruction]
+    node: RepeatOp, names: Names, before: list[h.Instruction], work: list[h.Instruction]
 ) -> None:
     initial = _initial(node, names, before)
     carried = tuple(names.fresh("carried") for _ in initial)
     following = tuple(names.fresh("next") for _ in initial)
     step = Sym(names.fresh("s_step"))
     operands = _values(node.operands, names, before)
-    arguments = (*operands, *map(Ref, node.stacks))
-    call = CallProgram(node.body, (step, *map(Ref, carried), *arguments), following)
-    work.append(Repeat(step, node.count, carried, initial, (call,), following, node.results))
+    arguments = (*operands, *map(h.Ref, node.stacks))
+    call = h.CallProgram(node.body, (step, *map(h.Ref, carried), *arguments), following)
+    work.append(h.Repeat(step, node.count, carried, initial, (call,), following, node.results))
     _separated(node, initial, arguments, work)
 
 
 def _separated(
     node: WhileOp | RepeatOp,
     initial: tuple[str, ...],
-    arguments: Sequence[Value],
-    work: list[Instruction],
+    arguments: Sequence[h.Value],
+    work: list[h.Instruction],
 ) -> None:
     """Give the results of a loop storage of their own. They may alias its initial values, if no
     iteration runs, and a body may return its arguments."""
     others = dict.fromkeys((*initial, *(name for value in arguments for name in _names(value))))
     if node.results:
-        work.append(Separate(node.results, tuple(others)))
+        work.append(h.Separate(node.results, tuple(others)))

@@ -4,23 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
-from gyrator_ir.host.nodes import (
-    Allocate,
-    AllocateFromPool,
-    AllocatePool,
-    AssertNoNan,
-    BindConstant,
-    Capture,
-    Comment,
-    Free,
-    HostProgram,
-    Instruction,
-    Launch,
-    ProfileRange,
-    Return,
-    Reuse,
-    WithDevice,
-)
+from gyrator_ir.host import nodes as h
 from gyrator_ir.kernel.nodes import (
     Kernel,
     KernelGroup,
@@ -56,7 +40,7 @@ from gyrator_scheduler.together import step_of
 
 def host_program(
     schedule: Schedule, options: SchedulerOptions, targets: Mapping[str, Target], stem: str = ""
-) -> HostProgram:
+) -> h.HostProgram:
     """Return the host program of a schedule, with those of its subschedules.
 
     Kernel names start with `stem` and are unique among all programs of the result.
@@ -92,7 +76,7 @@ class _Planner:
         self.steps = step_of(schedule.together, len(schedule.nodes))
         self.pending: list[tuple[Kernel, tuple[str, ...]]] = []
         """Kernels of the current group launch, with their tensors."""
-        self.pending_checks: list[Instruction] = []
+        self.pending_checks: list[h.Instruction] = []
         """Checks of their results, emitted after the launch."""
         self.packed = {
             g.buffer.name for g in schedule.inputs if isinstance(g, TensorInput) and g.packed
@@ -100,7 +84,7 @@ class _Planner:
         """Inputs in a library's packed format, which have no storage."""
         self.several = len(self._devices()) > 1
 
-    def plan(self) -> HostProgram:
+    def plan(self) -> h.HostProgram:
         """Return the program."""
         schedule = self.schedule
         out = self.start
@@ -112,8 +96,8 @@ class _Planner:
             out.extend(check_inputs(schedule.inputs, self.bound, used, written))
         for c in schedule.constants:
             if c.buffer.name in used:
-                out.append(BindConstant(c.buffer.name, c.key))
-        out.extend(Free(name) for name in ends.get(-1, ()))
+                out.append(h.BindConstant(c.buffer.name, c.key))
+        out.extend(h.Free(name) for name in ends.get(-1, ()))
         births: dict[int, list[Lifetime]] = {}
         for life in schedule.lifetimes:
             births.setdefault(life.first, []).append(life)
@@ -122,21 +106,21 @@ class _Planner:
         positions: dict[int, int] = {}
         for n, node in enumerate(schedule.nodes):
             if n in borders:
-                out.extend(Free(view) for view in self.names.forget_all())
+                out.extend(h.Free(view) for view in self.names.forget_all())
                 positions[n] = len(out)
             self._node(n, node, births.get(n, []), out)
             for name in ends.get(n, ()):
-                out.extend(Free(view) for view in self.names.forget_views(name))
+                out.extend(h.Free(view) for view in self.names.forget_views(name))
                 if name not in reused or name in self.placement.offsets:
-                    out.append(Free(name))
-            out.extend(Free(p.name) for p in self.placement.pools if p.last == n)
+                    out.append(h.Free(name))
+            out.extend(h.Free(p.name) for p in self.placement.pools if p.last == n)
         if len(schedule.nodes) in borders:
-            out.extend(Free(view) for view in self.names.forget_all())
+            out.extend(h.Free(view) for view in self.names.forget_all())
             positions[len(schedule.nodes)] = len(out)
         values = tuple(self.names.value(o, out) for o in schedule.outputs)
-        out.append(Return(values))
+        out.append(h.Return(values))
         inner = evolve(self.options, inputs_checked=False)
-        program = HostProgram(
+        program = h.HostProgram(
             name=schedule.name,
             parameters=parameters(schedule.inputs),
             constants=tuple(c for c in schedule.constants if c.buffer.name in used),
@@ -158,14 +142,14 @@ class _Planner:
         ]
         return partitioned(program, regions)
 
-    def _capture(self) -> Capture | None:
+    def _capture(self) -> h.Capture | None:
         """Return how a graph captures the whole program, or None."""
         device = captured_device(self.schedule)
         if device is None:
             return None
         written = self._written(0, len(self.schedule.nodes))
         inputs = [i.buffer.name for i in self.schedule.inputs if isinstance(i, TensorInput)]
-        return Capture(device, tuple(k for k, name in enumerate(inputs) if name in written))
+        return h.Capture(device, tuple(k for k, name in enumerate(inputs) if name in written))
 
     def _written(self, start: int, end: int) -> frozenset[str]:
         """Return the tensors that the nodes `start` to `end` (exclusive) write."""
@@ -195,23 +179,23 @@ class _Planner:
         return result
 
     def _node(
-        self, n: int, node: ScheduleNode, births: list[Lifetime], out: list[Instruction]
+        self, n: int, node: ScheduleNode, births: list[Lifetime], out: list[h.Instruction]
     ) -> None:
         """Emit the allocations and instructions of one node."""
         if self.options.comments:
             text = self._remark(node)
             if text:
-                out.append(Comment(text))
+                out.append(h.Comment(text))
         for p in self.placement.pools:
             if p.first == n:
-                out.append(AllocatePool(p.name, p.bytes, p.device))
+                out.append(h.AllocatePool(p.name, p.bytes, p.device))
         unallocated: list[Buffer] = []
         for life in births:
             if allocated(node, life.buffer):
                 out.extend(self._storage(life))
             else:
                 unallocated.append(self.buffers[life.buffer])
-        work: list[Instruction] = []
+        work: list[h.Instruction] = []
         if isinstance(node, Kernel):
             tensors = tuple(b.name for b in node.parameters)
             heirs = {life.reuses: life.buffer for life in births}
@@ -226,7 +210,7 @@ class _Planner:
         else:
             calls(_in_place(node, births), self.names, out, work)
             self.bound.update(defined_symbols(node))
-        after: list[Instruction] = bind_results(unallocated, self.bound)
+        after: list[h.Instruction] = bind_results(unallocated, self.bound)
         if not isinstance(node, Kernel | Template):
             work.extend(separation(work, self.packed))
             # Sizes are bound outside of device guards and profile ranges: later nodes need them.
@@ -234,14 +218,14 @@ class _Planner:
         if self.options.nan_asserts:
             for name in touched(node)[1]:
                 if name in self.buffers and self.buffers[name].dtype.is_float:
-                    after.append(AssertNoNan(name, self._description(node)))
+                    after.append(h.AssertNoNan(name, self._description(node)))
         if not work:
             self.pending_checks.extend(after)
             return
         if self.several and (device := self._device_of(node)) is not None:
-            work = [WithDevice(device, tuple(work))]
+            work = [h.WithDevice(device, tuple(work))]
         if self.options.profile:
-            work = [ProfileRange(node.name, tuple(work))]
+            work = [h.ProfileRange(node.name, tuple(work))]
         out.extend(work)
         out.extend(self.pending_checks)
         out.extend(after)
@@ -260,28 +244,28 @@ class _Planner:
                     return self.buffers[name].device
         return None
 
-    def _storage(self, life: Lifetime) -> list[Instruction]:
+    def _storage(self, life: Lifetime) -> list[h.Instruction]:
         """Return the instructions that allocate or reuse the storage of a buffer."""
         b = self.buffers[life.buffer]
         if b.name in self.placement.offsets:
             pool, offset = self.placement.offsets[b.name]
-            return [AllocateFromPool(b.name, pool, offset, b.dtype, b.shape, b.strides)]
+            return [h.AllocateFromPool(b.name, pool, offset, b.dtype, b.shape, b.strides)]
         if life.reuses is not None:
-            views = [Free(view) for view in self.names.forget_views(life.reuses)]
-            return [*views, Reuse(b.name, life.reuses, b.dtype, b.shape, b.strides)]
-        return [Allocate(b.name, b.dtype, b.device, b.shape, b.strides)]
+            views = [h.Free(view) for view in self.names.forget_views(life.reuses)]
+            return [*views, h.Reuse(b.name, life.reuses, b.dtype, b.shape, b.strides)]
+        return [h.Allocate(b.name, b.dtype, b.device, b.shape, b.strides)]
 
-    def _launch(self, n: int, kernel: Kernel, tensors: tuple[str, ...]) -> list[Instruction]:
+    def _launch(self, n: int, kernel: Kernel, tensors: tuple[str, ...]) -> list[h.Instruction]:
         """Return the launch of a kernel. Kernels of a group are launched with its last one."""
         first, last = self.steps[n]
         if first == last:
-            return [Launch(self._kernel(kernel).name, tensors, kernel.sizes)]
+            return [h.Launch(self._kernel(kernel).name, tensors, kernel.sizes)]
         self.pending.append((kernel, tensors))
         if n < last:
             return []
         members, self.pending = self.pending, []
         group = self._group([k for k, _ in members])
-        return [Launch(group.name, tuple(t for _, ts in members for t in ts), group.sizes)]
+        return [h.Launch(group.name, tuple(t for _, ts in members for t in ts), group.sizes)]
 
     def _kernel(self, kernel: Kernel) -> Launchable:
         """Return the program's kernel with the same canonical form."""
@@ -312,14 +296,14 @@ class _Planner:
             group = self.kernels[key] = evolve(key, name=name, kernels=kernels)
         return group
 
-    def _template(self, n: int, node: Template) -> Launch:
+    def _template(self, n: int, node: Template) -> h.Launch:
         """Return the launch of a template's kernel, shared by equal templates."""
         kernel, tensors = template_kernel(node, f"t{n}_{node.kind.value}", self.buffers)
         key = evolve(kernel, name="t", origins=())
         launchable = self.kernels.get(key)
         if launchable is None:
             launchable = self.kernels[key] = evolve(kernel, name=self._kernel_name(kernel.name))
-        return Launch(launchable.name, tensors, launchable.sizes)
+        return h.Launch(launchable.name, tensors, launchable.sizes)
 
     def _kernel_name(self, stem: str) -> str:
         return fresh(self.stem + stem, self.kernel_names)

@@ -7,45 +7,7 @@ import numpy as np
 from attrs import define, evolve, field
 
 from gyrator_ir.expr import Cond, Expr, Sym
-from gyrator_ir.host.nodes import (
-    Allocate,
-    AllocateFromPool,
-    AllocatePool,
-    AssertNoNan,
-    AssertTrue,
-    BindConstant,
-    BindParameter,
-    BindSize,
-    Branch,
-    CallPartition,
-    CallProgram,
-    CollectiveFinish,
-    CollectiveStart,
-    Comment,
-    Conform,
-    Copy,
-    DefineSymbol,
-    ExternCall,
-    Free,
-    HostProgram,
-    Instruction,
-    Launch,
-    ListValue,
-    Loop,
-    Mend,
-    ProfileRange,
-    ReadScalar,
-    Ref,
-    Repeat,
-    Return,
-    Reuse,
-    Separate,
-    TmaDescriptor,
-    TritonLaunch,
-    Value,
-    View,
-    WithDevice,
-)
+from gyrator_ir.host import nodes as h
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup
 from gyrator_ir.loop.nodes import Literal, TypeArg
 from gyrator_ir.types import DType
@@ -61,7 +23,7 @@ from gyrator_testing.interp.template import run_template
 
 
 def run_host(
-    program: HostProgram,
+    program: h.HostProgram,
     inputs: Sequence[object],
     constants: Mapping[str, Array] = NO_CONSTANTS,
     externs: Externs = DEFAULT,
@@ -154,14 +116,14 @@ def _lies(where: Layout, shape: tuple[int, ...], strides: tuple[int, ...]) -> bo
 class _Host:
     """The names and symbols of a running program: the only mutable state of this module."""
 
-    program: HostProgram
+    program: h.HostProgram
     constants: Mapping[str, Array]
     externs: Externs
     names: dict[str, Any] = field(factory=dict)
     symbols: dict[Sym, Number] = field(factory=dict)
     returned: list[Any] = field(factory=list)
 
-    def run(self, instructions: Sequence[Instruction]) -> None:
+    def run(self, instructions: Sequence[h.Instruction]) -> None:
         """Execute instructions in order."""
         for i in instructions:
             if not (self._sizes(i) or self._memory(i) or self._work(i) or self._structure(i)):
@@ -183,55 +145,55 @@ class _Host:
     def _ints(self, exprs: Sequence[Expr]) -> tuple[int, ...]:
         return tuple(integer(e, self.symbols) for e in exprs)
 
-    def _value(self, value: Value) -> Any:
+    def _value(self, value: h.Value) -> Any:
         match value:
-            case Ref(name):
+            case h.Ref(name):
                 return _array(self._get(name))
             case Literal(constant):
                 return constant
-            case ListValue(items):
+            case h.ListValue(items):
                 return [self._value(item) for item in items]
             case TypeArg():
                 return value
         return integer(value, self.symbols)
 
-    def _sizes(self, i: Instruction) -> bool:
+    def _sizes(self, i: h.Instruction) -> bool:
         match i:
-            case BindSize(symbol, tensor, dim, stride):
+            case h.BindSize(symbol, tensor, dim, stride):
                 where = self._get_tensor(tensor).layout
                 self.symbols[symbol] = (where.strides if stride else where.shape)[dim]
-            case BindParameter(symbol, name):
+            case h.BindParameter(symbol, name):
                 self.symbols[symbol] = int(self._get(name))
-            case DefineSymbol(symbol, expr):
+            case h.DefineSymbol(symbol, expr):
                 self.symbols[symbol] = integer(expr, self.symbols)
-            case BindConstant(name, key):
+            case h.BindConstant(name, key):
                 if key not in self.constants:
                     raise interpreter_error(
                         "GY-INTERP-002", f"no array was given for constant {key!r}"
                     )
                 self.names[name] = _tensor(self.constants[key])
-            case Conform():
+            case h.Conform():
                 self._conform(i)
-            case Separate(tensors, others):
+            case h.Separate(tensors, others):
                 self._separate(tensors, others)
-            case AssertNoNan(tensor, what):
+            case h.AssertNoNan(tensor, what):
                 array = self._get_tensor(tensor).array
                 wide = cast(array, DTYPES[array.dtype].compute)
                 if DTYPES[array.dtype].is_float and not np.all(np.isfinite(wide)):
                     raise AssertionError(f"{tensor} holds NaN or infinity: {what}")
-            case AssertTrue(condition, message):
+            case h.AssertTrue(condition, message):
                 if not truth_of(condition, self.symbols):
                     raise RuntimeError(message)
             case _:
                 return False
         return True
 
-    def _conform(self, i: Conform) -> None:
+    def _conform(self, i: h.Conform) -> None:
         tensor = self._get_tensor(i.tensor)
         shape, strides = self._ints(i.shape), self._ints(i.strides)
         if tensor.layout.dtype is i.dtype and _lies(tensor.layout, shape, strides):
             return
-        if i.mend is not Mend.ALL or tensor.layout.shape != shape:
+        if i.mend is not h.Mend.ALL or tensor.layout.shape != shape:
             raise AssertionError(f"{i.what or i.tensor} is not laid out as {shape}, {strides}")
         copy = _Tensor(poisoned(i.dtype, span_of(shape, strides)), Layout(i.dtype, shape, strides))
         copy.array[...] = cast(tensor.array, i.dtype)
@@ -245,30 +207,30 @@ class _Host:
                 self.names[name] = tensor = evolve(tensor, storage=tensor.storage.copy())
             seen.append(tensor.storage)
 
-    def _memory(self, i: Instruction) -> bool:
+    def _memory(self, i: h.Instruction) -> bool:
         match i:
-            case Allocate(name, dtype, _, shape, strides):
+            case h.Allocate(name, dtype, _, shape, strides):
                 sizes, steps = self._ints(shape), self._ints(strides)
                 storage = poisoned(dtype, span_of(sizes, steps))
                 self.names[name] = _Tensor(storage, Layout(dtype, sizes, steps))
-            case AllocatePool(name, count):
+            case h.AllocatePool(name, count):
                 storage = np.full(integer(count, self.symbols), POISON_BYTE, np.uint8)
                 self.names[name] = _Tensor(storage, Layout(DType.U8, (storage.size,), (1,)))
-            case AllocateFromPool(name, pool, offset, dtype, shape, strides):
+            case h.AllocateFromPool(name, pool, offset, dtype, shape, strides):
                 start = self._get_tensor(pool).reshaped(
                     DType.U8, (0,), (1,), integer(offset, self.symbols)
                 )
                 tensor = start.reshaped(dtype, self._ints(shape), self._ints(strides), 0)
                 self.names[name] = tensor
-            case Free(name):
+            case h.Free(name):
                 self._get(name)
                 del self.names[name]
-            case Reuse(name, source, dtype, shape, strides):
+            case h.Reuse(name, source, dtype, shape, strides):
                 old = self._get_tensor(source)
                 tensor = old.reshaped(dtype, self._ints(shape), self._ints(strides), 0)
                 del self.names[source]
                 self.names[name] = tensor
-            case View(name, source, dtype, shape, strides, offset):
+            case h.View(name, source, dtype, shape, strides, offset):
                 self.names[name] = self._get_tensor(source).reshaped(
                     dtype,
                     self._ints(shape),
@@ -279,24 +241,24 @@ class _Host:
                 return False
         return True
 
-    def _work(self, i: Instruction) -> bool:
+    def _work(self, i: h.Instruction) -> bool:
         match i:
-            case Launch(kernel, tensors, sizes):
+            case h.Launch(kernel, tensors, sizes):
                 self._launch(kernel, tensors, sizes)
-            case ExternCall():
+            case h.ExternCall():
                 self._extern(i)
-            case TmaDescriptor(name, tensor):
+            case h.TmaDescriptor(name, tensor):
                 self.names[name] = self._get(tensor)
-            case TritonLaunch(kernel, _, args, constants):
+            case h.TritonLaunch(kernel, _, args, constants):
                 keywords = {k: self._value(v) for k, v in (*args, *constants)}
                 self._function(kernel)(**keywords)
-            case Copy(destination, source):
+            case h.Copy(destination, source):
                 self._get_tensor(destination).array[...] = self._get_tensor(source).array
-            case ReadScalar(symbol, tensor):
+            case h.ReadScalar(symbol, tensor):
                 self.symbols[symbol] = int(self._get_tensor(tensor).array.item())
-            case CollectiveStart(target, args, results):
+            case h.CollectiveStart(target, args, results):
                 self._bind(results, self._function(target)(*map(self._value, args)))
-            case CollectiveFinish(tensor):
+            case h.CollectiveFinish(tensor):
                 self._get(tensor)
             case _:
                 return False
@@ -329,7 +291,7 @@ class _Host:
             )
         return self.externs[target]
 
-    def _extern(self, i: ExternCall) -> None:
+    def _extern(self, i: h.ExternCall) -> None:
         keywords = {k: self._value(v) for k, v in i.kwargs}
         values = self._function(i.target)(*map(self._value, i.args), **keywords)
         if i.out is None:
@@ -364,39 +326,39 @@ class _Host:
                 case Sym():
                     self.symbols[result] = int(value)
 
-    def _structure(self, i: Instruction) -> bool:
+    def _structure(self, i: h.Instruction) -> bool:
         match i:
-            case WithDevice(_, body) | ProfileRange(_, body):
+            case h.WithDevice(_, body) | h.ProfileRange(_, body):
                 self.run(body)
-            case Branch():
+            case h.Branch():
                 chosen = self._decide(i.condition)
                 self.run(i.then if chosen else i.otherwise)
                 values = i.then_values if chosen else i.otherwise_values
                 elements = [self._get(v) for v in values]
                 self.names.update(zip(i.results, elements, strict=True))
-            case Loop():
+            case h.Loop():
                 self._loop(i)
-            case Repeat():
+            case h.Repeat():
                 self._repeat(i)
-            case CallProgram(name, args, results) | CallPartition(name, args, results):
+            case h.CallProgram(name, args, results) | h.CallPartition(name, args, results):
                 self._bind(results, self._call(name, [self._value(a) for a in args]))
-            case Comment():
+            case h.Comment():
                 pass
-            case Return(values):
+            case h.Return(values):
                 self.returned = [self._returned(v) for v in values]
             case _:
                 return False
         return True
 
-    def _returned(self, value: Value) -> Any:
-        return self._get(value.name) if isinstance(value, Ref) else self._value(value)
+    def _returned(self, value: h.Value) -> Any:
+        return self._get(value.name) if isinstance(value, h.Ref) else self._value(value)
 
-    def _decide(self, condition: Ref | Cond) -> bool:
-        if isinstance(condition, Ref):
+    def _decide(self, condition: h.Ref | Cond) -> bool:
+        if isinstance(condition, h.Ref):
             return bool(self._get_tensor(condition.name).array.item())
         return bool(truth_of(condition, self.symbols))
 
-    def _loop(self, i: Loop) -> None:
+    def _loop(self, i: h.Loop) -> None:
         values = [self._get(name) for name in i.initial]
         rows: list[list[Any]] = []
         while True:
@@ -412,7 +374,7 @@ class _Host:
             values = [_tensor(np.stack([t.array for t in column])) for column in columns]
         self.names.update(zip(i.results, values, strict=True))
 
-    def _repeat(self, i: Repeat) -> None:
+    def _repeat(self, i: h.Repeat) -> None:
         values = [self._get(name) for name in i.initial]
         for step in range(integer(i.count, self.symbols)):
             self.symbols[i.symbol] = step
