@@ -1,7 +1,7 @@
 """The common base of kernel languages that print Tile IR."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from attrs import evolve
@@ -77,17 +77,21 @@ def sources_with_repeats(
 
 
 def batched(
+    language: str,
     program: TileProgram,
     written: Sequence[tuple[KernelSource, str]],
+    preamble: Callable[[str], str],
     limit: int,
-    workers: int,
+    workers: int = 1,
     between: str = "\n",
-) -> Iterator[tuple[str, str, tuple[KernelSource, ...]]]:
-    """Yield the names, texts and kernels of translation units of about equal size.
+) -> Iterator[TranslationUnit]:
+    """Yield translation units of about equal size.
 
     Args:
+        language: the name of the kernel language.
         program: the kernels.
         written: the source of each emitted kernel, and the text of its function only.
+        preamble: returns what must precede a text.
         limit: statements per unit.
         workers: compiler processes that may run in parallel.
         between: text between two functions.
@@ -97,19 +101,21 @@ def batched(
     sizes = [statements[source.kernel] + 4 for source, _ in written]
     for number, run in enumerate(balanced(sizes, limit, workers)):
         sources = {written[k][0].kernel: written[k][0] for k in run}
-        yield (
-            f"unit{number}",
-            between.join(written[k][1] for k in run),
-            sources_with_repeats(program, sources),
-        )
+        text = between.join(written[k][1] for k in run)
+        kernels_and_repeats = sources_with_repeats(program, sources)
+        yield TranslationUnit(f"unit{number}", language, preamble(text) + text, kernels_and_repeats)
 
 
 def unit_per_kernel(
-    prefix: str, sources: Iterable[KernelSource]
-) -> Iterator[tuple[str, str, tuple[KernelSource, ...]]]:
-    """Yield the names, texts and kernels of translation units with one kernel each."""
+    language: str,
+    prefix: str,
+    sources: Iterable[KernelSource],
+    preamble: Callable[[str], str] = lambda _: "",
+) -> Iterator[TranslationUnit]:
+    """Yield translation units with one kernel each."""
     for number, source in enumerate(sources):
-        yield f"{prefix}{number}", source.text, (source,)
+        text = preamble(source.text) + source.text
+        yield TranslationUnit(f"{prefix}{number}", language, text, (source,))
 
 
 def index_check(code: int, check: Check) -> KernelCheck:

@@ -13,11 +13,13 @@ from collections.abc import Iterable
 from attrs import define, field, frozen
 
 from gyrator_ir.body.nodes import Axis, Load, Store
-from gyrator_ir.body.rewrite import AnyStatement, expressions
+from gyrator_ir.body.rewrite import AnyStatement, expressions, renamed
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, FloorDiv, Mod, Sym
-from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
+from gyrator_ir.loop.contraction import needed_for
 from gyrator_ir.tile.loops import axes_of, in_one_step, steps_of
-from gyrator_ir.tile.nodes import Contraction, LoopKind, Method, TiledKernel
+from gyrator_ir.tile.nodes import Contraction, LoopKind, Method, Product, TiledKernel
+from gyrator_ir.types import DType
 
 _GRID, _LOOP = LoopKind.GRID, LoopKind.LOOP
 _POINTS = (_GRID, "XBLOCK")
@@ -92,6 +94,13 @@ class Flat:
                 rest = rest // extent
 
 
+def pairs_of(tiled: TiledKernel) -> dict[int, tuple[KernelStatement, KernelStatement]]:
+    """Return the pairs of statements that are one access, by the identity of either."""
+    bodies = ((tiled.kernel.stages[p.stage].body, p) for p in tiled.pairs)
+    both = [(body[p.first], body[p.second]) for body, p in bodies]
+    return {id(s): pair for pair in both for s in pair}
+
+
 @define(eq=False)
 class BlockDecisions:
     """A kernel's decisions, as printers of languages of blocks look them up."""
@@ -105,12 +114,15 @@ class BlockDecisions:
     position."""
     barriers: frozenset[tuple[int, int]] = field(init=False)
     """The stages and statements that are preceded by a barrier."""
+    pairs: dict[int, tuple[KernelStatement, KernelStatement]] = field(init=False)
+    """Pairs of statements that are one access, by the identity of either."""
     _forms: dict[Expr, Expr] = field(init=False)
     _plain: frozenset[Expr] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._forms = {f.index: f.written for f in self.tiled.forms}
         self._plain = frozenset(self.tiled.plain)
+        self.pairs = pairs_of(self.tiled)
         self.barriers = frozenset((b.stage, b.statement) for b in self.tiled.barriers)
         self.reuses = {
             (r.stage, r.statement): (r.first_stage, r.first_statement) for r in self.tiled.reuses
@@ -192,6 +204,29 @@ def product_indices(axes: ProductAxes) -> ProductIndices:
     renewed = tuple(Axis(Sym(f"r_k{n}"), a.extent) for n, a in enumerate(axes.depth))
     right_depth = Flat("r", renewed, (serial.symbol, depth.symbol))
     return ProductIndices(rows, columns, batches, serial, depth, right_depth, right_symbols)
+
+
+@frozen(eq=False)
+class Factor:
+    """A factor of a matrix product."""
+
+    body: tuple[AnyStatement, ...]
+    """The statements that compute it."""
+    value: str
+    dtype: DType
+    loaded: bool
+    """Whether it is a load, whose elements out of bounds are 0."""
+
+
+def factors_of(kernel: Kernel, p: Product, right_symbols: dict[Sym, Expr]) -> tuple[Factor, Factor]:
+    """Return the factors of a product, with the symbols of the right one replaced."""
+    body = next(stage.body for stage in kernel.stages if stage.level is Level.INNER)
+    left, right = needed_for(body, p.left), needed_for(body, p.right)
+    replaced = tuple(renamed(s, {}, right_symbols) for s in right)
+    return (
+        Factor(left, p.left, p.dtype, isinstance(left[-1], Load)),
+        Factor(replaced, p.right, p.dtype, isinstance(right[-1], Load)),
+    )
 
 
 def pair_offset(tiled: TiledKernel, written: Expr) -> int | None:

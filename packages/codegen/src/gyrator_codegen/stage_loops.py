@@ -8,6 +8,7 @@ from attrs import evolve, frozen
 from gyrator_codegen.analysis import linear_position
 from gyrator_codegen.language import index_checks
 from gyrator_codegen.nests import Nest, axis_of, nest, steps
+from gyrator_codegen.positions import pairs_of
 from gyrator_codegen.reductions import Carried, carried
 from gyrator_codegen.writer import Names
 from gyrator_ir.body.nodes import (
@@ -62,12 +63,8 @@ class Decisions:
             self.names.stable(name)
         self.drawn = [s.name for s in self.statements if isinstance(s, Let) and s.op in DRAWN]
         """Random numbers, which are generated in batches."""
-        self.pairs: dict[int, tuple[KernelStatement, KernelStatement]] = {}
+        self.pairs = pairs_of(tiled)
         """Pairs of statements that are one access, by the identity of either."""
-        for pair in tiled.pairs:
-            body = kernel.stages[pair.stage].body
-            both = body[pair.first], body[pair.second]
-            self.pairs |= {id(s): both for s in both}
         self._stored = {
             id(kernel.stages[u.stage].body[u.statement]): u.value for u in tiled.unrounded
         }

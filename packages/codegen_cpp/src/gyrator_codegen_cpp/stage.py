@@ -65,17 +65,16 @@ class CppBackend(TilingLanguage):
                 raise UnsupportedError(why)
         written = [(s, s.text) for s in (emit_kernel(k, origins, isa) for k in kernels)]
         limit, cores = target.heuristics.unit_statements, target.heuristics.cores
-        facts = program.facts
-        units = (
-            *batched(program, written, limit, cores),
-            *unit_per_kernel("group", (emit_group(k, origins, isa) for k in groups)),
-            *unit_per_kernel(
-                "template", (emit_flex(k, facts, origins, target, isa) for k in templates)
-            ),
-        )
-        return tuple(
-            TranslationUnit(name, "c++", assemble(names_in(text), isa) + text, sources)
-            for name, text, sources in units
+        shared = [emit_group(k, origins, isa) for k in groups]
+        flexible = [emit_flex(k, program.facts, origins, target, isa) for k in templates]
+
+        def preamble(text: str) -> str:
+            return assemble(names_in(text), isa)
+
+        return (
+            *batched(self.name, program, written, preamble, limit, cores),
+            *unit_per_kernel(self.name, "group", shared, preamble),
+            *unit_per_kernel(self.name, "template", flexible, preamble),
         )
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:

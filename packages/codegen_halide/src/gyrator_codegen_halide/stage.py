@@ -99,7 +99,7 @@ class HalideCudaBackend(HalideBackend):
             MergeRepeats(),
             ChooseBlocks(numbers.scratch_bytes),
             IndexWidth(),
-            RankConfigurations(numbers.cores, numbers.shared_bytes, False),
+            RankConfigurations(numbers.cores, numbers.shared_bytes),
         )
 
 

@@ -49,7 +49,4 @@ class MetalBackend(TilingLanguage):
         kernels = (k for k in program.kernels if not isinstance(k, Repeat))
         written = [emit_kernel(k, program.origins, names) for k in kernels]
         limit = target.heuristics.unit_statements
-        return tuple(
-            TranslationUnit(name, self.name, preamble(text) + text, sources)
-            for name, text, sources in batched(program, written, limit, 1)
-        )
+        return tuple(batched(self.name, program, written, preamble, limit))

@@ -11,9 +11,9 @@ from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.types import DType
 
 
-def statements(code: Code, number: int, write: Callable[[int, KernelStatement], None]) -> None:
-    """Emit the statements of stage `number` with `write(position, statement)`, and barriers between
-    them. A load of a value that is already in registers reuses it."""
+def statements(code: Code, number: int, write: Callable[[KernelStatement], None]) -> None:
+    """Emit the statements of stage `number` with `write`, and barriers between them. A load of a
+    value that is already in registers reuses it."""
     for place, s in enumerate(code.kernel.stages[number].body):
         if place:
             barrier(code, number, place)
@@ -22,7 +22,7 @@ def statements(code: Code, number: int, write: Callable[[int, KernelStatement], 
             code.values[s.name] = code.read[first]
             continue
         if not (isinstance(s, Load) and s.name in code.tiled.early):
-            write(place, s)
+            write(s)
         if isinstance(s, Load):
             code.read[number, place] = code.values[s.name]
         elif isinstance(s, Store):

@@ -9,7 +9,7 @@ from gyrator_codegen_triton.body import barrier, load_pair, statement, statement
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.reduction import LoopReduction, reduce_block
 from gyrator_codegen_triton.scan_sort import LoopScan, scan_block, sort_block
-from gyrator_codegen_triton.source import RESERVED, blocks_over, function, options, source_of
+from gyrator_codegen_triton.source import RESERVED, blocks_over, function, source_of, with_options
 from gyrator_ir.body.nodes import Load, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym, minimum
 from gyrator_ir.kernel.nodes import KernelGroup, KernelStatement, Level, Stage
@@ -59,7 +59,8 @@ def emit_kernel(
             _stage(code, stage, n, ahead.get(n, 1))
     if group is not None:
         count = (minimum(count, Const(most)) if most else count) * len(group.members)
-    return source_of(launched, symbol, code, facts, options(tiled), count)
+    ranked = with_options(tiled, (s for stage in kernel.stages for s in stage.body))
+    return source_of(launched, symbol, code, facts, ranked, count)
 
 
 @contextmanager
@@ -180,7 +181,7 @@ def _stage(code: Code, stage: Stage, number: int, ahead: int | str) -> None:
         _loop(code, stage, number, ahead)
     else:
         outside = dict(code.values)
-        _block(code, stage, number)
+        statements(code, number, lambda s: _in_block(code, s))
         _drop_values(code, stage, outside)
     code.inner = False
 
@@ -194,29 +195,22 @@ def _drop_values(code: Code, stage: Stage, outside: dict[str, Value]) -> None:
         del code.values[name]
 
 
-def _block(code: Code, stage: Stage, number: int) -> None:
-    pairs = [p for p in code.tiled.pairs if p.stage == number]
-    loads = {p.first: stage.body[p.second] for p in pairs}
-    stores = {p.second: stage.body[p.first] for p in pairs}
-
-    def write(place: int, s: KernelStatement) -> None:
-        match s, loads.get(place), stores.get(place):
-            case Load(), Load() as other, _:
-                load_pair(code, s, other)
-            case Store(), _, Store() as other:
-                store_pair(code, other, s)
-            case (Load(), _, Load()) | (Store(), Store(), _):
-                pass  # emitted with the other one
-            case Reduce(), _, _:
-                reduce_block(code, s)
-            case ScanStep(), _, _:
-                scan_block(code, s)
-            case SortStep(), _, _:
-                sort_block(code, s)
-            case _:
-                statement(code, s)
-
-    statements(code, number, write)
+def _in_block(code: Code, s: KernelStatement) -> None:
+    match code.pairs.get(id(s)), s:
+        case (Load() as one, Load() as other), _:
+            if s is one:
+                load_pair(code, one, other)
+        case (Store() as one, Store() as other), _:
+            if s is other:
+                store_pair(code, one, other)
+        case _, Reduce():
+            reduce_block(code, s)
+        case _, ScanStep():
+            scan_block(code, s)
+        case _, SortStep():
+            sort_block(code, s)
+        case _:
+            statement(code, s)
 
 
 def _loop(code: Code, stage: Stage, number: int, ahead: int | str) -> None:
@@ -231,7 +225,7 @@ def _loop(code: Code, stage: Stage, number: int, ahead: int | str) -> None:
         loop.start(code)
     outside = dict(code.values)
 
-    def write(place: int, s: KernelStatement) -> None:
+    def write(s: KernelStatement) -> None:
         if isinstance(s, Reduce | ScanStep):
             loops[s.names[0]].step(code)
         elif not isinstance(s, SortStep):

@@ -12,47 +12,32 @@ from attrs import frozen
 from gyrator_codegen import Names, Writer
 from gyrator_codegen.positions import (
     Blocks,
+    Factor,
     Flat,
     ProductAxes,
     ProductIndices,
+    factors_of,
     product_axes,
     product_indices,
 )
 from gyrator_codegen_triton.body import atom, barrier, statement, statements
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES
-from gyrator_codegen_triton.source import RESERVED, blocks_over, function, options, source_of
-from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ScanStep, SortStep, Store
-from gyrator_ir.body.rewrite import AnyStatement, renamed
-from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym
+from gyrator_codegen_triton.source import RESERVED, blocks_over, function, source_of, with_options
+from gyrator_ir.body.nodes import Axis, Bind, Reduce, ScanStep, SortStep, Store
+from gyrator_ir.expr import Const, Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level
-from gyrator_ir.loop.contraction import needed_for
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
 from gyrator_ir.target import Target
 from gyrator_ir.tile.loops import extent_of
-from gyrator_ir.tile.nodes import Contraction, Product, TiledKernel
+from gyrator_ir.tile.nodes import Contraction, TiledKernel
 from gyrator_ir.types import DType
 
 _WORDS = frozenset(
     "m n k kt m_mask n_mask k_mask kt_mask m_tiles n_tiles program group first tile high batch "
     "step blocks position KBLOCK".split()
 )
-
-
-@frozen(eq=False)
-class _Factor:
-    """One operand of a product: its emission state, its statements and its value."""
-
-    code: Code
-    body: tuple[AnyStatement, ...]
-    value: str
-    dtype: DType
-    letter: str
-    """Name of positions along the depth."""
-    loaded: bool
-    """Whether the value is loaded from memory without computation, so that it is 0 out of
-    bounds."""
 
 
 @frozen(eq=False)
@@ -65,19 +50,10 @@ class _Text:
     positions: ProductIndices
     result: Code
     """Emission state of the accumulators and the epilogue."""
-    factors: tuple[tuple[_Factor, _Factor], ...]
+    left: Code
+    right: Code
+    factors: tuple[tuple[Factor, Factor], ...]
     """Both operands of each product."""
-
-
-def _factor(
-    kernel: Kernel, p: Product, value: str, code: Code, again: dict[Sym, Expr], letter: str
-) -> _Factor:
-    body = next(stage.body for stage in kernel.stages if stage.level is Level.INNER)
-    needed = needed_for(body, value)
-    loaded = isinstance(needed[-1], Load)
-    if again:
-        needed = tuple(renamed(s, {}, again) for s in needed)
-    return _Factor(code, needed, value, p.dtype, letter, loaded)
 
 
 def emit_product(
@@ -110,25 +86,20 @@ def emit_product(
     left = code(axes.rows, axes.depth, row, ("k", "KBLOCK", positions.depth))
     right = code(axes.depth, axes.columns, ("kt", "KBLOCK", positions.right_depth), column)
     result = code(axes.rows, axes.columns, row, column)
-    factors = tuple(
-        (
-            _factor(kernel, p, p.left, left, {}, "k"),
-            _factor(kernel, p, p.right, right, positions.right_symbols, "kt"),
-        )
-        for p in contraction.products
-    )
-    text = _Text(kernel, contraction, axes, positions, result, factors)
+    factors = tuple(factors_of(kernel, p, positions.right_symbols) for p in contraction.products)
+    text = _Text(kernel, contraction, axes, positions, result, left, right, factors)
     with function(kernel, symbol, result, "XBLOCK RBLOCK KBLOCK", origins):
         _space(text)
-        _walk(text, target)
+        _walk(text)
         for number, stage in enumerate(kernel.stages):
             if stage.level is not Level.INNER:
                 barrier(result, number)
-                statements(result, number, lambda place, s: statement(result, s))
+                statements(result, number, lambda s: statement(result, s))
     tiles = blocks_over(extent_of(axes.rows), "XBLOCK")
     tiles = tiles * blocks_over(extent_of(axes.columns), "RBLOCK")
     programs = extent_of(axes.batches) * tiles
-    return source_of(kernel, symbol, text.result, facts, options(tiled), programs)
+    ranked = with_options(tiled, (s for stage in kernel.stages for s in stage.body))
+    return source_of(kernel, symbol, text.result, facts, ranked, programs)
 
 
 def _space(text: _Text) -> None:
@@ -152,8 +123,7 @@ def _space(text: _Text) -> None:
     _mask(code, "n", "RBLOCK", "[1, RBLOCK]", extent_of(axes.columns))
     outer = (stage for stage in text.kernel.stages if stage.level is not Level.INNER)
     used = code.used(s for stage in outer for s in stage.body)
-    for factor in (f for pair in text.factors for f in pair):
-        used |= factor.code.used(factor.body)
+    used |= code.used(s for pair in text.factors for f in pair for s in f.body)
     for flat in (positions.batches, positions.rows, positions.columns):
         code.digits(flat, used)
 
@@ -167,7 +137,7 @@ def _mask(code: Code, letter: str, block: str, shape: str, length: Expr) -> None
     code.writer.line(f"{letter}_mask = {inside}")
 
 
-def _walk(text: _Text, target: Target) -> None:
+def _walk(text: _Text) -> None:
     """Emit the loop over the depth."""
     w, code, show = text.result.writer, text.result, text.result.printer()
     axes, positions = text.axes, text.positions
@@ -196,26 +166,25 @@ def _walk(text: _Text, target: Target) -> None:
         w.line(f"kt = {first} + tl.arange(0, KBLOCK)[:, None]")
         _mask(code, "k", "KBLOCK", "[1, KBLOCK]", extent_of(axes.depth))
         _mask(code, "kt", "KBLOCK", "[KBLOCK, 1]", extent_of(axes.depth))
-        left, right = text.factors[0][0].code, text.factors[0][1].code
-        used = {x for a, _ in text.factors for x in left.used(a.body)}
-        used_right = {x for _, b in text.factors for x in right.used(b.body)}
+        left, right = text.left, text.right
+        used = left.used(s for a, _ in text.factors for s in a.body)
+        used_right = right.used(s for _, b in text.factors for s in b.body)
         code.digits(positions.serial, used | used_right)
         left.digits(positions.depth, used)
         right.digits(positions.right_depth, used_right)
         for p, acc, (a, b) in zip(products, sums, text.factors, strict=True):
-            precision = _precision(p, types[p.result], target)
-            w.line(f"{acc} = tl.dot({_block(a)}, {_block(b)}, {acc}{precision})")
+            if p.dtype is DType.F32:
+                options = f', input_precision="{"tf32" if p.tf32 else "ieee"}"'
+            else:
+                total = types[p.result]
+                options = "" if total is DType.F32 else f", out_dtype={TYPES[total]}"
+            blocks = f"{_block(left, a, 1)}, {_block(right, b, 0)}"
+            w.line(f"{acc} = tl.dot({blocks}, {acc}{options})")
 
 
-def _precision(p: Product, total: DType, target: Target) -> str:
-    if p.dtype is DType.F32:
-        return f', input_precision="{"tf32" if target.capabilities.tf32 else "ieee"}"'
-    return "" if total is DType.F32 else f", out_dtype={TYPES[total]}"
-
-
-def _block(factor: _Factor) -> str:
-    """Emit the statements of an operand; return its block, which is 0 beyond the depth."""
-    code = factor.code
+def _block(code: Code, factor: Factor, depth: int) -> str:
+    """Emit the statements of an operand; return its block, which is 0 beyond the depth, dimension
+    `depth` of it."""
     for s in factor.body:
         assert not isinstance(s, Reduce | ScanStep | SortStep)
         if isinstance(s, Bind | Store) or s.name not in code.values:
@@ -224,7 +193,6 @@ def _block(factor: _Factor) -> str:
     text = value.text
     if not (value.x and value.r):
         text = code.full(text)
-    deep = value.r if factor.letter == "k" else value.x
-    if factor.loaded and deep:
+    if factor.loaded and (value.x, value.r)[depth]:
         return text
-    return f"tl.where({factor.letter}_mask, {text}, 0).to({TYPES[factor.dtype]})"
+    return f"tl.where({code.letters[depth]}_mask, {text}, 0).to({TYPES[factor.dtype]})"

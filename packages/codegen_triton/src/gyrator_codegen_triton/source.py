@@ -1,6 +1,6 @@
 """The source around a kernel's body: origins and parameters."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -8,11 +8,12 @@ from gyrator_codegen import Names, Writer, write_origins
 from gyrator_codegen_triton.dtypes import pointer
 from gyrator_codegen_triton.prelude import HELPER_NAMES, preamble
 from gyrator_ir.body.nodes import Bind
+from gyrator_ir.body.rewrite import AnyStatement
 from gyrator_ir.expr import Expr, ShapeFacts, Sym, subs
 from gyrator_ir.kernel.nodes import Launchable, Numerics
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource
-from gyrator_ir.tile.nodes import TiledKernel
+from gyrator_ir.tile.nodes import TiledKernel, TiledTemplate
 
 RESERVED = HELPER_NAMES | frozenset(
     "and as assert async await break class continue def del elif else except finally for from "
@@ -87,20 +88,22 @@ def blocks_over(length: Expr, block: str) -> Expr:
     return (length + size - 1) // size
 
 
-def options(tiled: TiledKernel) -> tuple[Configuration, ...]:
-    """Return the candidates with the compiler options that are required for correct results.
+def with_options(
+    tiled: TiledKernel | TiledTemplate, body: Iterable[AnyStatement]
+) -> tuple[Configuration, ...]:
+    """Return the candidates of a kernel with the compiler options that its results require.
 
-    `enable_fp_fusion` is 0 if each operation must round; `debug` is 1 if the kernel checks indices.
+    `enable_fp_fusion` is 0 if each operation must round; `debug` is 1 if the body checks indices.
     """
-    kernel = tiled.kernel
-    more: list[tuple[str, int]] = []
-    if kernel.numerics is not Numerics.FAST:
-        more.append(("enable_fp_fusion", 0))
-    if any(isinstance(s, Bind) and s.check for stage in kernel.stages for s in stage.body):
-        more += [("debug", 1), ("sanitize_overflow", 0)]
-    if "num_stages" not in {c.name for c in tiled.choices}:
-        more.insert(0, ("num_stages", 1))
-    return tuple(Configuration((*c.values, *more)) for c in tiled.candidates)
+    options: list[tuple[str, int]] = []
+    if isinstance(tiled, TiledKernel):
+        if "num_stages" not in {c.name for c in tiled.choices}:
+            options.append(("num_stages", 1))
+        if tiled.kernel.numerics is not Numerics.FAST:
+            options.append(("enable_fp_fusion", 0))
+    if any(isinstance(s, Bind) and s.check for s in body):
+        options += [("debug", 1), ("sanitize_overflow", 0)]
+    return tuple(Configuration((*c.values, *options)) for c in tiled.candidates)
 
 
 def _arguments(

@@ -67,21 +67,14 @@ class TritonBackend(TilingLanguage):
         templates = (k for k in program.kernels if isinstance(k, TiledTemplate))
         emitted = [_emitted(k, program, target, names.take(k.kernel.name)) for k in kernels]
         limit = target.heuristics.unit_statements
-        units = (
-            *((n, preamble(t) + t, s) for n, t, s in batched(program, emitted, limit, 1, "\n\n")),
-            *unit_per_kernel(
-                "group", (_group(k, program, target, names.take(k.name)) for k in groups)
-            ),
-            *unit_per_kernel(
-                "template",
-                (
-                    emit_template(k, facts, origins, target, names.take(k.kernel.name))
-                    for k in templates
-                ),
-            ),
-        )
-        return tuple(
-            TranslationUnit(name, "triton", text, sources) for name, text, sources in units
+        shared = [_group(k, program, target, names.take(k.name)) for k in groups]
+        whole = [
+            emit_template(k, facts, origins, target, names.take(k.kernel.name)) for k in templates
+        ]
+        return (
+            *batched(self.name, program, emitted, preamble, limit, between="\n\n"),
+            *unit_per_kernel(self.name, "group", shared),
+            *unit_per_kernel(self.name, "template", whole),
         )
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gyrator_codegen_triton.source import source_of
+from gyrator_codegen_triton.source import source_of, with_options
 from gyrator_codegen_triton.templates.attention import AttentionKernel
 from gyrator_codegen_triton.templates.attention_configs import candidates, gradient_candidates
 from gyrator_codegen_triton.templates.attention_gradients import GradientsKernel
@@ -10,7 +10,6 @@ from gyrator_codegen_triton.templates.attention_text import problem_of
 from gyrator_codegen_triton.templates.flex import FlexKernel
 from gyrator_codegen_triton.templates.flex_gradients import FlexGradientsKernel
 from gyrator_codegen_triton.templates.flex_parts import FlexPartsKernel
-from gyrator_ir.body.nodes import Bind
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.loop.nodes import TemplateKind
@@ -56,11 +55,6 @@ def emit_template(
     writer, _ = _TEMPLATES[kernel.kind]
     text = writer(kernel, facts, target, symbol)
     text.write(origins)
-    configurations_used = tiled.candidates
-    if any(isinstance(s, Bind) and s.check for f in kernel.formulas for s in f.body):
-        options = (("debug", 1), ("sanitize_overflow", 0))
-        configurations_used = tuple(
-            Configuration((*c.values, *options)) for c in configurations_used
-        )
-    source, _ = source_of(kernel, symbol, text, facts, configurations_used, text.programs)
+    ranked = with_options(tiled, (s for f in kernel.formulas for s in f.body))
+    source, _ = source_of(kernel, symbol, text, facts, ranked, text.programs)
     return source

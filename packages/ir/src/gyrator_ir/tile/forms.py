@@ -84,7 +84,8 @@ FORMS = FormTable(
         ),
         _form(
             Product,
-            "product {result} = {left} * {right} in {dtype} [along {along:symbols}] [direct]",
+            "product {result} = {left} * {right} in {dtype} [along {along:symbols}] [direct] "
+            "[tf32]",
         ),
         _form(Threads, "threads {loops:integer} [grain {grain:integer}]"),
         _form(Transposed, "transposed {load} along {along:symbol}"),

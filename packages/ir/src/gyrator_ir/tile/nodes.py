@@ -120,6 +120,8 @@ class Product:
     direct: bool = field(default=False, validator=exactly(bool))
     """Full tiles of the right factor, a load that is contiguous along columns, are not packed. If
     both factors are read along depth, neither is packed: results are dot products of vectors."""
+    tf32: bool = field(default=False, validator=exactly(bool))
+    """`f32` factors may be rounded to the 10 bits of mantissa that matrix units take."""
 
 
 @frozen

@@ -44,7 +44,7 @@ class MapContraction:
 
     Products with fewer rows or columns than `side` would leave most of a unit idle, and those with
     less than `work` multiplications would finish before a unit is busy. `group` row blocks share
-    columns in the cache.
+    columns in the cache. With `tf32`, factors in `f32` may be rounded to it.
 
     Of several contracted axes, one of at least `depth` elements is iterated over in blocks, if
     rounding it up to blocks of 32 makes it at most `waste` times as long, and the others one
@@ -53,6 +53,7 @@ class MapContraction:
 
     name: ClassVar[str] = "map-contraction"
     matrix_units: frozenset[DType] = frozenset()
+    tf32: bool = False
     side: int = 4
     work: int = 1 << 12
     group: int = 8
@@ -128,7 +129,7 @@ class MapContraction:
             return None
         if not (stands_alone(body, left) and stands_alone(body, right)):
             return None
-        return Product(fold.names[0], left, right, dtype)
+        return Product(fold.names[0], left, right, dtype, tf32=self.tf32 and dtype is DType.F32)
 
     def _worthwhile(
         self,
@@ -182,7 +183,7 @@ def _loop(kind: LoopKind, axes: Iterable[Axis], step: int | str) -> Loop:
 
 
 def _swapped(p: Product) -> Product:
-    return Product(p.result, p.right, p.left, p.dtype)
+    return evolve(p, left=p.right, right=p.left)
 
 
 def _types(kernel: Kernel, body: Iterable[KernelStatement]) -> dict[str, DType]:

@@ -33,7 +33,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         UnrollPeriods(pairs=True),
         SettleConditions(),
         NarrowIntegers(),
-        MapContraction(can.matrix_units),
+        MapContraction(can.matrix_units, can.tf32),
         TileTransposes(),
         TileRows(),
         ChooseBlocks(numbers.scratch_bytes),
@@ -49,6 +49,6 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         ReuseLoads(),
         PlaceBarriers(),
         ApproximateQuotients(),
-        RankConfigurations(numbers.cores, numbers.shared_bytes, can.tf32),
+        RankConfigurations(numbers.cores, numbers.shared_bytes),
         KeepPrograms(numbers.cores),
     )

@@ -48,9 +48,7 @@ class _Shape:
         return self.x, self.r, self.k, self.warps, self.stages
 
 
-def product_shapes(
-    tiled: TiledKernel, facts: ShapeFacts, cores: int, shared: int, tf32: bool
-) -> Ranked:
+def product_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, shared: int) -> Ranked:
     """Return ranked values of `XBLOCK`, `RBLOCK`, `KBLOCK`, `num_warps` and `num_stages`."""
     c = tiled.contraction
     assert c is not None
@@ -61,7 +59,7 @@ def product_shapes(
     around = [a for a in kernel.inner if a not in depth]
     many, steps = (max(guess(extent_of(axes), facts), 1) for axes in (batches, around))
     loose = _loose(tiled, c, rows, columns, depth)
-    plain = c.products[0].dtype is DType.F32 and not tf32
+    plain = c.products[0].dtype is DType.F32 and not c.products[0].tf32
     shapes = list(_shapes(c, sizes, any(loose), plain, shared or _SHARED))
     loads = [_LOOSE if side else _LOADS for side in loose]
     deep = 32 if any(loose) else 64

@@ -26,7 +26,6 @@ class RankConfigurations:
     name: ClassVar[str] = "rank-configurations"
     cores: int = 1
     shared_bytes: int = 0
-    tf32: bool = False
 
     def run(self, program: TileProgram) -> TileProgram:
         """Return the program with candidates, best guess first."""
@@ -35,7 +34,7 @@ class RankConfigurations:
     def _ranked(self, tiled: TiledKernel, facts: ShapeFacts, members: int) -> TiledKernel:
         if tiled.contraction is not None:
             shared = self.shared_bytes
-            ranked = product_shapes(tiled, facts, self.cores, shared, self.tf32)
+            ranked = product_shapes(tiled, facts, self.cores, shared)
         else:
             ranked = block_shapes(tiled, facts, self.cores, members)
         values = (tuple(sorted(set(column))) for column in zip(*ranked.shapes, strict=True))
