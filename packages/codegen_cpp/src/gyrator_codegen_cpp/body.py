@@ -222,13 +222,15 @@ def _lane_test(scope: Scope, mask: str | None) -> str:
     return "" if mask is None else f"if ({scope.one_lane(mask)}) "
 
 
-def _run(scope: Scope, s: Load | Store, word: str, value: str = "", zero: str = "") -> str:
+def _access(scope: Scope, s: Load | Store, function: str, value: str = "", zero: str = "") -> str:
     """Return the call of the prelude's function for consecutive elements, one per active lane:
     those of the mask, the first ones, or all."""
     arguments = f"{address(scope, s.buffer, s.index)}{value}"
     if s.mask is not None and scope.value(s.mask).varying:
-        return f"{word}_mask({arguments}, {scope.live_mask(s.mask)}{zero})"
-    return f"{word}({arguments})" if scope.live is None else f"{word}_n({arguments}, {scope.live})"
+        return f"{function}_mask({arguments}, {scope.live_mask(s.mask)}{zero})"
+    if scope.live is None:
+        return f"{function}({arguments})"
+    return f"{function}_n({arguments}, {scope.live})"
 
 
 def _load(scope: Scope, s: Load) -> None:
@@ -246,7 +248,7 @@ def _load(scope: Scope, s: Load) -> None:
             text = f"gy_select({mask}, gy_vsplat((s{lane_type(dtype)})({lane_text})), {zero})"
         zero = scope.constant(0, dtype, "s")
     elif access.kind is Access.UNIT:
-        text = _run(scope, s, "gy_vload", zero=f", {zero}")
+        text = _access(scope, s, "gy_vload", zero=f", {zero}")
     elif access.kind is Access.STRIDED and scope.live is None and not by_lane:
         pointer = address(scope, s.buffer, s.index)
         text = f"gy_vload_strided({pointer}, {scope.index(access.stride)})"
@@ -267,7 +269,7 @@ def _load(scope: Scope, s: Load) -> None:
 def _store(scope: Scope, s: Store) -> None:
     """Emit a store, or an update that combines with the stored value."""
     value_name, combines = scope.frame.stored_value(s), s.mode is not StoreMode.SET
-    no_run = combines and scope.frame.storage[s.buffer] is DType.BOOL
+    no_vector = combines and scope.frame.storage[s.buffer] is DType.BOOL
     if s.buffer in scope.frame.rows:
         pointer, value = _row(scope, s), scope.operand(value_name, varying=True)
         if s.mask is not None:
@@ -276,23 +278,25 @@ def _store(scope: Scope, s: Store) -> None:
         scope.line(f"gy_store({pointer}, {value});")
     elif scope.lanes is None:
         scope.line(_store_one(scope, s, value_name, address(scope, s.buffer, s.index)))
-    elif scope.access(s.index).kind is not Access.UNIT or no_run:
+    elif scope.access(s.index).kind is not Access.UNIT or no_vector:
         _store_lanes(scope, s, value_name)
     elif combines and s.buffer in scope.frame.tiled.atomic:
         with scope.block("if (shared) {"):
             _store_lanes(scope.nested(), s, value_name)
         with scope.block("else {"):
-            _store_run(scope.nested(), s, value_name)
+            _store_vector(scope.nested(), s, value_name)
     else:
-        _store_run(scope, s, value_name)
+        _store_vector(scope, s, value_name)
 
 
-def _store_run(scope: Scope, s: Store, value_name: str) -> None:
+def _store_vector(scope: Scope, s: Store, value_name: str) -> None:
     value, test = scope.operand(value_name, varying=True), _test(scope, s.mask)
     if s.mode is not StoreMode.SET:
         zero = scope.constant(0, scope.frame.storage[s.buffer], scope.form)
-        value = f"{_COMBINE[s.mode]}({_run(scope, s, 'gy_vload', zero=f', {zero}')}, {value})"
-    scope.line(f"{f'if ({test}) ' if test else ''}{_run(scope, s, 'gy_store', f', {value}')};")
+        old = _access(scope, s, "gy_vload", zero=f", {zero}")
+        value = f"{_COMBINE[s.mode]}({old}, {value})"
+    store = _access(scope, s, "gy_store", f", {value}")
+    scope.line(f"if ({test}) {store};" if test else f"{store};")
 
 
 def _store_lanes(scope: Scope, s: Store, value_name: str) -> None:

@@ -234,17 +234,16 @@ class TwoPass(Collective[Reduce]):
             first = scope.nested(symbols=scope.symbols | {symbol: span.low})
             row = address(first, self._source.buffer, self._source.index)
         requests_text = " ".join(requests(scope, prefetches))
-        ask = f"[&](si64 {symbol.name}) GY_LAMBDA {{{requests_text}}}"
+        prefetch = f"[&](si64 {symbol.name}) GY_LAMBDA {{{requests_text}}}"
         first_pass = joined(self.step.kind, dtype, "v", self._acc)
         names = ", ".join(s.name for s in self.states)
         arguments = f"{row}, {span.low}, {span.high}, {first_pass}, {names}"
         if self._welford:
-            scope.line(f"gy_welford_block<{len(self._acc)}>({arguments}, {ask});")
+            scope.line(f"gy_welford_block<{len(self._acc)}>({arguments}, {prefetch});")
             return
         kept_row = self._row.name if self._how.keep else f"(s{lane_type(dtype)} *)0"
-        scope.line(
-            f"gy_softmax_block({arguments}, {kept_row}, GY_AS({function('exp', dtype)}), {ask});"
-        )
+        exp = f"GY_AS({function('exp', dtype)})"
+        scope.line(f"gy_softmax_block({arguments}, {kept_row}, {exp}, {prefetch});")
 
     def finish(self, scope: Scope) -> None:
         """Emit the definitions of the results."""

@@ -166,13 +166,13 @@ def vector_loop(scope: Scope, symbol: Sym, span: Span, copies: int, emit: Emit) 
             emit(scope.nested(lanes=None), 0)
         return
 
-    def turn(at: Scope, offsets: range, live: str | None) -> None:
+    def iteration(at: Scope, offsets: range, live: str | None) -> None:
         for copy, offset in enumerate(offsets):
             inside = at.nested(lanes=symbol, live=live, symbols=_shifted(at, symbol, offset))
             with at.block("{") if len(offsets) > 1 else nullcontext():
                 emit(inside, copy)
 
-    _unrolled(scope, symbol, span, scope.frame.width, copies, turn)
+    _unrolled(scope, symbol, span, scope.frame.width, copies, iteration)
 
 
 # Points ---------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def _inner(scope: Scope, number: int, body: Body, strip: Strip | None = None) ->
         for name, dtype in ({s.name: s.dtype for s in stage.states} | loops.ends).items():
             strip.declare(scope, name, dtype)
     _outside_loops(
-        scope, stage, [], lambda one, at: one.declare(at), [s.name for s in stage.states]
+        scope, stage, [], lambda carrier, at: carrier.declare(at), [s.name for s in stage.states]
     )
     if loops.counts:
         scope.line(f"si64 {stage.count} = 0;")
@@ -296,7 +296,7 @@ def _inner(scope: Scope, number: int, body: Body, strip: Strip | None = None) ->
         scope.line(f"si64 {stage.chain} = 0;")
     with _nested_loops(scope, loops.axes[:-1], "--" if loops.backwards else "++") as at:
         _innermost(at, stage) if strip is None else _rows(at, stage)
-    _outside_loops(scope, stage, stage.states, lambda one, at: one.finish(at), loops.ends)
+    _outside_loops(scope, stage, stage.states, lambda carrier, at: carrier.finish(at), loops.ends)
 
 
 def _carrier(scope: Scope, stage: _Stage, s: Reduce | ScanStep) -> Carrier:
