@@ -9,8 +9,8 @@
 
 namespace {
 
-constexpr int64_t kTensors = 4;      // maximum number of tensors of an OP_OPERATE that runs without Python
-constexpr int64_t kDims = 8;         // maximum rank of a tensor created for one
+constexpr int64_t kMaxTensors = 4;  // of an OP_OPERATE that runs without Python
+constexpr int64_t kMaxRank = 8;     // of a tensor created for one
 
 using DataPtr = void* (*)(PyObject*);
 
@@ -21,7 +21,7 @@ struct Timing {
 struct Plan {
   PyObject_HEAD
   vectorcallfunc call;
-  PyObject* consts;  // tuple
+  PyObject* constants;  // tuple
   PyObject* checks;  // tuple, one handler per launch: callable(number, buffers, sizes) -> exception
   PyObject* tensor_type;
   PyObject* parameter_type;
@@ -35,7 +35,7 @@ struct Plan {
   int64_t* code;
   int64_t* ints;
   Timing* timings;  // null unless the plan is timed
-  Py_ssize_t n_code, n_ints, n_args, n_regs, n_launches;
+  Py_ssize_t n_code, n_ints, n_args, n_registers, n_launches;
   int boxed;
 };
 
@@ -126,17 +126,17 @@ PyObject* int_tuple(const int64_t* slots, int64_t n, const int64_t* ints) {
 }
 
 // Returns a new reference to the value of an argument, and advances *pc past it.
-PyObject* argument(Plan* plan, const int64_t** pc, PyObject** regs, const int64_t* ints) {
+PyObject* argument(Plan* plan, const int64_t** pc, PyObject** registers, const int64_t* ints) {
   const int64_t kind = (*pc)[0], index = (*pc)[1];
   *pc += 2;
   PyObject* value = nullptr;
   switch (kind) {
     case ARG_REG:
-      value = regs[index];
+      value = registers[index];
       if (!value) PyErr_SetString(PyExc_RuntimeError, "gyrator: an argument is an empty register");
       break;
     case ARG_CONST:
-      value = PyTuple_GET_ITEM(plan->consts, index);
+      value = PyTuple_GET_ITEM(plan->constants, index);
       break;
     case ARG_INT:
       return PyLong_FromLongLong(ints[index]);
@@ -150,7 +150,7 @@ PyObject* argument(Plan* plan, const int64_t** pc, PyObject** regs, const int64_
   return value;
 }
 
-void raise_check(Plan* plan, const int64_t* launch, int64_t status, PyObject** regs,
+void raise_check(Plan* plan, const int64_t* launch, int64_t status, PyObject** registers,
                  const int64_t* sizes) {
   const int64_t step = launch[1], n_buffers = launch[2], n_sizes = launch[3];
   PyObject* handler = PyTuple_GET_ITEM(plan->checks, step);
@@ -159,7 +159,7 @@ void raise_check(Plan* plan, const int64_t* launch, int64_t status, PyObject** r
   PyObject* error = nullptr;
   if (buffers && numbers) {
     for (int64_t i = 0; i < n_buffers; i++) {
-      PyObject* value = regs[launch[5 + 2 * i]];
+      PyObject* value = registers[launch[5 + 2 * i]];
       PyTuple_SET_ITEM(buffers, i, Py_NewRef(value ? value : Py_None));
     }
     bool made = true;
@@ -183,17 +183,17 @@ void raise_check(Plan* plan, const int64_t* launch, int64_t status, PyObject** r
   Py_DECREF(error);
 }
 
-PyObject* call_tuple(PyObject* fn, PyObject* args) {
-  if (PyCFunction_CheckExact(fn) &&
-      (PyCFunction_GET_FLAGS(fn) & ~(METH_STATIC | METH_CLASS)) == METH_VARARGS)
-    return PyCFunction_GET_FUNCTION(fn)(PyCFunction_GET_SELF(fn), args);
-  return PyObject_Call(fn, args, nullptr);
+PyObject* call_tuple(PyObject* function, PyObject* args) {
+  if (PyCFunction_CheckExact(function) &&
+      (PyCFunction_GET_FLAGS(function) & ~(METH_STATIC | METH_CLASS)) == METH_VARARGS)
+    return PyCFunction_GET_FUNCTION(function)(PyCFunction_GET_SELF(function), args);
+  return PyObject_Call(function, args, nullptr);
 }
 
-const int64_t* call(Plan* plan, const int64_t* pc, Registers& regs, const int64_t* ints) {
-  const int64_t dst = pc[0], kwnames = pc[2], n = pc[3];
-  PyObject* fn = PyTuple_GET_ITEM(plan->consts, pc[1]);
-  PyObject* names = kwnames >= 0 ? PyTuple_GET_ITEM(plan->consts, kwnames) : nullptr;
+const int64_t* call(Plan* plan, const int64_t* pc, Registers& registers, const int64_t* ints) {
+  const int64_t destination = pc[0], kwnames = pc[2], n = pc[3];
+  PyObject* function = PyTuple_GET_ITEM(plan->constants, pc[1]);
+  PyObject* names = kwnames >= 0 ? PyTuple_GET_ITEM(plan->constants, kwnames) : nullptr;
   pc += 4;
   Scratch<PyObject*> args(n + 1);
   if (!args.data) return nullptr;
@@ -201,18 +201,18 @@ const int64_t* call(Plan* plan, const int64_t* pc, Registers& regs, const int64_
   PyObject* result = nullptr;
   args.data[0] = nullptr;
   for (; made < n; made++) {
-    PyObject* value = argument(plan, &pc, regs.slots.data, ints);
+    PyObject* value = argument(plan, &pc, registers.slots.data, ints);
     if (!value) break;
     args.data[made + 1] = value;
   }
   if (made == n) {
     const int64_t positional = n - (names ? PyTuple_GET_SIZE(names) : 0);
-    result = PyObject_Vectorcall(fn, args.data + 1, positional | PY_VECTORCALL_ARGUMENTS_OFFSET,
-                                 names);
+    const size_t count = positional | PY_VECTORCALL_ARGUMENTS_OFFSET;
+    result = PyObject_Vectorcall(function, args.data + 1, count, names);
   }
   for (int64_t i = 0; i < made; i++) Py_DECREF(args.data[i + 1]);
   if (!result) return nullptr;
-  if (dst >= 0) regs.set(dst, result);
+  if (destination >= 0) registers.set(destination, result);
   else Py_DECREF(result);
   return pc;
 }
@@ -220,7 +220,7 @@ const int64_t* call(Plan* plan, const int64_t* pc, Registers& regs, const int64_
 // Tensors created for one call of an operator.
 struct Made {
   const Shim* shim;
-  Tensor items[kTensors];
+  Tensor items[kMaxTensors];
   int64_t n = 0;
   explicit Made(const Shim* shim_) : shim(shim_) {}
   ~Made() {
@@ -234,7 +234,7 @@ struct Made {
 Tensor laid_out(Made* made, Tensor base, const int64_t* at, const int64_t* ints) {
   const int64_t ndim = at[1];
   const int32_t dtype = int32_t(at[2]);
-  int64_t sizes[kDims], strides[kDims];
+  int64_t sizes[kMaxRank], strides[kMaxRank];
   for (int64_t k = 0; k < ndim; k++) {
     sizes[k] = ints[at[5 + k]];
     strides[k] = ints[at[5 + ndim + k]];
@@ -266,13 +266,13 @@ const int64_t* after_operate(const int64_t* pc) {
 
 // Runs the operator without Python; returns false if that fails. Python may then run it again, since
 // it does not read its output.
-bool operate_directly(Plan* plan, const int64_t* pc, PyObject** regs, const int64_t* ints) {
+bool operate_directly(Plan* plan, const int64_t* pc, PyObject** registers, const int64_t* ints) {
   const int64_t n = pc[2], n_numbers = pc[3];
   const int64_t* at = pc + 4;
   Made made(&plan->shim);
-  Tensor tensors[kTensors];
+  Tensor tensors[kMaxTensors];
   for (int64_t i = 0; i < n; i++) {
-    PyObject* value = regs[at[0]];
+    PyObject* value = registers[at[0]];
     if (!value) return false;
     PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(value));
     if (type != plan->tensor_type && type != plan->parameter_type) return false;
@@ -303,14 +303,14 @@ bool operate_directly(Plan* plan, const int64_t* pc, PyObject** regs, const int6
   return !failed;
 }
 
-bool operate_in_python(Plan* plan, const int64_t* pc, PyObject** regs, const int64_t* ints) {
+bool operate_in_python(Plan* plan, const int64_t* pc, PyObject** registers, const int64_t* ints) {
   const int64_t n = pc[2];
   const int64_t* at = pc + 4;
   int64_t slots[kInline];
   int64_t n_ints = 0;
   PyObject* objects = PyTuple_New(n);
   for (int64_t i = 0; objects && i < n; i++) {
-    PyObject* value = regs[at[0]];
+    PyObject* value = registers[at[0]];
     if (!value) {
       PyErr_SetString(PyExc_RuntimeError, "gyrator: an operator reads an empty register");
       Py_CLEAR(objects);
@@ -324,7 +324,7 @@ bool operate_in_python(Plan* plan, const int64_t* pc, PyObject** regs, const int
   PyObject* numbers = objects ? int_tuple(slots, n_ints, ints) : nullptr;
   PyObject* result = nullptr;
   if (numbers)
-    result = PyObject_CallFunctionObjArgs(PyTuple_GET_ITEM(plan->consts, pc[1]), objects, numbers,
+    result = PyObject_CallFunctionObjArgs(PyTuple_GET_ITEM(plan->constants, pc[1]), objects, numbers,
                                           nullptr);
   Py_XDECREF(objects);
   Py_XDECREF(numbers);
@@ -333,7 +333,7 @@ bool operate_in_python(Plan* plan, const int64_t* pc, PyObject** regs, const int
 }
 
 // `quiet` is 1 if operators are not observed in this run, 0 if they are, -1 before the check.
-const int64_t* operate(Plan* plan, const int64_t* pc, PyObject** regs, const int64_t* ints,
+const int64_t* operate(Plan* plan, const int64_t* pc, PyObject** registers, const int64_t* ints,
                        int* quiet) {
   if (pc[0] && plan->tensor_offset) {
     if (*quiet < 0) {
@@ -341,9 +341,9 @@ const int64_t* operate(Plan* plan, const int64_t* pc, PyObject** regs, const int
       if (found < 0) return nullptr;
       *quiet = !found;
     }
-    if (*quiet && operate_directly(plan, pc, regs, ints)) return after_operate(pc);
+    if (*quiet && operate_directly(plan, pc, registers, ints)) return after_operate(pc);
   }
-  return operate_in_python(plan, pc, regs, ints) ? after_operate(pc) : nullptr;
+  return operate_in_python(plan, pc, registers, ints) ? after_operate(pc) : nullptr;
 }
 
 // Returns the at::Tensor of an object, or null if accessing its fields is not safe.
@@ -376,19 +376,19 @@ bool conforms(Plan* plan, const int64_t* pc, PyObject* value, const int64_t* int
   if (pc[4] >= 0 && (shim->device_index(tensor, &index) || index != pc[4])) return false;
   if (shim->dim(tensor, &dim) || dim != ndim) return false;
   if (shim->sizes(tensor, &sizes) || shim->strides(tensor, &strides)) return false;
-  const int64_t* want = pc + 6;
+  const int64_t* layout = pc + 6;
   bool empty = false, same = true;
   for (int64_t k = 0; k < ndim; k++) {
-    if (sizes[k] != ints[want[k]]) return false;
+    if (sizes[k] != ints[layout[k]]) return false;
     empty |= sizes[k] == 0;
-    same &= sizes[k] < 2 || strides[k] == ints[want[ndim + k]];
+    same &= sizes[k] < 2 || strides[k] == ints[layout[ndim + k]];
   }
   return same || empty;
 }
 
-const int64_t* conform(Plan* plan, const int64_t* pc, Registers& regs, const int64_t* ints) {
+const int64_t* conform(Plan* plan, const int64_t* pc, Registers& registers, const int64_t* ints) {
   const int64_t ndim = pc[5];
-  PyObject* value = regs.slots.data[pc[0]];
+  PyObject* value = registers.slots.data[pc[0]];
   if (!value) {
     PyErr_SetString(PyExc_RuntimeError, "gyrator: an argument is an empty register");
     return nullptr;
@@ -396,22 +396,22 @@ const int64_t* conform(Plan* plan, const int64_t* pc, Registers& regs, const int
   if (!conforms(plan, pc, value, ints)) {
     PyObject* layout = int_tuple(pc + 6, 2 * ndim, ints);
     if (!layout) return nullptr;
-    PyObject* made = PyObject_CallFunctionObjArgs(PyTuple_GET_ITEM(plan->consts, pc[1]), value,
+    PyObject* made = PyObject_CallFunctionObjArgs(PyTuple_GET_ITEM(plan->constants, pc[1]), value,
                                                   layout, nullptr);
     Py_DECREF(layout);
     if (!made) return nullptr;
-    regs.set(pc[0], made);
+    registers.set(pc[0], made);
   }
   return pc + 6 + 2 * ndim;
 }
 
 // Returns whether the tensors in the first n registers definitely have distinct storages that none of
 // the following m tensors shares.
-bool separated(Plan* plan, const int64_t* at, int64_t n, int64_t m, PyObject** regs) {
+bool separated(Plan* plan, const int64_t* at, int64_t n, int64_t m, PyObject** registers) {
   Scratch<void*> seen(n + m);
   if (!seen.data || !plan->storage_offset) return false;
   for (int64_t k = n + m - 1; k >= 0; k--) {
-    char* tensor = regs[at[k]] ? plain_tensor(plan, regs[at[k]]) : nullptr;
+    char* tensor = registers[at[k]] ? plain_tensor(plan, registers[at[k]]) : nullptr;
     if (!tensor) return false;
     seen.data[k] = inside<void*>(tensor, plan->storage_offset);
   }
@@ -421,37 +421,37 @@ bool separated(Plan* plan, const int64_t* at, int64_t n, int64_t m, PyObject** r
   return true;
 }
 
-PyObject* objects_of(const int64_t* at, int64_t n, PyObject** regs) {
+PyObject* objects_of(const int64_t* at, int64_t n, PyObject** registers) {
   PyObject* found = PyTuple_New(n);
   for (int64_t k = 0; found && k < n; k++)
-    PyTuple_SET_ITEM(found, k, Py_NewRef(regs[at[k]] ? regs[at[k]] : Py_None));
+    PyTuple_SET_ITEM(found, k, Py_NewRef(registers[at[k]] ? registers[at[k]] : Py_None));
   return found;
 }
 
-const int64_t* separate(Plan* plan, const int64_t* pc, Registers& regs) {
+const int64_t* separate(Plan* plan, const int64_t* pc, Registers& registers) {
   const int64_t n = pc[1], m = pc[2];
   const int64_t* at = pc + 3;
-  PyObject** slots = regs.slots.data;
+  PyObject** slots = registers.slots.data;
   if (!separated(plan, at, n, m, slots)) {
     if (PyErr_Occurred()) return nullptr;
-    PyObject* mine = objects_of(at, n, slots);
+    PyObject* own = objects_of(at, n, slots);
     PyObject* others = objects_of(at + n, m, slots);
     PyObject* made = nullptr;
-    if (mine && others)
-      made = PyObject_CallFunctionObjArgs(PyTuple_GET_ITEM(plan->consts, pc[0]), mine, others,
+    if (own && others)
+      made = PyObject_CallFunctionObjArgs(PyTuple_GET_ITEM(plan->constants, pc[0]), own, others,
                                           nullptr);
-    Py_XDECREF(mine);
+    Py_XDECREF(own);
     Py_XDECREF(others);
     if (!made) return nullptr;
-    for (int64_t k = 0; k < n; k++) regs.set(at[k], Py_NewRef(PyTuple_GET_ITEM(made, k)));
+    for (int64_t k = 0; k < n; k++) registers.set(at[k], Py_NewRef(PyTuple_GET_ITEM(made, k)));
     Py_DECREF(made);
   }
   return at + n + m;
 }
 
-bool bind(Plan* plan, PyObject* const* args, size_t n_given, Registers& regs) {
+bool bind(Plan* plan, PyObject* const* args, size_t n_given, Registers& registers) {
   Py_ssize_t n = PyVectorcall_NARGS(n_given);
-  PyObject** slots = regs.slots.data;
+  PyObject** slots = registers.slots.data;
   if (!plan->boxed) {
     if (n != plan->n_args) {
       PyErr_Format(PyExc_TypeError, "gyrator: a plan of %zd arguments got %zd", plan->n_args, n);
@@ -470,11 +470,11 @@ bool bind(Plan* plan, PyObject* const* args, size_t n_given, Registers& regs) {
   return PyList_SetSlice(args[0], 0, plan->n_args, nullptr) == 0;
 }
 
-PyObject* returned(Plan* plan, const int64_t* pc, PyObject** regs, const int64_t* ints) {
+PyObject* returned(Plan* plan, const int64_t* pc, PyObject** registers, const int64_t* ints) {
   const int64_t n = *pc++;
   PyObject* result = PyTuple_New(n);
   for (int64_t i = 0; result && i < n; i++) {
-    PyObject* value = argument(plan, &pc, regs, ints);
+    PyObject* value = argument(plan, &pc, registers, ints);
     if (!value) Py_CLEAR(result);
     else PyTuple_SET_ITEM(result, i, value);
   }
@@ -486,20 +486,20 @@ struct Run {
   template <class T>
   using Array = Scratch<T>;
   Plan* plan;
-  Registers regs;
+  Registers registers;
   PyObject* result = nullptr;
   PyThreadState* saved = nullptr;
   int quiet = -1;
-  explicit Run(Plan* plan_) : plan(plan_), regs(plan_->n_regs) {}
+  explicit Run(Plan* plan_) : plan(plan_), registers(plan_->n_registers) {}
 
   PyObject* at(int64_t reg, const char* message) {
-    PyObject* value = regs.slots.data[reg];
+    PyObject* value = registers.slots.data[reg];
     if (!value) PyErr_SetString(PyExc_RuntimeError, message);
     return value;
   }
-  bool keep(int64_t dst, PyObject* value) {
+  bool keep(int64_t destination, PyObject* value) {
     if (!value) return false;
-    if (dst >= 0) regs.set(dst, value);
+    if (destination >= 0) registers.set(destination, value);
     else Py_DECREF(value);
     return true;
   }
@@ -511,7 +511,7 @@ struct Run {
   }
   bool no_number(Number found) { return raise_number(found); }
 
-  bool pointer(int64_t reg, void** out) { return pointer_of(plan, regs.slots.data[reg], out); }
+  bool pointer(int64_t reg, void** out) { return pointer_of(plan, registers.slots.data[reg], out); }
   void begin(int64_t release) { saved = release ? PyEval_SaveThread() : nullptr; }
   void end() {
     if (saved) PyEval_RestoreThread(saved);
@@ -520,12 +520,12 @@ struct Run {
     if (!plan->timings) return launch_now(at, buffers, sizes);
     const int64_t begin = now();
     const int64_t status = launch_now(at, buffers, sizes);
-    const int64_t spent = now() - begin;
+    const int64_t elapsed = now() - begin;
     // Threads may race here when the GIL is released; losing a sample is acceptable.
     Timing* t = plan->timings + at[1];
     t->count++;
-    t->total += spent;
-    if (t->least == 0 || spent < t->least) t->least = spent;
+    t->total += elapsed;
+    if (t->least == 0 || elapsed < t->least) t->least = elapsed;
     return status;
   }
   int64_t launch_now(const int64_t* at, void** buffers, int64_t* sizes) {
@@ -534,37 +534,37 @@ struct Run {
     return reinterpret_cast<Kernel>(at[0])(buffers, sizes);
   }
   void failed(const int64_t* at, int64_t status, const int64_t* sizes) {
-    if (!PyErr_Occurred()) raise_check(plan, at, status, regs.slots.data, sizes);
+    if (!PyErr_Occurred()) raise_check(plan, at, status, registers.slots.data, sizes);
   }
 
-  bool call_tuple(int64_t dst, int64_t function, int64_t args) {
-    return keep(dst, ::call_tuple(PyTuple_GET_ITEM(plan->consts, function),
-                                  PyTuple_GET_ITEM(plan->consts, args)));
+  bool call_tuple(int64_t destination, int64_t function, int64_t args) {
+    return keep(destination, ::call_tuple(PyTuple_GET_ITEM(plan->constants, function),
+                                  PyTuple_GET_ITEM(plan->constants, args)));
   }
   const int64_t* call(const int64_t* pc, const int64_t* ints) {
-    return ::call(plan, pc, regs, ints);
+    return ::call(plan, pc, registers, ints);
   }
   const int64_t* operate(const int64_t* pc, const int64_t* ints) {
-    return ::operate(plan, pc, regs.slots.data, ints, &quiet);
+    return ::operate(plan, pc, registers.slots.data, ints, &quiet);
   }
   const int64_t* conform(const int64_t* pc, const int64_t* ints) {
-    return ::conform(plan, pc, regs, ints);
+    return ::conform(plan, pc, registers, ints);
   }
-  const int64_t* separate(const int64_t* pc) { return ::separate(plan, pc, regs); }
-  void drop(int64_t reg) { regs.set(reg, nullptr); }
-  bool item(int64_t dst, int64_t reg, int64_t index) {
+  const int64_t* separate(const int64_t* pc) { return ::separate(plan, pc, registers); }
+  void drop(int64_t reg) { registers.set(reg, nullptr); }
+  bool item(int64_t destination, int64_t reg, int64_t index) {
     PyObject* source = at(reg, "gyrator: an item of an empty register");
     PyObject* item = source ? PySequence_GetItem(source, index) : nullptr;
-    if (item) regs.set(dst, item);
+    if (item) registers.set(destination, item);
     return item;
   }
-  void move(int64_t dst, int64_t reg) {
-    PyObject* value = regs.slots.data[reg];
+  void move(int64_t destination, int64_t reg) {
+    PyObject* value = registers.slots.data[reg];
     Py_XINCREF(value);
-    regs.set(dst, value);
+    registers.set(destination, value);
   }
   bool give(const int64_t* pc, const int64_t* ints) {
-    result = returned(plan, pc, regs.slots.data, ints);
+    result = returned(plan, pc, registers.slots.data, ints);
     return result;
   }
   bool give_nothing() {
@@ -581,7 +581,8 @@ PyObject* run(PyObject* self, PyObject* const* args, size_t n_given, PyObject* k
   }
   Run one(plan);
   Scratch<int64_t> slots(plan->n_ints);
-  if (!one.regs.slots.data || !slots.data || !bind(plan, args, n_given, one.regs)) return nullptr;
+  if (!one.registers.slots.data || !slots.data) return nullptr;
+  if (!bind(plan, args, n_given, one.registers)) return nullptr;
   after_fork();
   memcpy(slots.data, plan->ints, sizeof(int64_t) * plan->n_ints);
   return execute(one, plan->code, slots.data) ? one.result : nullptr;
@@ -600,27 +601,27 @@ PyObject* plan_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
                                       "parameter_type", "data_ptr_address", "watchers", "helpers",
                                       "tensor_offset", "key_offset", "storage_offset", "pending", nullptr};
   const char *code, *ints;
-  Py_ssize_t n_code, n_ints, n_args, n_regs;
-  PyObject *consts, *checks, *tensor_type, *parameter_type, *watchers, *helpers;
+  Py_ssize_t n_code, n_ints, n_args, n_registers;
+  PyObject *constants, *checks, *tensor_type, *parameter_type, *watchers, *helpers;
   int boxed, timed;
   long long offset, keys, storage;
   unsigned long long address, pending;
   if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#y#O!O!nnppOOKO!O!LLLK", const_cast<char**>(names),
-                                   &code, &n_code, &ints, &n_ints, &PyTuple_Type, &consts,
-                                   &PyTuple_Type, &checks, &n_args, &n_regs, &boxed, &timed,
+                                   &code, &n_code, &ints, &n_ints, &PyTuple_Type, &constants,
+                                   &PyTuple_Type, &checks, &n_args, &n_registers, &boxed, &timed,
                                    &tensor_type, &parameter_type, &address, &PyTuple_Type,
                                    &watchers, &PyTuple_Type, &helpers, &offset, &keys, &storage,
                                    &pending))
     return nullptr;
   const bool shimmed = PyTuple_GET_SIZE(helpers) == kHelpers && offset > 0;
-  if (!PyType_Check(tensor_type) || n_regs < n_args || n_args < 0) {
+  if (!PyType_Check(tensor_type) || n_registers < n_args || n_args < 0) {
     PyErr_SetString(PyExc_ValueError, "gyrator: a plan is malformed");
     return nullptr;
   }
   Plan* plan = reinterpret_cast<Plan*>(type->tp_alloc(type, 0));
   if (!plan) return nullptr;
   plan->call = run;
-  plan->consts = Py_NewRef(consts);
+  plan->constants = Py_NewRef(constants);
   plan->checks = Py_NewRef(checks);
   plan->tensor_type = Py_NewRef(tensor_type);
   plan->parameter_type = Py_NewRef(parameter_type);
@@ -634,7 +635,7 @@ PyObject* plan_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   plan->n_code = n_code / 8;
   plan->n_ints = n_ints / 8;
   plan->n_args = n_args;
-  plan->n_regs = n_regs;
+  plan->n_registers = n_registers;
   plan->n_launches = PyTuple_GET_SIZE(checks);
   plan->boxed = boxed;
   plan->code = copy_words(code, n_code);
@@ -649,7 +650,7 @@ PyObject* plan_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
 
 int plan_traverse(PyObject* self, visitproc visit, void* arg) {
   Plan* plan = reinterpret_cast<Plan*>(self);
-  Py_VISIT(plan->consts);
+  Py_VISIT(plan->constants);
   Py_VISIT(plan->checks);
   Py_VISIT(plan->tensor_type);
   Py_VISIT(plan->parameter_type);
@@ -659,7 +660,7 @@ int plan_traverse(PyObject* self, visitproc visit, void* arg) {
 
 int plan_clear(PyObject* self) {
   Plan* plan = reinterpret_cast<Plan*>(self);
-  Py_CLEAR(plan->consts);
+  Py_CLEAR(plan->constants);
   Py_CLEAR(plan->checks);
   Py_CLEAR(plan->tensor_type);
   Py_CLEAR(plan->parameter_type);

@@ -35,9 +35,9 @@ int watched(PyObject* watchers) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(watchers); i++) {
     PyObject* answer = PyObject_CallNoArgs(PyTuple_GET_ITEM(watchers, i));
     if (!answer) return -1;
-    const int yes = PyObject_IsTrue(answer);
+    const int is_true = PyObject_IsTrue(answer);
     Py_DECREF(answer);
-    if (yes) return yes;
+    if (is_true) return is_true;
   }
   return 0;
 }
@@ -93,14 +93,14 @@ struct Doubles {
 struct Arguments {
   const Operator* op;
   PyObject* const* next;
-  bool fit = true;  // the ABI takes all arguments so far
+  bool accepted = true;  // the ABI takes all arguments so far
 
   Tensor tensor() {
     PyObject* value = *next++;
     PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(value));
     int32_t device = -1;
     Tensor found = reinterpret_cast<char*>(value) + op->tensor_offset;
-    fit = fit && (type == op->tensor_type || type == op->parameter_type) &&
+    accepted = accepted && (type == op->tensor_type || type == op->parameter_type) &&
           !op->shim.device_type(found, &device) && device == op->cpu;
     return found;
   }
@@ -110,16 +110,16 @@ struct Arguments {
   }
   int64_t integer() {
     PyObject* value = *next++;
-    fit = fit && PyLong_CheckExact(value);
-    return fit ? integer_of(value) : 0;
+    accepted = accepted && PyLong_CheckExact(value);
+    return accepted ? integer_of(value) : 0;
   }
   Integers integers() {
     Integers found;
     Py_ssize_t n = 0;
     PyObject** items = list(&n);
-    for (Py_ssize_t i = 0; fit && i < n; i++) {
-      fit = PyLong_CheckExact(items[i]);
-      if (fit) found.items[found.n++] = integer_of(items[i]);
+    for (Py_ssize_t i = 0; accepted && i < n; i++) {
+      accepted = PyLong_CheckExact(items[i]);
+      if (accepted) found.items[found.n++] = integer_of(items[i]);
     }
     return found;
   }
@@ -127,21 +127,21 @@ struct Arguments {
   void doubles(Doubles* found) {
     Py_ssize_t n = 0;
     PyObject** items = list(&n);
-    for (Py_ssize_t i = 0; fit && i < n; i++) {
+    for (Py_ssize_t i = 0; accepted && i < n; i++) {
       const bool none = items[i] == Py_None;
-      fit = none || PyFloat_CheckExact(items[i]);
-      if (!fit) return;
+      accepted = none || PyFloat_CheckExact(items[i]);
+      if (!accepted) return;
       if (!none) found->values[i] = PyFloat_AS_DOUBLE(items[i]);
       found->items[found->n++] = none ? nullptr : &found->values[i];
     }
   }
   const char* text() {
     PyObject* value = *next++;
-    fit = fit && PyUnicode_CheckExact(value);
-    const char* found = fit ? PyUnicode_AsUTF8(value) : nullptr;
-    if (fit && !found) {
+    accepted = accepted && PyUnicode_CheckExact(value);
+    const char* found = accepted ? PyUnicode_AsUTF8(value) : nullptr;
+    if (accepted && !found) {
       PyErr_Clear();
-      fit = false;
+      accepted = false;
     }
     return found;
   }
@@ -149,7 +149,7 @@ struct Arguments {
     if (absent()) return {};
     return {text(), true};
   }
-  void none() { fit = absent() && fit; }
+  void none() { accepted = absent() && accepted; }
 
  private:
   bool absent() {
@@ -160,14 +160,14 @@ struct Arguments {
   int64_t integer_of(PyObject* value) {
     int overflow = 0;
     const long long found = PyLong_AsLongLongAndOverflow(value, &overflow);
-    fit = fit && !overflow;
+    accepted = accepted && !overflow;
     return found;
   }
   PyObject** list(Py_ssize_t* n) {
     PyObject* value = *next++;
-    fit = fit && (PyList_CheckExact(value) || PyTuple_CheckExact(value)) &&
+    accepted = accepted && (PyList_CheckExact(value) || PyTuple_CheckExact(value)) &&
           PySequence_Fast_GET_SIZE(value) <= kItems;
-    if (!fit) return nullptr;
+    if (!accepted) return nullptr;
     *n = PySequence_Fast_GET_SIZE(value);
     return PySequence_Fast_ITEMS(value);
   }
@@ -189,7 +189,7 @@ int32_t convolution(Arguments& a, const Operator* op, Tensor* result) {
   Doubles scalars;
   a.doubles(&scalars);
   Optional<const char*> algorithm = a.optional_text();
-  if (!a.fit) return -1;
+  if (!a.accepted) return -1;
   using Function = int32_t (*)(Tensor, Tensor, Tensor*, const int64_t*, int64_t, const int64_t*,
                                int64_t, const int64_t*, int64_t, int64_t, const char*,
                                const double**, int64_t, const char**, Tensor*);
@@ -209,7 +209,7 @@ int32_t transposed_convolution(Arguments& a, const Operator* op, Tensor* result)
   Doubles scalars;
   a.doubles(&scalars);
   Optional<const char*> algorithm = a.optional_text();
-  if (!a.fit) return -1;
+  if (!a.accepted) return -1;
   using Function = int32_t (*)(Tensor, Tensor, Tensor*, const int64_t*, int64_t, const int64_t*,
                                int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int64_t,
                                const char*, const double**, int64_t, const char**, Tensor*);
@@ -231,7 +231,7 @@ int32_t convolution_and_tensor(Arguments& a, const Operator* op, Tensor* result)
   Doubles scalars;
   a.doubles(&scalars);
   Optional<const char*> algorithm = a.optional_text();
-  if (!a.fit) return -1;
+  if (!a.accepted) return -1;
   using Function = int32_t (*)(Tensor, Tensor, Tensor, Tensor*, const int64_t*, int64_t,
                                const int64_t*, int64_t, const int64_t*, int64_t, int64_t,
                                const char*, double*, const char**, const double**, int64_t,
@@ -250,7 +250,7 @@ int32_t linear(Arguments& a, const Operator* op, Tensor* result) {
   Doubles scalars;
   a.doubles(&scalars);
   Optional<const char*> algorithm = a.optional_text();
-  if (!a.fit) return -1;
+  if (!a.accepted) return -1;
   using Function = int32_t (*)(Tensor, Tensor, Tensor*, const char*, const double**, int64_t,
                                const char**, Tensor*);
   const Released released;
@@ -262,7 +262,7 @@ int32_t mkl_linear(Arguments& a, const Operator* op, Tensor* result) {
   Tensor x = a.tensor(), packed = a.tensor(), weight = a.tensor();
   Optional<Tensor> bias = a.optional_tensor();
   const int64_t rows = a.integer();
-  if (!a.fit) return -1;
+  if (!a.accepted) return -1;
   using Function = int32_t (*)(Tensor, Tensor, Tensor, Tensor*, int64_t, Tensor*);
   const Released released;
   return reinterpret_cast<Function>(op->address)(x, packed, weight, bias.pointer(), rows, result);

@@ -226,17 +226,17 @@ class Outputs {
   void keep_apart(const gyr_tensor* inputs, size_t n_inputs) {
     for (size_t k = 0; k < places_.size(); k++) {
       if (!places_[k]) continue;
-      const auto mine = range(outputs_[k], buffers_[k].strides.data());
+      const auto output_range = range(outputs_[k], buffers_[k].strides.data());
       for (size_t j = 0; j < n_inputs && places_[k]; j++) {
         int64_t strides[GYR_MAX_NDIM];
         const gyr_tensor& in = inputs[j];
         if (in.strides) std::copy(in.strides, in.strides + in.ndim, strides);
         else contiguous(in.ndim, in.sizes, strides);
-        if (overlap(mine, range(in, strides))) places_[k] = nullptr;
+        if (overlap(output_range, range(in, strides))) places_[k] = nullptr;
       }
       for (size_t j = 0; j < places_.size() && places_[k]; j++)
         if (j != k && outputs_[j].data &&
-            overlap(mine, range(outputs_[j], buffers_[j].strides.data())))
+            overlap(output_range, range(outputs_[j], buffers_[j].strides.data())))
           places_[k] = nullptr;
     }
   }
@@ -427,8 +427,8 @@ std::shared_ptr<State> first_state(const Package& package, const Memory& memory)
   for (const Weight& w : package.weights) {
     Tensor* stored = w.stored.get();
     const int ndim = w.signature.ndim;
-    const bool lies = same_strides(ndim, w.sizes.data(), stored->strides(), w.strides.data());
-    if (lies && !w.signature.written)
+    const bool same_layout = same_strides(ndim, w.sizes.data(), stored->strides(), w.strides.data());
+    if (same_layout && !w.signature.written)
       made->weights.emplace_back(stored, [](Tensor*) {});
     else
       made->weights.push_back(

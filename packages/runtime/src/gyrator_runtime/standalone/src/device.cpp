@@ -91,9 +91,10 @@ struct Driver {
     GYR_DRIVER(GYR_FIND)
 #undef GYR_FIND
     if (const int32_t status = cuInit(0)) {
-      const char* said = nullptr;
-      cuGetErrorString(status, &said);
-      fail(GYR_ERROR_MISFIT, words("it runs on cuda, whose driver reports: ", said ? said : "an error"));
+      const char* message = nullptr;
+      cuGetErrorString(status, &message);
+      if (!message) message = "an error";
+      fail(GYR_ERROR_MISFIT, words("it runs on cuda, whose driver reports: ", message));
     }
   }
 };
@@ -138,9 +139,9 @@ std::shared_ptr<Device> Device::open(int32_t index) {
 }
 
 std::string Device::described(int32_t status) const {
-  const char* said = nullptr;
-  driver_.cuGetErrorString(status, &said);
-  return said ? said : words("error ", status);
+  const char* message = nullptr;
+  driver_.cuGetErrorString(status, &message);
+  return message ? message : words("error ", status);
 }
 
 void Device::check(int32_t status, const char* what) const {
@@ -188,9 +189,9 @@ std::vector<Axis> axes_of(int ndim, const int64_t* sizes, int64_t item, const in
                    [](const Axis& a, const Axis& b) { return a.to > b.to; });
   std::vector<Axis> made;
   for (const Axis& axis : found) {
-    const bool joins = !made.empty() && made.back().to == axis.size * axis.to &&
+    const bool continues = !made.empty() && made.back().to == axis.size * axis.to &&
                        made.back().from == axis.size * axis.from;
-    if (joins) made.back() = {made.back().size * axis.size, axis.to, axis.from};
+    if (continues) made.back() = {made.back().size * axis.size, axis.to, axis.from};
     else made.push_back(axis);
   }
   return made;

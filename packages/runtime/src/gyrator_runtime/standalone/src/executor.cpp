@@ -141,8 +141,8 @@ class Frame {
     if (!context_.profiler) return launch_now(words, buffers, sizes);
     const int64_t begin = now();
     const int64_t status = launch_now(words, buffers, sizes);
-    const int64_t spent = now() - begin;
-    context_.profiler(context_.profiled, launched(words).name.c_str(), spent);
+    const int64_t elapsed = now() - begin;
+    context_.profiler(context_.profiled, launched(words).name.c_str(), elapsed);
     return status;
   }
   void failed(const int64_t* words, int64_t status, const int64_t*) {
@@ -154,20 +154,20 @@ class Frame {
     fail(GYR_ERROR_CHECK, gyr::words("check ", status, " of kernel ", of.name, " failed"));
   }
 
-  bool call_tuple(int64_t dst, int64_t function, int64_t args) {
+  bool call_tuple(int64_t destination, int64_t function, int64_t args) {
     const Const& given = constant(args);
     Few<Given, kFewArguments> all(given.items.size());
     for (size_t k = 0; k < all.size(); k++) all[k].constant = &given.items[k];
-    return keep(dst, called(constant(function), {all.data(), all.size()}, nullptr));
+    return keep(destination, called(constant(function), {all.data(), all.size()}, nullptr));
   }
   const int64_t* call(const int64_t* pc, const int64_t* ints) {
-    const int64_t dst = pc[0];
+    const int64_t destination = pc[0];
     const Const& function = constant(pc[1]);
     const Const* names = pc[2] < 0 ? nullptr : &constant(pc[2]);
     Few<Given, kFewArguments> all(static_cast<size_t>(pc[3]));
     pc += 4;
     for (Given& given : all) pc = argument(given, pc, ints);
-    keep(dst, called(function, {all.data(), all.size()}, names));
+    keep(destination, called(function, {all.data(), all.size()}, names));
     return pc;
   }
   const int64_t* operate(const int64_t* pc, const int64_t* ints) {
@@ -200,43 +200,46 @@ class Frame {
     Value& value = at(pc[0]);
     Tensor* given = tensor_of(value);
     const Const& wanted = constant(pc[1]);
-    const int64_t* want = pc + 6;
+    const int64_t* layout = pc + 6;
     bool same = given->dtype == wanted.dtype && given->ndim == ndim &&
                 given->device == wanted.device;
-    for (int k = 0; same && k < ndim; k++) same = given->sizes()[k] == ints[want[k]];
-    bool lies = same;
-    for (int k = 0; lies && k < ndim; k++)
-      lies = given->sizes()[k] < 2 || given->strides()[k] == ints[want[ndim + k]];
-    if (!lies && !(same && !elements(ndim, given->sizes()))) mend(value, wanted, same, ndim, want, ints);
-    return want + 2 * ndim;
+    for (int k = 0; same && k < ndim; k++) same = given->sizes()[k] == ints[layout[k]];
+    bool same_layout = same;
+    for (int k = 0; same_layout && k < ndim; k++)
+      same_layout = given->sizes()[k] < 2 || given->strides()[k] == ints[layout[ndim + k]];
+    const bool empty = same && !elements(ndim, given->sizes());
+    if (!same_layout && !empty) mend(value, wanted, same, ndim, layout, ints);
+    return layout + 2 * ndim;
   }
 
   const int64_t* separate(const int64_t* pc) {
     const int64_t n = pc[1], m = pc[2];
-    const int64_t* regs = pc + 3;
+    const int64_t* registers = pc + 3;
     for (int64_t k = 0; k < n; k++) {
-      Tensor* mine = tensor_of(at(regs[k]));
+      Tensor* own = tensor_of(at(registers[k]));
       bool alone = true;
       for (int64_t j = 0; alone && j < n + m; j++) {
         if (j >= k && j < n) continue;
-        Tensor* other = tensor_of(at(regs[j]));
-        const auto a = mine->range(), b = other->range();
-        alone = !(mine->storage && mine->storage == other->storage) &&
+        Tensor* other = tensor_of(at(registers[j]));
+        const auto a = own->range(), b = other->range();
+        alone = !(own->storage && own->storage == other->storage) &&
                 (a.second <= b.first || b.second <= a.first);
       }
-      if (!alone) at(regs[k]) = Value::of(context_.memory.laid_out(mine, mine->strides()));
+      if (!alone) at(registers[k]) = Value::of(context_.memory.laid_out(own, own->strides()));
     }
-    return regs + n + m;
+    return registers + n + m;
   }
   void drop(int64_t reg) { registers_[size_t(reg)] = Value(); }
-  bool item(int64_t dst, int64_t reg, int64_t index) {
+  bool item(int64_t destination, int64_t reg, int64_t index) {
     const Value& source = at(reg);
     if (source.kind != Value::Kind::kList || size_t(index) >= source.list->size())
       unexpected("several results");
-    registers_[size_t(dst)] = Value((*source.list)[size_t(index)]);
+    registers_[size_t(destination)] = Value((*source.list)[size_t(index)]);
     return true;
   }
-  void move(int64_t dst, int64_t reg) { registers_[size_t(dst)] = Value(registers_[size_t(reg)]); }
+  void move(int64_t destination, int64_t source) {
+    registers_[size_t(destination)] = Value(registers_[size_t(source)]);
+  }
   bool give(const int64_t* pc, const int64_t* ints) {
     const int64_t n = *pc++;
     for (int64_t k = 0; k < n; k++) {
@@ -256,8 +259,8 @@ class Frame {
   }
   const Const& constant(int64_t k) const { return plan_.consts[size_t(k)]; }
   const Launched& launched(const int64_t* words) const { return plan_.launches[size_t(words[1])]; }
-  bool keep(int64_t dst, Value value) {
-    if (dst >= 0) registers_[size_t(dst)] = std::move(value);
+  bool keep(int64_t destination, Value value) {
+    if (destination >= 0) registers_[size_t(destination)] = std::move(value);
     return true;
   }
 
@@ -291,11 +294,11 @@ class Frame {
     return reinterpret_cast<Kernel>(words[0])(buffers, sizes);
   }
 
-  void mend(Value& value, const Const& wanted, bool sizes_fit, int ndim, const int64_t* want,
+  void mend(Value& value, const Const& wanted, bool sizes_fit, int ndim, const int64_t* slots,
             const int64_t* ints) {
     Tensor* given = value.tensor;
     int64_t layout[2 * GYR_MAX_NDIM];
-    for (int k = 0; k < 2 * ndim; k++) layout[k] = ints[want[k]];
+    for (int k = 0; k < 2 * ndim; k++) layout[k] = ints[slots[k]];
     if (sizes_fit && wanted.truth) {
       value = Value::of(context_.memory.laid_out(given, layout + ndim));
       return;

@@ -55,12 +55,12 @@ int level_of(const std::string& name) {
 
 int machine_level() {
 #if defined(__x86_64__)
-  const bool two = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                    __builtin_cpu_supports("f16c");
-  if (!two) return 0;
-  const bool five = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+  if (!avx2) return 0;
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  return five ? 2 : 1;
+  return avx512 ? 2 : 1;
 #elif defined(__aarch64__)
   return 1;  // every aarch64 processor that runs Linux has it
 #else
@@ -347,9 +347,9 @@ Own Package::tensor(const Json& row, size_t begin, std::string_view bytes,
     if (row["dtype"].text() == s.name) dtype = s.dtype;
   const std::vector<int64_t> sizes = row["shape"].integers();
   const std::vector<int64_t> places = row["data_offsets"].integers();
-  const size_t room = bytes.size() - begin;
+  const size_t available = bytes.size() - begin;
   const bool placed = dtype && sizes.size() <= GYR_MAX_NDIM && places.size() == 2 &&
-                      places[0] >= 0 && places[0] <= places[1] && size_t(places[1]) <= room;
+                      places[0] >= 0 && places[0] <= places[1] && size_t(places[1]) <= available;
   if (!placed) fail(GYR_ERROR_FILE, words("its weight ", name, " cannot be read"));
   int64_t strides[GYR_MAX_NDIM];
   const int ndim = int(sizes.size());
@@ -435,16 +435,16 @@ void Package::check_machine(const Json& manifest) {
   built_ = manifest["machine"].text();
   std::string has = built_;
   bool fits = built_ == here_;
-  bool ours = !device;  // whether there is CPU code
+  bool has_cpu_code = !device;  // whether there is CPU code
   for (const Json& entry : manifest["entries"].list())
     for (const Json& program : entry["programs"].list()) {
       for (const Json& library : program["libraries"].list())
-        ours = ours || !library["driven"].truth();
+        has_cpu_code = has_cpu_code || !library["driven"].truth();
       const std::string& machine = machine_of(program, built_);
       fits = fits || machine == here_;
       if (has.find(machine) == std::string::npos) has += words(", ", machine);
     }
-  if (ours && !fits) fail(GYR_ERROR_MISFIT, words("it is for ", has, ", this is ", here_));
+  if (has_cpu_code && !fits) fail(GYR_ERROR_MISFIT, words("it is for ", has, ", this is ", here_));
 }
 
 // Returns a rank of how well a program fits this process; -1 if it does not run here.

@@ -172,9 +172,9 @@ void Storage::leave() {
 }
 
 Tensor* Tensor::make(gyr_dtype dtype, int ndim, const int64_t* sizes, const int64_t* strides) {
-  void* room = malloc(sizeof(Tensor) + 2 * sizeof(int64_t) * size_t(ndim));
-  if (!room) fail(GYR_ERROR_MEMORY, "cannot allocate a tensor");
-  auto* made = new (room) Tensor;
+  void* memory = malloc(sizeof(Tensor) + 2 * sizeof(int64_t) * size_t(ndim));
+  if (!memory) fail(GYR_ERROR_MEMORY, "cannot allocate a tensor");
+  auto* made = new (memory) Tensor;
   made->dtype = dtype;
   made->ndim = ndim;
   made->item = gyr_dtype_size(dtype);

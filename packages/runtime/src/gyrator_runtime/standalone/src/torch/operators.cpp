@@ -17,10 +17,10 @@ namespace {
 
 void check(AOTITorchError code, const std::string& what) {
   if (!code) return;
-  const char* said = torch_exception_get_what_without_backtrace
+  const char* message = torch_exception_get_what_without_backtrace
                          ? torch_exception_get_what_without_backtrace()
                          : nullptr;
-  if (said && *said) fail(GYR_ERROR_OPERATOR, words(what, ": ", said));
+  if (message && *message) fail(GYR_ERROR_OPERATOR, words(what, ": ", message));
   fail(GYR_ERROR_OPERATOR, words(what, " failed; before 2.13, torch prints the reason to stderr"));
 }
 
@@ -105,7 +105,7 @@ const Cuda& cuda() {
 }
 
 // Returns a libtorch tensor in the memory of one of ours, on the host or on the device with an index.
-Handle lent(Tensor* of, int32_t index) {
+Handle borrowed(Tensor* of, int32_t index) {
   const bool host = of->device == GYR_CPU;
   const int32_t type = host ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda();
   Handle made;
@@ -184,7 +184,7 @@ struct Kind {
 
   void drop(StableIValue value, size_t level) const {
     if (level == 0) {
-      if (base == Base::kTensor) Handle gone(reinterpret_cast<AtenTensorHandle>(value));
+      if (base == Base::kTensor) Handle released(reinterpret_cast<AtenTensorHandle>(value));
       else if (base == Base::kText) torch_delete_string(reinterpret_cast<StringHandle>(value));
     } else if (around[level - 1] < 0) {
       auto* box = reinterpret_cast<StableIValue*>(value);
@@ -377,7 +377,7 @@ class Encoder {
       Tensor* given = item.tensor();
       if (!given) wrong(kind);
       tensors.push_back(given);
-      made = lent(given, index_);
+      made = borrowed(given, index_);
     }
     return reinterpret_cast<StableIValue>(made.release());
   }
@@ -490,7 +490,7 @@ class TorchOperator final : public Operator {
 
   void operate(const std::vector<Tensor*>& t, const std::vector<double>& numbers) const override {
     std::vector<Handle> h;
-    for (Tensor* tensor : t) h.push_back(lent(tensor, index_));
+    for (Tensor* tensor : t) h.push_back(borrowed(tensor, index_));
     const Product& product = !t.empty() && t[0]->device != GYR_CPU ? there_ : here_;
     if (product.plain && h.size() == 3)
       return check(product.plain(h[0].get(), h[1].get(), h[2].get()), name_);
