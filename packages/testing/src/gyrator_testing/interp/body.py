@@ -29,7 +29,7 @@ from gyrator_ir.body.nodes import (
 from gyrator_ir.expr import Expr, Sym
 from gyrator_testing.interp import folds, ops
 from gyrator_testing.interp.dtypes import NUMPY, Array, cast, scalar
-from gyrator_testing.interp.errors import interpreter_error
+from gyrator_testing.interp.errors import InterpreterError
 from gyrator_testing.interp.index import Environment, Number, integer, value_of
 
 POINTS_AT_ONCE = 1 << 21
@@ -81,7 +81,9 @@ class Frame:
     def value(self, name: str) -> Array:
         """Return the value called `name`."""
         if name not in self.values:
-            raise interpreter_error("GY-INTERP-001", f"value {name!r} is used before it is defined")
+            raise InterpreterError.of(
+                "GY-INTERP-001", f"value {name!r} is used before it is defined"
+            )
         return self.values[name]
 
     def full(self, name: str) -> Array:
@@ -99,7 +101,7 @@ class Frame:
             case Let(name, op, args, dtype):
                 result = ops.apply(op, [self.value(a) for a in args], dtype)
                 if result.dtype != NUMPY[dtype]:
-                    raise interpreter_error(
+                    raise InterpreterError.of(
                         "GY-INTERP-005", f"{op!r} gave {result.dtype}, and {name!r} is {dtype}"
                     )
                 self.values[name] = result
@@ -114,7 +116,7 @@ class Frame:
 
     def _cell(self, buffer: str) -> Cell:
         if buffer not in self.memory:
-            raise interpreter_error("GY-INTERP-001", f"buffer {buffer!r} has no storage")
+            raise InterpreterError.of("GY-INTERP-001", f"buffer {buffer!r} has no storage")
         return self.memory[buffer]
 
     def _within(self, cell: Cell, address: Array, what: str, index: Expr) -> None:
@@ -123,7 +125,7 @@ class Frame:
         low, high = int(address.min()), int(address.max())
         if low < 0 or high >= cell.span:
             worst = low if low < 0 else high
-            raise interpreter_error(
+            raise InterpreterError.of(
                 "GY-INTERP-003",
                 f"address {worst} is outside of the {cell.span} elements",
                 where=f"{what}[{index!r}]",
@@ -160,7 +162,7 @@ class Frame:
             message = f"index {wrong} is out of bounds for size {size}"
             if s.check:
                 raise (IndexError if s.check is Check.INDEX else RuntimeError)(message)
-            raise interpreter_error("GY-INTERP-003", message + ", which was promised not to be")
+            raise InterpreterError.of("GY-INTERP-003", message + ", which was promised not to be")
         return value if s.mask is None else np.where(self.value(s.mask), value, 0)
 
     def _store(
@@ -170,7 +172,7 @@ class Frame:
         address = np.broadcast_to(self.address(index), self.space)
         new = self.full(value)
         if new.dtype != cell.storage.dtype:
-            raise interpreter_error(
+            raise InterpreterError.of(
                 "GY-INTERP-005", f"a {new.dtype} is stored to {buffer!r} of {cell.storage.dtype}"
             )
         placed = address if cell.base is None else address + cell.base

@@ -37,8 +37,8 @@ from gyrator_ir.loop.nodes import (
 from gyrator_testing.interp import template
 from gyrator_testing.interp.body import Cell
 from gyrator_testing.interp.dtypes import Array
-from gyrator_testing.interp.errors import interpreter_error
-from gyrator_testing.interp.externs import Externs
+from gyrator_testing.interp.errors import InterpreterError
+from gyrator_testing.interp.externs import Externs, function_of
 from gyrator_testing.interp.index import Number, integer, truth_of
 from gyrator_testing.interp.memory import Layout, bound, created, layout, parts, span, view
 
@@ -51,7 +51,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """What calls say."""
+        """The name in calls."""
         ...
 
 
@@ -63,7 +63,7 @@ def find_program(programs: Iterable[Program], name: str) -> Program:
     for program in programs:
         if program.name == name:
             return program
-    raise interpreter_error("GY-INTERP-001", f"there is no subprogram {name!r}")
+    raise InterpreterError.of("GY-INTERP-001", f"there is no subprogram {name!r}")
 
 
 @define
@@ -125,9 +125,9 @@ class Machine:
                 self._template(op)
             case UserTritonKernel(_, kernel, _, args, constants):
                 keywords = {k: self.argument(a) for k, a in (*args, *constants)}
-                self._function(kernel)(**keywords)
+                function_of(self.externs, kernel)(**keywords)
             case CollectiveCall(_, target, args, results):
-                values = self._function(target)(*map(self.argument, args))
+                values = function_of(self.externs, target)(*map(self.argument, args))
                 self.assign(results, values)
             case CollectiveWait():
                 pass
@@ -164,7 +164,7 @@ class Machine:
         target = self.whole(name)
         fits = array.shape == target.shape or array.size == target.size == 1
         if array.dtype != target.dtype or not fits:
-            raise interpreter_error(
+            raise InterpreterError.of(
                 "GY-INTERP-005",
                 f"{name!r} is {target.dtype}{list(target.shape)}, "
                 f"the call gave {array.dtype}{list(array.shape)}",
@@ -176,7 +176,7 @@ class Machine:
         if not isinstance(values, tuple | list):
             values = (values,)
         if len(results) > len(values):
-            raise interpreter_error(
+            raise InterpreterError.of(
                 "GY-INTERP-005", f"the call gave {len(values)} results, not {len(results)}"
             )
         for result, value in zip(results, values, strict=False):
@@ -190,22 +190,13 @@ class Machine:
 
     def _flat(self, name: str) -> Array:
         if name not in self.storage:
-            raise interpreter_error("GY-INTERP-001", f"buffer {name!r} has no storage")
+            raise InterpreterError.of("GY-INTERP-001", f"buffer {name!r} has no storage")
         return self.storage[name]
-
-    def _function(self, target: str) -> Callable[..., Any]:
-        if target not in self.externs:
-            raise interpreter_error(
-                "GY-INTERP-004",
-                f"no function stands for {target!r}",
-                help="pass one in `externs`",
-            )
-        return self.externs[target]
 
     def _extern(self, op: Extern) -> None:
         args = [self.argument(a) for a in op.args]
         keywords = {k: self.argument(a) for k, a in op.kwargs}
-        values = self._function(op.target)(*args, **keywords)
+        values = function_of(self.externs, op.target)(*args, **keywords)
         if op.results:
             self.assign(op.results, values)
 
@@ -259,7 +250,7 @@ def bind_inputs(machine: Machine, inputs: Sequence[Input], arguments: Sequence[o
         InterpreterError: GY-INTERP-002, if the arguments do not match the declared inputs.
     """
     if len(inputs) != len(arguments):
-        raise interpreter_error(
+        raise InterpreterError.of(
             "GY-INTERP-002", f"{len(inputs)} inputs are declared, {len(arguments)} were given"
         )
     pairs = list(zip(inputs, arguments, strict=True))
@@ -275,7 +266,7 @@ def bind_inputs(machine: Machine, inputs: Sequence[Input], arguments: Sequence[o
                 machine.storage[buffer.name] = bound(value, buffer, machine.symbols)
             case SizeInput(expr, name):
                 if integer(expr, machine.symbols) != (got := _size(i, value)):
-                    raise interpreter_error("GY-INTERP-002", f"{name!r} is {expr!r}, got {got}")
+                    raise InterpreterError.of("GY-INTERP-002", f"{name!r} is {expr!r}, got {got}")
             case OpaqueInput():
                 pass
 
@@ -286,13 +277,13 @@ def bind_constants(
     """Bind constants to the storages of the arrays under their keys."""
     for c in constants:
         if c.key not in arrays:
-            raise interpreter_error("GY-INTERP-002", f"no array was given for constant {c.key!r}")
+            raise InterpreterError.of("GY-INTERP-002", f"no array was given for constant {c.key!r}")
         machine.storage[c.buffer.name] = bound(arrays[c.key], c.buffer, machine.symbols)
 
 
 def _size(i: SizeInput, value: object) -> int:
     if not isinstance(value, int | np.integer):
-        raise interpreter_error(
+        raise InterpreterError.of(
             "GY-INTERP-002", f"{i.name!r} wants an integer, got {type(value).__name__}"
         )
     return int(value)
@@ -300,7 +291,7 @@ def _size(i: SizeInput, value: object) -> int:
 
 def _bind_symbol(symbols: dict[Sym, Number], symbol: Sym, value: int) -> None:
     if symbols.setdefault(symbol, value) != value:
-        raise interpreter_error(
+        raise InterpreterError.of(
             "GY-INTERP-002", f"{symbol.name!r} is both {symbols[symbol]} and {value}"
         )
 

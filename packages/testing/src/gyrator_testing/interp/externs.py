@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gyrator_testing.interp.dtypes import DTYPES, Array, cast
+from gyrator_testing.interp.errors import InterpreterError
 
 Extern = Callable[..., Any]
 Externs = Mapping[str, Extern]
@@ -112,3 +113,11 @@ DEFAULT: Externs = MappingProxyType(
     }
 )
 """The functions that the stage tests need; callers may pass more."""
+
+
+def function_of(externs: Externs, target: str) -> Callable[..., Any]:
+    """Return the function for an op, or raise InterpreterError (GY-INTERP-004)."""
+    if target not in externs:
+        message = f"no function stands for {target!r}"
+        raise InterpreterError.of("GY-INTERP-004", message, help="pass one in `externs`")
+    return externs[target]

@@ -1,6 +1,6 @@
 """The reference meaning of Wrapper IR."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,8 @@ from gyrator_ir.loop.nodes import Literal, TypeArg
 from gyrator_ir.types import DType
 from gyrator_testing.interp.calls import find_program
 from gyrator_testing.interp.dtypes import DTYPES, NUMPY, POISON_BYTE, Array, cast, poisoned
-from gyrator_testing.interp.errors import interpreter_error
-from gyrator_testing.interp.externs import DEFAULT, Externs
+from gyrator_testing.interp.errors import InterpreterError
+from gyrator_testing.interp.externs import DEFAULT, Externs, function_of
 from gyrator_testing.interp.index import Number, integer, truth_of
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.interp.loop import NO_CONSTANTS
@@ -46,7 +46,7 @@ def run_host(
         RuntimeError: when an `AssertTrue` fails.
     """
     if len(inputs) != len(program.parameters):
-        raise interpreter_error(
+        raise InterpreterError.of(
             "GY-INTERP-002",
             f"{len(program.parameters)} parameters are declared, {len(inputs)} were given",
         )
@@ -80,12 +80,14 @@ class _Tensor:
         start = self.layout.offset * self.layout.dtype.size + offset * dtype.size
         raw = self.storage.view(np.uint8)
         if not 0 <= start <= raw.size:
-            raise interpreter_error("GY-INTERP-003", f"a view starts at byte {start} of {raw.size}")
+            raise InterpreterError.of(
+                "GY-INTERP-003", f"a view starts at byte {start} of {raw.size}"
+            )
         tail = raw[start:]
         whole = tail[: tail.size // dtype.size * dtype.size].view(NUMPY[dtype])
         view = _Tensor(whole, Layout(dtype, tuple(shape), tuple(strides)))
         if span_of(shape, strides) > whole.size:
-            raise interpreter_error(
+            raise InterpreterError.of(
                 "GY-INTERP-003",
                 f"a view spans {span_of(shape, strides)} elements of the {whole.size} there are",
             )
@@ -104,8 +106,8 @@ def _array(value: object) -> Any:
     return value.array if isinstance(value, _Tensor) else value
 
 
-def _lies(where: Layout, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Return whether sizes match, and strides of dimensions longer than 1."""
+def _has_layout(where: Layout, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Return whether the sizes match, and the strides of dimensions longer than 1."""
     return shape == where.shape and (
         0 in shape
         or all(n < 2 or a == b for n, a, b in zip(shape, strides, where.strides, strict=True))
@@ -131,13 +133,13 @@ class _Host:
 
     def _get(self, name: str) -> Any:
         if name not in self.names:
-            raise interpreter_error("GY-INTERP-001", f"{name!r} is not bound (any more)")
+            raise InterpreterError.of("GY-INTERP-001", f"{name!r} is not bound (any more)")
         return self.names[name]
 
     def _get_tensor(self, name: str) -> _Tensor:
         value = self._get(name)
         if not isinstance(value, _Tensor):
-            raise interpreter_error(
+            raise InterpreterError.of(
                 "GY-INTERP-002", f"{name!r} wants a tensor, got {type(value).__name__}"
             )
         return value
@@ -168,7 +170,7 @@ class _Host:
                 self.symbols[symbol] = integer(expr, self.symbols)
             case h.BindConstant(name, key):
                 if key not in self.constants:
-                    raise interpreter_error(
+                    raise InterpreterError.of(
                         "GY-INTERP-002", f"no array was given for constant {key!r}"
                     )
                 self.names[name] = _tensor(self.constants[key])
@@ -191,7 +193,7 @@ class _Host:
     def _conform(self, i: h.Conform) -> None:
         tensor = self._get_tensor(i.tensor)
         shape, strides = self._ints(i.shape), self._ints(i.strides)
-        if tensor.layout.dtype is i.dtype and _lies(tensor.layout, shape, strides):
+        if tensor.layout.dtype is i.dtype and _has_layout(tensor.layout, shape, strides):
             return
         if i.mend is not h.Mend.ALL or tensor.layout.shape != shape:
             raise AssertionError(f"{i.what or i.tensor} is not laid out as {shape}, {strides}")
@@ -251,13 +253,13 @@ class _Host:
                 self.names[name] = self._get(tensor)
             case h.TritonLaunch(kernel, _, args, constants):
                 keywords = {k: self._value(v) for k, v in (*args, *constants)}
-                self._function(kernel)(**keywords)
+                function_of(self.externs, kernel)(**keywords)
             case h.Copy(destination, source):
                 self._get_tensor(destination).array[...] = self._get_tensor(source).array
             case h.ReadScalar(symbol, tensor):
                 self.symbols[symbol] = int(self._get_tensor(tensor).array.item())
             case h.CollectiveStart(target, args, results):
-                self._bind(results, self._function(target)(*map(self._value, args)))
+                self._bind(results, function_of(self.externs, target)(*map(self._value, args)))
             case h.CollectiveFinish(tensor):
                 self._get(tensor)
             case _:
@@ -267,7 +269,7 @@ class _Host:
     def _launch(self, name: str, tensors: Sequence[str], sizes: Sequence[Expr]) -> None:
         kernel = next((k for k in self.program.kernels if k.name == name), None)
         if kernel is None:
-            raise interpreter_error("GY-INTERP-001", f"there is no kernel {name!r}")
+            raise InterpreterError.of("GY-INTERP-001", f"there is no kernel {name!r}")
         arrays = [self._get_tensor(t).flat() for t in tensors]
         values = dict(zip((s.name for s in kernel.sizes), self._ints(sizes), strict=True))
         if isinstance(kernel, KernelGroup):
@@ -282,18 +284,9 @@ class _Host:
         else:
             run_template(kernel, buffers, values)
 
-    def _function(self, target: str) -> Callable[..., Any]:
-        if target not in self.externs:
-            raise interpreter_error(
-                "GY-INTERP-004",
-                f"no function stands for {target!r}",
-                help="pass one in `externs`",
-            )
-        return self.externs[target]
-
     def _extern(self, i: h.ExternCall) -> None:
         keywords = {k: self._value(v) for k, v in i.kwargs}
-        values = self._function(i.target)(*map(self._value, i.args), **keywords)
+        values = function_of(self.externs, i.target)(*map(self._value, i.args), **keywords)
         if i.out is None:
             if i.results:
                 self._bind(i.results, values)
@@ -303,7 +296,7 @@ class _Host:
             if isinstance(name, str):
                 target = self._get_tensor(name).array
                 if target.dtype != value.dtype or target.shape != value.shape:
-                    raise interpreter_error(
+                    raise InterpreterError.of(
                         "GY-INTERP-005",
                         f"{name!r} is {target.dtype}{list(target.shape)}, "
                         f"the call gave {value.dtype}{list(value.shape)}",
@@ -314,7 +307,7 @@ class _Host:
         if not isinstance(values, tuple | list):
             values = (values,)
         if len(results) > len(values):
-            raise interpreter_error(
+            raise InterpreterError.of(
                 "GY-INTERP-005", f"the call gave {len(values)} results, not {len(results)}"
             )
         for result, value in zip(results, values, strict=False):

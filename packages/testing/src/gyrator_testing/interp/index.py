@@ -27,7 +27,7 @@ from gyrator_ir.expr import (
     Where,
 )
 from gyrator_testing.interp.dtypes import Array
-from gyrator_testing.interp.errors import interpreter_error
+from gyrator_testing.interp.errors import InterpreterError
 
 Number = int | Array
 Environment = Mapping[Sym, Number]
@@ -44,7 +44,7 @@ def value_of(node: Expr, env: Environment) -> Number:
             return node.value
         case Sym():
             if node not in env:
-                raise interpreter_error("GY-INTERP-001", f"symbol {node.name!r} has no value")
+                raise InterpreterError.of("GY-INTERP-001", f"symbol {node.name!r} has no value")
             return env[node]
         case Add():
             total: Number = node.const
@@ -91,7 +91,7 @@ def integer(node: Expr, env: Environment) -> int:
     """Return the value of an expression over sizes only."""
     value = value_of(node, env)
     if isinstance(value, np.ndarray):
-        raise interpreter_error("GY-INTERP-001", f"{node!r} is not one number here")
+        raise InterpreterError.of("GY-INTERP-001", f"{node!r} is not one number here")
     return int(value)
 
 

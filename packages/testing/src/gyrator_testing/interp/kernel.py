@@ -13,7 +13,7 @@ from gyrator_ir.loop.nodes import Buffer
 from gyrator_testing.interp.body import Block, Cell, Frame, Memory, blocks
 from gyrator_testing.interp.calls import Machine, bind_constants, bind_inputs, find_program
 from gyrator_testing.interp.dtypes import NUMPY, Array, poison, poisoned
-from gyrator_testing.interp.errors import interpreter_error
+from gyrator_testing.interp.errors import InterpreterError
 from gyrator_testing.interp.externs import DEFAULT, Externs
 from gyrator_testing.interp.index import Environment, Number, integer
 from gyrator_testing.interp.loop import NO_CONSTANTS
@@ -47,16 +47,16 @@ def cells_of(
     env: dict[Sym, Number] = {}
     for symbol in kernel.sizes:
         if symbol.name not in sizes:
-            raise interpreter_error("GY-INTERP-001", f"symbol {symbol.name!r} has no value")
+            raise InterpreterError.of("GY-INTERP-001", f"symbol {symbol.name!r} has no value")
         env[symbol] = sizes[symbol.name]
     cells: dict[str, Cell] = {}
     for p in kernel.parameters:
         if p.name not in buffers:
-            raise interpreter_error("GY-INTERP-001", f"buffer {p.name!r} has no storage")
+            raise InterpreterError.of("GY-INTERP-001", f"buffer {p.name!r} has no storage")
         storage = parts(buffers[p.name])
         size = span(p, env) if _free(p) <= env.keys() else storage.size
         if storage.dtype != NUMPY[p.dtype] or storage.ndim != 1 or storage.size < size:
-            raise interpreter_error(
+            raise InterpreterError.of(
                 "GY-INTERP-002",
                 f"{p.name!r} wants {size} elements of {p.dtype} in one dimension, "
                 f"got {storage.dtype}{list(storage.shape)}",
@@ -150,12 +150,12 @@ def _storage(name: str, life: Lifetime | None, machine: Machine) -> Array:
     if life is None or life.reuses is None:
         return poisoned(declared.dtype, size)
     if life.reuses not in machine.storage:
-        raise interpreter_error(
+        raise InterpreterError.of(
             "GY-INTERP-001", f"{name!r} takes over {life.reuses!r}, which has no storage"
         )
     raw = machine.storage[life.reuses].view(np.uint8)
     if raw.size < size * declared.dtype.size:
-        raise interpreter_error(
+        raise InterpreterError.of(
             "GY-INTERP-003",
             f"{name!r} needs {size * declared.dtype.size} bytes of {life.reuses!r}, "
             f"which has {raw.size}",

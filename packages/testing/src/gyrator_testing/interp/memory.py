@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import as_strided
 from gyrator_ir.loop.nodes import Buffer, TensorRef
 from gyrator_ir.types import DType
 from gyrator_testing.interp.dtypes import DTYPES, NUMPY, Array, poisoned
-from gyrator_testing.interp.errors import interpreter_error
+from gyrator_testing.interp.errors import InterpreterError
 from gyrator_testing.interp.index import Environment, integer
 
 
@@ -48,7 +48,7 @@ def flat(array: Array, name: str) -> Array:
     steps = []
     for n, s in zip(array.shape, array.strides, strict=True):
         if n > 1 and (s < 0 or s % array.itemsize):
-            raise interpreter_error("GY-INTERP-002", f"{name!r} has strides {array.strides}")
+            raise InterpreterError.of("GY-INTERP-002", f"{name!r} has strides {array.strides}")
         steps.append(s // array.itemsize if n > 1 else 0)
     return as_strided(array, (span_of(array.shape, steps),), (array.itemsize,))
 
@@ -62,22 +62,22 @@ def bound(array: object, buffer: Buffer, env: Environment) -> Array:
         InterpreterError: GY-INTERP-002, when the argument is not what the buffer declares.
     """
     if not isinstance(array, np.ndarray):
-        raise interpreter_error(
+        raise InterpreterError.of(
             "GY-INTERP-002", f"{buffer.name!r} wants an array, got {type(array).__name__}"
         )
     if array.dtype != NUMPY[buffer.dtype]:
-        raise interpreter_error(
+        raise InterpreterError.of(
             "GY-INTERP-002", f"{buffer.name!r} is {buffer.dtype}, got an array of {array.dtype}"
         )
     shape = tuple(integer(n, env) for n in buffer.shape)
     if array.shape != shape:
-        raise interpreter_error(
+        raise InterpreterError.of(
             "GY-INTERP-002", f"{buffer.name!r} has shape {shape}, got {array.shape}"
         )
     strides = tuple(integer(s, env) * array.itemsize for s in buffer.strides)
     differ = any(n > 1 and a != b for n, a, b in zip(shape, strides, array.strides, strict=True))
     if differ and 0 not in shape:
-        raise interpreter_error(
+        raise InterpreterError.of(
             "GY-INTERP-002",
             f"{buffer.name!r} has strides of {strides} bytes, got {array.strides}",
         )
@@ -117,7 +117,7 @@ def view(storage: Array, where: Layout, name: str) -> Array:
         whole = raw[: raw.size // target.itemsize * target.itemsize].view(target)
     size = span_of(where.shape, where.strides)
     if size and not 0 <= where.offset <= whole.size - size:
-        raise interpreter_error(
+        raise InterpreterError.of(
             "GY-INTERP-003",
             f"a view of {name!r} from {where.offset} over {size} elements leaves its {whole.size}",
         )

@@ -1,4 +1,4 @@
-"""What templates compute, by definition, in `f32`."""
+"""Reference implementations of templates, in `f32`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -25,7 +25,7 @@ def compute(
     attributes: Sequence[tuple[str, Arg]],
     formulas: Mapping[str, "Evaluate"] = MappingProxyType({}),
 ) -> None:
-    """Fill the outputs of a template; `formulas` compute what its formulas say."""
+    """Fill the outputs of a template; `formulas` has an evaluator for each of its formulas."""
     numbers = {name: a.value for name, a in attributes if isinstance(a, Literal)}
     match kind:
         case TemplateKind.ATTENTION:
@@ -43,7 +43,7 @@ def compute(
 def run_template(
     kernel: TemplateKernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]
 ) -> None:
-    """Run a template's kernel on flat arrays, as `run_kernel` does one with stages."""
+    """Run a template kernel on flat arrays, like `run_kernel`."""
     known: dict[Sym, Number] = {s: sizes[s.name] for s in kernel.sizes}
     tensors = [
         view(buffers[t.buffer], layout(t, known), t.buffer)
@@ -55,7 +55,7 @@ def run_template(
 
 
 Evaluate = Callable[..., Array]
-"""`evaluate(*given)`: a formula at all places of the scores, which `given` are values of."""
+"""`evaluate(space, *operands)`: the values of a formula for all scores of a space of that shape."""
 
 
 def evaluators(
@@ -64,7 +64,7 @@ def evaluators(
     buffers: Mapping[str, Array],
     sizes: Mapping[Sym, Number],
 ) -> dict[str, Evaluate]:
-    """Return what computes each formula, on flat arrays."""
+    """Return an evaluator of each formula, on flat arrays."""
     memory = {b.name: Cell(buffers[b.name], span(b, sizes)) for b in declared if b.name in buffers}
 
     def evaluator(formula: Formula) -> Evaluate:
@@ -86,7 +86,7 @@ def evaluators(
 
 
 def _scores(q: Array, k: Array, mask: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
-    """Return the scores of all heads, minus infinity where a row does not look."""
+    """Return the scores of all heads; masked ones are minus infinity."""
     scores = np.matmul(q, np.swapaxes(k, -1, -2)) * np.float32(attributes["scale"])
     for m in mask:
         seen = m.dtype == np.bool_
@@ -97,7 +97,8 @@ def _scores(q: Array, k: Array, mask: Sequence[Array], attributes: Mapping[str, 
 
 
 def _heads(inputs: Sequence[Array]) -> tuple[Array, Array, Array, int]:
-    """Return q, k and v in `f32`, k and v once for each head, and how many heads share them."""
+    """Return q, k and v in `f32`, with k and v repeated for each head of a group, and the number of
+    heads in a group."""
     q, k, v = (x.astype(np.float32) for x in inputs[:3])
     group = q.shape[1] // max(k.shape[1], 1)
     return q, np.repeat(k, group, axis=1), np.repeat(v, group, axis=1), group
@@ -139,7 +140,7 @@ def _gradients(
 
 @frozen
 class _Part:
-    """Of the pieces of columns that are listed for a block of rows, those of part `number`."""
+    """Part `number` of the pieces of columns that are listed for a block of rows."""
 
     number: int
     count: int
@@ -151,7 +152,7 @@ class _Part:
 
 
 def _pieces(positions: Array, block: int, columns: int) -> list[range]:
-    """Return the columns of the pieces that listed blocks of columns are cut into."""
+    """Return the ranges of columns of the pieces of the listed blocks."""
     length = piece_of(block)
     return [
         range(first, min(first + length, columns))
@@ -167,8 +168,7 @@ def _listed(
     space: tuple[int, ...],
     part: _Part = _Part(0, 1),
 ) -> Array:
-    """Return how often each place of the scores lies in a block of columns that a block of rows
-    lists."""
+    """Return how often each score lies in a block of columns that its block of rows lists."""
     times = np.zeros(space, np.float32)
     rows, columns = blocks
     for b, h, x in np.ndindex(counts.shape):
@@ -178,14 +178,14 @@ def _listed(
     return times
 
 
-def _looked(
+def _multiplicity(
     blocks: Sequence[Array],
     attributes: Mapping[str, Any],
     seen: Array,
     turned: bool = False,
     part: _Part = _Part(0, 1),
 ) -> Array:
-    """Return how often each score counts: 0 or 1, where no block is listed twice."""
+    """Return how often each score counts: 0 or 1, unless a block is listed twice."""
     lengths = attributes["row_block"], attributes["column_block"]
     space = seen.shape
     if turned:
@@ -200,7 +200,7 @@ def _looked(
 def _flex_scores(
     q: Array, k: Array, attributes: Mapping[str, Any], formulas: Mapping[str, Evaluate]
 ) -> tuple[Array, Array, Array]:
-    """Return products, what formulas make of them, and where rows look."""
+    """Return the products, the scores that the formulas compute from them, and the mask."""
     products = np.matmul(q, np.swapaxes(k, -1, -2)) * np.float32(attributes["scale"])
     space = products.shape
     return products, formulas["score"](space, products), formulas["mask"](space)
@@ -225,7 +225,7 @@ def _flex(
 ) -> None:
     q, k, v, _ = _heads(inputs)
     _, scores, seen = _flex_scores(q, k, attributes, formulas)
-    times = _looked(inputs[3 : 7 if attributes["full"] else 5], attributes, seen, part=part)
+    times = _multiplicity(inputs[3 : 7 if attributes["full"] else 5], attributes, seen, part=part)
     scores = np.where(times > 0, scores, -np.inf)
     top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     weights = times * np.exp(scores - np.where(top == -np.inf, 0, top))
@@ -248,8 +248,8 @@ def _flex_gradients(
     grad, sums, mean = (x.astype(np.float32) for x in inputs[3:6])
     products, scores, seen = _flex_scores(q, k, attributes, formulas)
     pairs = 4 if attributes["full"] else 2
-    by_rows = _looked(inputs[6 : 6 + pairs], attributes, seen)
-    by_columns = _looked(inputs[6 + pairs : 6 + 2 * pairs], attributes, seen, turned=True)
+    by_rows = _multiplicity(inputs[6 : 6 + pairs], attributes, seen)
+    by_columns = _multiplicity(inputs[6 + pairs : 6 + 2 * pairs], attributes, seen, turned=True)
     sums = np.where(sums == -np.inf, np.inf, sums)[..., None]
     once = np.exp2(scores / np.log(np.float32(2)) - sums)
     difference = np.matmul(grad, np.swapaxes(v, -1, -2)) - mean[..., None]

@@ -1,9 +1,10 @@
-"""The reference meaning of Tile IR: units in any order, steps in theirs, and no race between units.
+"""The reference interpreter of Tile IR: units run in any order, the steps of loops in order.
 
-Elements of a reduction are gathered at their positions and reduced by their definition, sums with
-chains as the chains say. What is checked beyond the kernel's meaning: every element of every point
-is visited once; no unit loads or stores what another one stores, unless both combine into a buffer
-that is declared `atomic`; indices go on from lane to lane of a vector as accesses say.
+The elements of a reduction are gathered in the order of their positions and reduced by definition;
+sums with chains are added up chain by chain. Besides, the interpreter checks that every element of
+every point is visited once; that no unit loads or stores an element that another unit stores,
+unless both combine into a buffer that is declared `atomic`; and that indices vary from lane to lane
+of a vector as the accesses declare.
 """
 
 import itertools
@@ -38,7 +39,7 @@ from gyrator_ir.types import DType
 from gyrator_testing.interp import folds
 from gyrator_testing.interp.body import Cell, Frame, Memory
 from gyrator_testing.interp.dtypes import NUMPY, Array, poisoned
-from gyrator_testing.interp.errors import interpreter_error
+from gyrator_testing.interp.errors import InterpreterError
 from gyrator_testing.interp.externs import DEFAULT, Externs
 from gyrator_testing.interp.index import Environment, Number, integer
 from gyrator_testing.interp.kernel import cells_of
@@ -47,9 +48,9 @@ from gyrator_testing.interp.loop import NO_CONSTANTS
 _NOBODY, _SEVERAL = -1, -2
 
 Group = tuple[Sym, ...]
-"""Axes that loops walk as one."""
+"""Axes that loops iterate over as one flattened axis."""
 Region = Mapping[Group, tuple[int, int]]
-"""For each group, from which of its positions to which one, the latter not included."""
+"""The range of positions of each group, from the first to the last, exclusive."""
 
 
 def run_tiled(
@@ -113,7 +114,7 @@ def tiled_kernels(program: TileProgram) -> list[TiledKernel]:
 
 @define
 class _Uses:
-    """Which unit stored to each element of a buffer, and which one loaded it."""
+    """The units that stored to each element of a buffer, and that loaded it."""
 
     stored: Array
     loaded: Array
@@ -121,7 +122,7 @@ class _Uses:
 
 @define
 class _Watched(Frame):
-    """A frame that notes which unit touches what."""
+    """A frame that records which elements a unit accesses."""
 
     uses: dict[str, _Uses] = field(factory=dict)
     unit: int = 0
@@ -160,7 +161,7 @@ class _Watched(Frame):
 
 
 def _race(buffer: str, index: Expr, conflict: str) -> Exception:
-    return interpreter_error("GY-INTERP-006", f"a unit {conflict}", where=f"{buffer}[{index!r}]")
+    return InterpreterError.of("GY-INTERP-006", f"a unit {conflict}", where=f"{buffer}[{index!r}]")
 
 
 def _joined(before: Array, unit: int) -> Array:
@@ -185,7 +186,7 @@ class _Points:
 
 
 class _Run:
-    """One kernel with its choices made."""
+    """The execution of one kernel, for one configuration."""
 
     def __init__(self, tiled: TiledKernel, cells: Memory, env: Environment) -> None:
         self._tiled = tiled
@@ -211,7 +212,7 @@ class _Run:
             (r.stage, r.statement): (r.first_stage, r.first_statement) for r in tiled.reuses
         }
         self._read: dict[tuple[int, int], Array] = {}
-        """What the loads that others reuse have read, by stage and statement."""
+        """The values of loads that others reuse, by stage and statement."""
         stored = {
             s.buffer for g in tiled.kernel.stages for s in g.body if isinstance(s, Store)
         } & cells.keys()
@@ -223,7 +224,7 @@ class _Run:
     def _cut(
         self, loops: Sequence[Loop], region: Region
     ) -> Iterator[tuple[tuple[int, ...], Region]]:
-        """Yield the steps of nested loops: their numbers, and what of each group is left."""
+        """Yield the steps of nested loops: their numbers, and the region that each covers."""
         if not loops:
             yield (), region
             return
@@ -281,7 +282,7 @@ class _Run:
         return _Points(flat, symbols, count)
 
     def _digits(self, group: Group, positions: Array) -> dict[Sym, Array]:
-        """Return the values of a group's axes at positions of all of them as one."""
+        """Return the values of a group's axes at positions of the flattened group."""
         digits: dict[Sym, Array] = {}
         for symbol in reversed(group):
             extent = max(self._extents[symbol], 1)
@@ -339,7 +340,9 @@ class _Run:
                 for row, name in zip(operands.rows, s.args, strict=True):
                     row[np.ix_(here, where)] = frame.full(name)
                 if np.any(operands.seen[np.ix_(here, where)]):
-                    raise interpreter_error("GY-INTERP-006", f"{s.names[0]} takes an element twice")
+                    raise InterpreterError.of(
+                        "GY-INTERP-006", f"{s.names[0]} takes an element twice"
+                    )
                 operands.seen[np.ix_(here, where)] = True
             elif isinstance(s, ScanStep | SortStep):
                 frame.collect(s, 1)
@@ -360,7 +363,7 @@ class _Run:
                     _keep(outer.symbols, s.symbol, frame.symbols[s.symbol], here, points.count)
 
     def _check_accesses(self, stage: Stage, frame: Frame) -> None:
-        """Raise if an index of a stage, of which the frame is one vector, is not what is said."""
+        """Raise if an index does not vary as its access declares. The frame is one vector."""
         if self._tiled.contraction is not None:
             self._check_panels(stage, frame, self._tiled.contraction)
             return
@@ -382,10 +385,10 @@ class _Run:
                 wrong = bool(rest.size) and np.ptp(rest) > 0
             if wrong:
                 problem = f"an index is not {a.kind.value}"
-                raise interpreter_error("GY-INTERP-006", problem, where=f"{a.index!r}")
+                raise InterpreterError.of("GY-INTERP-006", problem, where=f"{a.index!r}")
 
     def _check_panels(self, stage: Stage, frame: Frame, c: Contraction) -> None:
-        """Raise if an access is not of its kind along the vectors of its factor or results."""
+        """Raise if an access is not of its kind along the vectors of a factor or of results."""
         for p in c.products:
             ways = [(self._tiled.loops[c.columns].axes[0], stage.body)] * bool(p.along)
             if stage.level is Level.INNER:
@@ -400,7 +403,7 @@ class _Run:
                     start = frame.address(subs(a.index, {symbol: ZERO}))
                     if np.any(frame.address(a.index) - step * frame.symbols[symbol] != start):
                         problem = f"an index is not {a.kind.value} along {symbol.name}"
-                        raise interpreter_error("GY-INTERP-006", problem, where=f"{a.index!r}")
+                        raise InterpreterError.of("GY-INTERP-006", problem, where=f"{a.index!r}")
 
     def _elements(self, part: Region) -> tuple[dict[Sym, Number], Array]:
         """Return the inner axes' values in a step, and the elements' row-major positions."""
@@ -417,7 +420,7 @@ class _Run:
 
     def _reduce(self, s: Reduce, operands: _Gathered, outer: Frame) -> None:
         if not np.all(operands.seen):
-            raise interpreter_error("GY-INTERP-006", f"{s.names[0]} misses an element")
+            raise InterpreterError.of("GY-INTERP-006", f"{s.names[0]} misses an element")
         method = self._methods[s.names[0]]
         if method.chain and operands.seen.shape[1]:
             product = (
@@ -435,7 +438,7 @@ class _Run:
             outer.values[name] = result[:, None]
 
     def _side_by_side(self, method: Reduction) -> int:
-        """Return how many elements of a point have accumulators of their own."""
+        """Return the number of accumulators of a point."""
         steps = {loop.axes: settled(loop.step) for loop in self._own}
         return settled(method.unroll) * math.prod(
             n for axes, n in steps.items() if not self._inner.isdisjoint(axes)
@@ -443,12 +446,12 @@ class _Run:
 
 
 _STEPS = {Access.UNIFORM: 0, Access.UNIT: 1, Access.STRIDED: 0, Access.GATHERED: 0}
-"""What an index grows by from lane to lane, without its access's stride or terms."""
+"""Difference of an index between neighbouring lanes, without the access's stride and terms."""
 
 
 def _together(stage: Stage, pairs: Sequence[Pair]) -> list[int]:
-    """Return the places of a stage's statements so that pairs are next to each other: loads where
-    the first stands, stores where the second does."""
+    """Return the order of a stage's statements in which pairs are adjacent: loads at the position
+    of the first one, stores at that of the second."""
     positions = {n: float(n) for n in range(len(stage.body))}
     for p in pairs:
         if isinstance(stage.body[p.first], Store):
@@ -459,7 +462,7 @@ def _together(stage: Stage, pairs: Sequence[Pair]) -> list[int]:
 
 
 def _at(value: Number, here: Array, count: int) -> Any:
-    """Return what of a value for all points belongs to some of them."""
+    """Return the part of a value, computed for all points, that belongs to the points `here`."""
     if isinstance(value, np.ndarray) and value.ndim and value.shape[0] == count:
         return value[here]
     return value
@@ -473,7 +476,7 @@ def _keep(table: dict[Any, Any], key: Any, value: Number, here: Array, count: in
 
 
 def _chained(rows: Array, length: int, dtype: DType) -> Array:
-    """Return sums over the last axis of parts of a length, the parts added up in `f64`."""
+    """Return sums over the last axis: chains of `length` elements, which are added up in `f64`."""
     parts = [
         np.sum(rows[:, start : start + length], axis=-1, dtype=NUMPY[dtype]).astype(np.float64)
         for start in itertools.islice(itertools.count(0, length), -(-rows.shape[1] // length))

@@ -1,1 +1,1 @@
-"""Kernels for tests of emitters: written, drawn at random, and one a row of the op table."""
+"""Kernels for tests of emitters: hand-written, random, and one for each row of the op table."""

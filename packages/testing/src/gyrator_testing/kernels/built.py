@@ -1,4 +1,4 @@
-"""Kernels as shared libraries, run on NumPy arrays: what tests of host languages share."""
+"""Kernels as shared libraries that run on NumPy arrays, for tests of host languages."""
 
 import ctypes
 import hashlib
@@ -15,13 +15,13 @@ from gyrator_testing.interp.dtypes import NUMPY, Array
 from gyrator_testing.kernels.emulator import Caller, Machine, machine
 
 _FLAGS = {"avx512": "avx512dq", "avx2": "avx2", "plain": ""}
-"""What /proc/cpuinfo calls instruction sets."""
+"""Names of instruction sets in /proc/cpuinfo."""
 _MACHINES = {"neon": "aarch64"}
-"""Of instruction sets that are tried on other machines, too."""
+"""Machines of the instruction sets that other machines can emulate."""
 
 
 def lacking(arch: str) -> str:
-    """Say why nothing of an instruction set can be run here; empty where it can."""
+    """Return why code for an instruction set cannot run here, or an empty string."""
     if arch in _MACHINES:
         cross = machine(_MACHINES[arch])
         return cross if isinstance(cross, str) else ""
@@ -31,13 +31,13 @@ def lacking(arch: str) -> str:
 
 @cache
 def caller(arch: str, folder: Path) -> Caller | None:
-    """Return what calls kernels of an instruction set; None where this process does."""
+    """Return the process that calls kernels of an instruction set, or None for this one."""
     cross = machine(_MACHINES[arch]) if arch in _MACHINES else None
     return Caller(cross, folder) if isinstance(cross, Machine) and cross.emulator else None
 
 
 def text_file(text: str, key: str, folder: Path) -> Path:
-    """Write a text to a file of its own among those for `key`; return the file."""
+    """Write a text to a file whose name depends on the text and `key`; return the file."""
     name = hashlib.sha256((text + key).encode()).hexdigest()[:16]
     path = folder / f"{name}.cpp"
     path.write_text(text, encoding="utf-8")
@@ -45,13 +45,13 @@ def text_file(text: str, key: str, folder: Path) -> Path:
 
 
 def run(command: Sequence[str]) -> None:
-    """Run a compiler. AssertionError with what it said where it fails."""
+    """Run a compiler; AssertionError with its output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
 
 
 def built(source: Path, flags: Sequence[str], *more: str, by: Caller | None = None) -> Path:
-    """Return the shared library of a file of C++, built where there is none yet."""
+    """Return the shared library of a C++ file, built if it does not exist."""
     path = source.with_suffix(".so")
     if not path.exists():
         compiler = "g++" if by is None else by.machine.compiler
@@ -63,10 +63,10 @@ class BuiltKernels:
     """Kernels that were built together.
 
     Args:
-        kernels: those that may be called.
-        units: their texts.
-        build: makes the shared library of a unit; two are made at a time.
-        caller: what calls them, where this process cannot.
+        kernels: the kernels that may be called.
+        units: their translation units.
+        build: builds the shared library of a unit; two are built at a time.
+        caller: the process that calls them, if this one cannot.
     """
 
     def __init__(

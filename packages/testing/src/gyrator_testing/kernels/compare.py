@@ -1,4 +1,4 @@
-"""How what a kernel wrote is compared with what the reference interpreter says."""
+"""Comparison of a kernel's results with those of the reference interpreter."""
 
 from collections.abc import Iterable, Mapping
 
@@ -11,7 +11,7 @@ from gyrator_testing.interp.dtypes import DTYPES, Array
 
 
 def same_bits(got: Array, want: Array) -> Array:
-    """Return where two arrays agree: in every bit, or both NaN, or both a zero."""
+    """Return where two arrays agree: bitwise equal, both NaN, or both zero."""
     got, want = np.asarray(got), np.asarray(want)
     if got.dtype == np.bool_:
         return np.asarray(got == want)
@@ -24,10 +24,10 @@ def same_bits(got: Array, want: Array) -> Array:
 
 
 def tolerance(want: Array, width: int) -> tuple[float, float]:
-    """Return how far from floats `want` results may be: relatively, and besides.
+    """Return the relative and the absolute tolerance for results that should be `want`.
 
-    `width` is that of the type that the kernel computes in, in bytes: results of a wider type are
-    no closer.
+    `width` is the size in bytes of the dtype in which the kernel computes; results of a wider dtype
+    are not more accurate.
     """
     loose = {1: 0.25, 2: 2e-2, 4: 3e-5, 8: 1e-9}[min(want.itemsize, width)]
     wide = want.astype(np.float64)
@@ -47,7 +47,7 @@ def agree(got: Array, want: Array, width: int) -> Array:
 def assert_close(got: Array, want: Array, name: str, width: int) -> None:
     """Assert that two buffers agree to the precision of their type.
 
-    Integers and bool in every bit.
+    Integers and bools must be equal.
     """
     if want.dtype.kind in "iub":
         np.testing.assert_array_equal(got, want, err_msg=name)

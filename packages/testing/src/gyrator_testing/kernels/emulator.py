@@ -20,7 +20,7 @@ Argument: TypeAlias = "int | Array | Sequence[Argument]"
 
 @frozen
 class Machine:
-    """How code for an architecture is built and run on this machine."""
+    """The compiler and emulator of an architecture on this machine."""
 
     name: str
     """As in `platform.machine()`."""
@@ -30,8 +30,7 @@ class Machine:
 
 
 def machine(name: str) -> Machine | str:
-    """Return how to build and run code for an architecture, or what is missing for it on this
-    machine."""
+    """Return the compiler and emulator of an architecture, or what this machine lacks for it."""
     if platform.machine() == name:
         return Machine(name, "g++", ())
     compiler, runner = f"{name}-linux-gnu-g++", f"qemu-{name}"

@@ -1,4 +1,4 @@
-"""Triton's interpreter in a process of its own, for kernels on NumPy arrays."""
+"""Triton's interpreter in a separate process, for kernels on NumPy arrays."""
 
 from gyrator_testing.triton.process import TYPES, InterpretedError, TritonInterpreter
 
