@@ -25,6 +25,7 @@ from gyrator_ir.diagnostics import Diagnostic
 from gyrator_lowering.builder.program import each
 from gyrator_lowering.torch_bridge.origins import innermost, module_path
 from gyrator_lowering.torch_bridge.schema import info_of
+from gyrator_lowering.torch_bridge.symbols import expression_of
 from gyrator_runtime.host.outside import copy_with_strides
 
 
@@ -134,14 +135,10 @@ def _layout(fake: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
         return lambda x: x if x.stride() == strides else copy_with_strides(x, strides)
     step: Any = 1
     for size, stride in zip(reversed(fake.shape), reversed(strides), strict=True):
-        if _expression(stride) != step:
+        if expression_of(stride) != step:
             return None
-        step = step * _expression(size)
+        step = step * expression_of(size)
     return torch.Tensor.contiguous
-
-
-def _expression(size: Any) -> Any:
-    return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
 def _returned(gm: GraphModule, item: Any, slots: Mapping[Node, int]) -> tuple[int | None, Any]:

@@ -19,6 +19,7 @@ from torch.utils._sympy.functions import Max
 
 from gyrator_lowering.fx_passes.insert import insert_after
 from gyrator_lowering.torch_bridge.schema import info_of
+from gyrator_lowering.torch_bridge.symbols import expression_of, hint_of
 
 aten = torch.ops.aten
 
@@ -132,8 +133,8 @@ def _order_of_owner(chain: Sequence[Node], val: Any, strides: Strides) -> tuple[
     the hints of its sizes; None if there is none, or too many axes to try."""
     if not isinstance(val, torch.Tensor) or val.layout is not torch.strided or val.dim() > _AXES:
         return None
-    shape = [n for n in map(_hint, val.shape) if n is not None]
-    want = [_hint(n) for n in strides]
+    shape = [n for n in map(hint_of, val.shape) if n is not None]
+    want = [hint_of(n) for n in strides]
     if len(shape) < val.dim() or None in want or 0 in shape:
         return None
     for order in permutations(range(val.dim())):
@@ -160,7 +161,7 @@ def _viewed(chain: Sequence[Node], value: Any) -> torch.Tensor:
 
 def _number(argument: Any) -> Any:
     value = argument.meta["val"] if isinstance(argument, Node) else argument
-    return _hint(value) if isinstance(value, torch.SymInt) else value
+    return hint_of(value) if isinstance(value, torch.SymInt) else value
 
 
 def _pointwise(target: Any) -> bool:
@@ -174,11 +175,11 @@ def _order(val: Any, strides: Strides) -> list[int] | None:
         return None
     if len(strides) != val.dim() or val.is_conj() or val.is_neg():
         return None
-    shape = [_expr(n) for n in val.shape]
-    want = [_not_empty(_expr(n)) for n in strides]
+    shape = [expression_of(n) for n in val.shape]
+    want = [_not_empty(expression_of(n)) for n in strides]
     if not _differ(val, strides):
         return None
-    hints = [_hint(n) for n in strides]
+    hints = [hint_of(n) for n in strides]
     if None in hints:
         return None
     # Of two axes with equal strides, the inner one has a single element.
@@ -195,15 +196,11 @@ def _differ(val: Any, strides: Strides) -> bool:
     """Return whether a tensor has elements, and axes with other strides than these."""
     if not isinstance(val, torch.Tensor) or len(strides) != val.dim():
         return False
-    sizes = [_expr(n) for n in val.shape]
+    sizes = [expression_of(n) for n in val.shape]
     return 0 not in sizes and any(
-        size != 1 and _not_empty(_expr(stride)) != _not_empty(_expr(eager_stride))
+        size != 1 and _not_empty(expression_of(stride)) != _not_empty(expression_of(eager_stride))
         for size, stride, eager_stride in zip(sizes, val.stride(), strides, strict=True)
     )
-
-
-def _expr(value: Any) -> Any:
-    return value.node.expr if isinstance(value, torch.SymInt) else value
 
 
 def _not_empty(step: Any) -> Any:
@@ -213,8 +210,3 @@ def _not_empty(step: Any) -> Any:
         return step
     larger: Any = Max
     return step.replace(larger, lambda *args: larger(*(a for a in args if a != 1)))
-
-
-def _hint(value: Any) -> int | None:
-    hint: int | None = value.node.hint if isinstance(value, torch.SymInt) else value
-    return hint

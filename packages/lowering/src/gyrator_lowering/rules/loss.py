@@ -10,6 +10,7 @@ from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.pointwise import Scalar
+from gyrator_lowering.rules.scatter import to_output
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 NONE, MEAN = 0, 1
@@ -35,10 +36,6 @@ def _total(b: LoopBuilder, at: At, shape: Sequence[Expr], dtype: DType, like: Sp
     return result
 
 
-def _as_result(b: LoopBuilder, value: TensorValue, out: Spec) -> TensorValue:
-    return value if value.dtype is out.dtype else b.copy(value, out)
-
-
 def reduced(b: LoopBuilder, at: At, shape: tuple[Expr, ...], reduction: int) -> TensorValue:
     """Return an elementwise loss unreduced, its mean, or its sum."""
     out = b.out
@@ -47,7 +44,7 @@ def reduced(b: LoopBuilder, at: At, shape: tuple[Expr, ...], reduction: int) -> 
         return b.pointwise(at, out)
     total = _total(b, at, shape, dtype, out)
     if reduction != MEAN:
-        return _as_result(b, total, out)
+        return to_output(b, total, out)
     n = product_of(shape)
     return b.pointwise(lambda ops, _: ops.load(total, ()) / operand(ops, n, (), dtype), out)
 
@@ -267,10 +264,10 @@ def nll_forward(
     if reduction == MEAN:
         result = b.pointwise(lambda ops, _: ops.load(total, ()) / ops.load(weights, ()), out)
     else:
-        result = _as_result(b, total, out)
+        result = to_output(b, total, out)
     if reduction == NONE:
         return result, b.pointwise(lambda ops, _: ops.const(0, dtype), out_total)
-    return result, _as_result(b, weights, out_total)
+    return result, to_output(b, weights, out_total)
 
 
 def nll_backward(

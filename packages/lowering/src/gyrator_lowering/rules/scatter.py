@@ -152,30 +152,11 @@ def index_put(
     indices: Sequence[TensorValue | None],
     values: TensorValue,
     accumulate: bool = False,
+    *,
+    check: bool = True,
 ) -> TensorValue:
-    """`x` after `x[indices] = values`, or `+=`."""
-    return _index_put(b, x, indices, values, accumulate, check=True)
-
-
-def unsafe_index_put(
-    b: LoopBuilder,
-    x: TensorValue,
-    indices: Sequence[TensorValue | None],
-    values: TensorValue,
-    accumulate: bool = False,
-) -> TensorValue:
-    """Like `index_put`, with indices known to be in bounds."""
-    return _index_put(b, x, indices, values, accumulate, check=False)
-
-
-def _index_put(
-    b: LoopBuilder,
-    x: TensorValue,
-    indices: Sequence[TensorValue | None],
-    values: TensorValue,
-    accumulate: bool,
-    check: bool,
-) -> TensorValue:
+    """`x` after `x[indices] = values`, or `+=`. Without `check`, indices are known to be in
+    bounds."""
     if all(p is None for p in indices) or reads_no_index(b, indices):
         raise FallbackToAten
     if with_masks(indices):
@@ -201,6 +182,11 @@ def _index_put(
 
     b.scatter(shape, body)
     return to_output(b, result, out)
+
+
+def unsafe_index_put(b: LoopBuilder, *args: Any, **kwargs: Any) -> TensorValue:
+    """`index_put` with indices known to be in bounds."""
+    return index_put(b, *args, **kwargs, check=False)
 
 
 def _masked_put(

@@ -124,3 +124,14 @@ class Symbols:
     def sizes(self, values: Iterable[Any]) -> tuple[Expr, ...]:
         """Return sizes or strides as IR expressions."""
         return tuple([Const(v) if v.__class__ is int else self.size(v) for v in values])
+
+
+def expression_of(size: Any) -> Any:
+    """Return the SymPy expression of a symbolic integer, and any other size unchanged."""
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def hint_of(size: Any) -> int | None:
+    """Return the hint of a symbolic integer, if it has one, and any other size unchanged."""
+    hint: int | None = size.node.hint if isinstance(size, torch.SymInt) else size
+    return hint

@@ -16,6 +16,7 @@ from gyrator.frontend.dynamo.arguments import refused
 from gyrator.frontend.dynamo.graph import fake_of, name_of
 from gyrator.frontend.gradients import is_batched
 from gyrator_ir.diagnostics import Diagnostic
+from gyrator_lowering.torch_bridge.symbols import hint_of
 
 aten = torch.ops.aten
 
@@ -172,7 +173,7 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     left, right = _hints(a), _hints(b)
     if left is None or right is None or not _shares(a, b) or not _dense(left, right):
         return False
-    starts = [_hint(t.storage_offset()) for t in (a, b)]
+    starts = [hint_of(t.storage_offset()) for t in (a, b)]
     if None in starts:
         return False
     first, second = (
@@ -214,14 +215,9 @@ def _shares(a: Any, b: Any) -> bool:
 
 
 def _hints(t: torch.Tensor) -> _Layout | None:
-    sizes = tuple(n for n in map(_hint, t.shape) if n is not None)
-    strides = tuple(n for n in map(_hint, t.stride()) if n is not None)
+    sizes = tuple(n for n in map(hint_of, t.shape) if n is not None)
+    strides = tuple(n for n in map(hint_of, t.stride()) if n is not None)
     return (sizes, strides) if len(sizes) == len(strides) == t.dim() else None
-
-
-def _hint(value: Any) -> int | None:
-    hint: int | None = value.node.hint if isinstance(value, torch.SymInt) else value
-    return hint
 
 
 def _is_strided(value: Any) -> bool:

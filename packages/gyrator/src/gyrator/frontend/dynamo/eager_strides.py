@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gyrator.frontend.dynamo.graph import fake_of, name_of
+from gyrator_lowering.torch_bridge.symbols import expression_of
 
 aten = torch.ops.aten
 
@@ -315,15 +316,11 @@ def _like(fake: torch.Tensor, strides: Strides) -> torch.Tensor:
 def _is_contiguous(fake: torch.Tensor) -> bool:
     """Return whether a tensor is statically known to be contiguous, without adding a guard."""
     return all(
-        size == 1 or _expr(stride) == _expr(expected)
+        size == 1 or expression_of(stride) == expression_of(expected)
         for size, stride, expected in zip(
-            map(_expr, fake.shape), fake.stride(), contiguous(fake.shape), strict=True
+            map(expression_of, fake.shape), fake.stride(), contiguous(fake.shape), strict=True
         )
     )
-
-
-def _expr(value: Any) -> Any:
-    return value.node.expr if isinstance(value, torch.SymInt) else value
 
 
 def _strided(value: Any) -> bool:
