@@ -51,30 +51,18 @@ _INSTALL = (
 _SECONDS = 10.0
 """Time limit for a compiler to print its version."""
 
-BASE_FLAGS = (
-    "-std=c++17",
-    "-fPIC",
-    "-nostdlib",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffp-contract=off",
-    "-fno-strict-aliasing",
-    "-fno-exceptions",
-    "-fno-rtti",
-    "-fno-asynchronous-unwind-tables",
+BASE_FLAGS = tuple(
+    (
+        "-std=c++17 -fPIC -nostdlib -fno-math-errno -fno-trapping-math -ffp-contract=off "
+        "-fno-strict-aliasing -fno-exceptions -fno-rtti -fno-asynchronous-unwind-tables"
+    ).split()
 )
 ISA_FLAGS: Mapping[str, tuple[str, ...]] = {
-    "avx512": (
-        "-O2",
-        "-fno-tree-slp-vectorize",
-        "-mavx512f",
-        "-mavx512bw",
-        "-mavx512dq",
-        "-mavx512vl",
-        "-mavx2",
-        "-mfma",
-        "-mf16c",
-        "-mprefer-vector-width=512",
+    "avx512": tuple(
+        (
+            "-O2 -fno-tree-slp-vectorize -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma "
+            "-mf16c -mprefer-vector-width=512"
+        ).split()
     ),
     "avx2": ("-O2", "-fno-tree-slp-vectorize", "-mavx2", "-mfma", "-mf16c"),
     "neon": ("-O2", "-fno-tree-slp-vectorize", "-mno-outline-atomics"),

@@ -20,41 +20,10 @@ _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 
 #: Order in which the files are read. In a prelude, a section follows the sections that it needs.
 _HEADERS = (
-    "types",
-    "memory",
-    "compare",
-    "select",
-    "convert",
-    "fma",
-    "arith",
-    "round",
-    "half",
-    "f8",
-    "kernels",
-    "exp",
-    "log",
-    "tanh",
-    "wide",
-    "erf",
-    "trig",
-    "atrig",
-    "pow",
-    "special",
-    "fmod",
-    "int",
-    "masked",
-    "gather",
-    "reduce",
-    "philox",
-    "omp",
-    "atomic",
-    "transpose",
-    "attention",
-    "loops",
-    "gemm",
-    "threads",
-    "sort",
-)
+    "types memory compare select convert fma arith round half f8 kernels exp log tanh wide "
+    "erf trig atrig pow special fmod int masked gather reduce philox omp atomic transpose "
+    "attention loops gemm threads sort"
+).split()
 
 
 class UnknownPreludeName(GyratorError):
@@ -86,14 +55,7 @@ class Isa(enum.Enum):
         Outlined atomic operations are functions of libgcc, which kernels are not linked with.
         """
         return {
-            Isa.AVX512: (
-                "-mavx512f",
-                "-mavx512bw",
-                "-mavx512dq",
-                "-mavx512vl",
-                "-mfma",
-                "-mf16c",
-            ),
+            Isa.AVX512: tuple("-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c".split()),
             Isa.AVX2: ("-mavx2", "-mfma", "-mf16c"),
             Isa.NEON: ("-mno-outline-atomics",),
             Isa.PLAIN: (),

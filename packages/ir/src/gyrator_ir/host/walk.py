@@ -17,20 +17,9 @@ _BINDS = {
     h.ReadScalar: "symbol",
 }  # fmt: skip
 _NOT_NAMES = frozenset(
-    {
-        "key",
-        "kernel",
-        "target",
-        "out",
-        "program",
-        "message",
-        "what",
-        "label",
-        "text",
-        "mend",
-        "uncaptured",
-    }
+    "key kernel target out program message what label text mend uncaptured".split()
 )
+_NOT_USED = frozenset("results carried test next then_values otherwise_values out_names".split())
 _BODIES = ("body", "then", "otherwise", "condition")
 
 
@@ -104,17 +93,7 @@ def uses(instruction: h.Instruction) -> tuple[str, ...]:
     for attribute in attrs.fields(type(instruction)):
         name = attribute.name
         nested = name in _BODIES and isinstance(getattr(instruction, name), tuple)
-        if name == defined or name in _NOT_NAMES or nested:
-            continue
-        if name in (
-            "results",
-            "carried",
-            "test",
-            "next",
-            "then_values",
-            "otherwise_values",
-            "out_names",
-        ):
+        if name == defined or nested or name in _NOT_NAMES or name in _NOT_USED:
             continue
         _collect(getattr(instruction, name), names)
     if isinstance(instruction, h.ExternCall) and instruction.out is not None:

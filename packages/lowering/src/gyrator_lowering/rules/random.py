@@ -48,26 +48,10 @@ def philox(
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
     table.rule("gyrator.philox.default")(philox)
-    for op in (
-        "gyrator.philox_seed",
-        "aten.rand",
-        "aten.randn",
-        "aten.randint",
-        "aten.rand_like",
-        "aten.randn_like",
-        "aten.randint_like",
-        "aten.randperm",
-        "aten.bernoulli",
-        "aten.native_dropout",
-        "aten.normal",
-        "aten.normal_functional",
-        "aten.uniform",
-        "aten.multinomial",
-        "aten.exponential",
-        "aten.geometric",
-        "aten.cauchy",
-        "aten.log_normal",
-        "aten.random",
-        "aten.poisson",
-    ):
+    ops = (
+        "rand randn randint rand_like randn_like randint_like randperm bernoulli native_dropout "
+        "normal normal_functional uniform multinomial exponential geometric cauchy log_normal "
+        "random poisson"
+    )
+    for op in ("gyrator.philox_seed", *(f"aten.{name}" for name in ops.split())):
         table.rule(op)(left_to_aten(GENERATOR))
