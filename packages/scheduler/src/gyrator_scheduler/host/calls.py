@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 
+from attrs import frozen
+
 from gyrator_ir.expr import Const, Sym
 from gyrator_ir.host import nodes as h
 from gyrator_ir.loop.nodes import (
@@ -31,77 +33,139 @@ _LIBRARIES = frozenset({"aten", "prims", "gyrator"})
 """Namespaces of the ops of PyTorch and this compiler, which a user cannot correct."""
 
 
-def calls(
-    node: CallOperation,
-    names: Names,
-    before: list[h.Instruction],
-    work: list[h.Instruction],
-) -> None:
-    """Append the views that a call needs to `before`, and the call itself to `work`.
+@frozen
+class CallWriter:
+    """Emits an operation that is not a kernel."""
 
-    Raises:
-        SchedulerError: GY-SCHED-002, when a loop carries a value that is not a tensor.
-    """
-    match node:
-        case Extern():
-            _extern(node, names, before, work)
-        case UserTritonKernel():
-            _user_kernel(node, names, before, work)
-        case CollectiveCall(target=target, args=args, results=results):
-            work.append(h.CollectiveStart(target, _values(args, names, before), results))
-        case CollectiveWait(buffer=buffer):
-            work.append(h.CollectiveFinish(buffer))
-        case DeviceCopy(source=source, destination=destination, non_blocking=non_blocking):
-            work.append(h.Copy(destination, names.tensor(source, before), non_blocking))
-        case ScalarRead(source=source, symbol=symbol):
-            work.append(h.ReadScalar(symbol, names.tensor(source, before)))
-        case AssertCond(condition=condition, message=message):
-            work.append(h.AssertTrue(condition, message))
-        case CondOp():
-            _branch(node, names, before, work)
-        case WhileOp():
-            _loop(node, names, before, work)
-        case RepeatOp():
-            _repeat(node, names, before, work)
-        case CallOp(program=program, operands=operands, results=results):
-            work.append(h.CallProgram(program, _values(operands, names, before), results))
+    names: Names
+    before: list[h.Instruction]
+    """Views that the call needs."""
+    work: list[h.Instruction]
+    """The call itself."""
 
+    def write(self, node: CallOperation) -> None:
+        """Append the instructions of an operation.
 
-def _values(
-    args: Sequence[object], names: Names, before: list[h.Instruction]
-) -> tuple[h.Value, ...]:
-    return tuple(names.value(a, before) for a in args)  # type: ignore[arg-type]
+        Raises:
+            SchedulerError: GY-SCHED-002, when a loop carries a value that is not a tensor.
+        """
+        work = self.work
+        match node:
+            case Extern():
+                self._extern(node)
+            case UserTritonKernel():
+                self._user_kernel(node)
+            case CollectiveCall():
+                work.append(h.CollectiveStart(node.target, self._values(node.args), node.results))
+            case CollectiveWait():
+                work.append(h.CollectiveFinish(node.buffer))
+            case DeviceCopy():
+                source = self._tensor(node.source)
+                work.append(h.Copy(node.destination, source, node.non_blocking))
+            case ScalarRead():
+                work.append(h.ReadScalar(node.symbol, self._tensor(node.source)))
+            case AssertCond():
+                work.append(h.AssertTrue(node.condition, node.message))
+            case CondOp():
+                self._branch(node)
+            case WhileOp():
+                self._loop(node)
+            case RepeatOp():
+                self._repeat(node)
+            case CallOp():
+                operands = self._values(node.operands)
+                work.append(h.CallProgram(node.program, operands, node.results))
 
+    def _tensor(self, arg: TensorRef) -> str:
+        return self.names.tensor(arg, self.before)
 
-def _user_kernel(
-    node: UserTritonKernel, names: Names, before: list[h.Instruction], work: list[h.Instruction]
-) -> None:
-    values = {k: names.value(a, before) for k, a in node.args}
-    args = dict(node.args)
-    for parameter, block in node.descriptors:
-        tensor, descriptor = values[parameter], names.fresh("descriptor")
-        form = args[parameter]
-        assert isinstance(tensor, h.Ref) and isinstance(form, TensorRef)
-        sizes = tuple(Const(n) for n in _integers(block))
-        size = Const(form.dtype.size)
-        work.append(h.TmaDescriptor(descriptor, tensor.name, form.shape, sizes, size, stable=True))
-        values[parameter] = h.Ref(descriptor)
-    fixed = tuple((k, names.value(a, before)) for k, a in node.constants)
-    work.append(h.TritonLaunch(node.kernel, node.grid, tuple(values.items()), fixed))
+    def _value(self, arg: Arg) -> h.Value:
+        return self.names.value(arg, self.before)
+
+    def _values(self, args: Sequence[Arg]) -> tuple[h.Value, ...]:
+        return tuple(map(self._value, args))
+
+    def _extern(self, node: Extern) -> None:
+        args = self._values(node.args)
+        kwargs = tuple((k, self._value(a)) for k, a in node.kwargs)
+        out = node.out, node.out_names
+        call = h.ExternCall(node.target, args, kwargs, node.results, *out, node.uncaptured)
+        self.work.append(call)
+
+    def _user_kernel(self, node: UserTritonKernel) -> None:
+        values = {k: self._value(a) for k, a in node.args}
+        args = dict(node.args)
+        for parameter, block in node.descriptors:
+            tensor, descriptor = values[parameter], self.names.fresh("descriptor")
+            form = args[parameter]
+            assert isinstance(tensor, h.Ref) and isinstance(form, TensorRef)
+            sizes = tuple(Const(n) for n in _integers(block))
+            described = tensor.name, form.shape, sizes, Const(form.dtype.size)
+            self.work.append(h.TmaDescriptor(descriptor, *described, stable=True))
+            values[parameter] = h.Ref(descriptor)
+        constants = tuple((k, self._value(a)) for k, a in node.constants)
+        arguments = tuple(values.items())
+        self.work.append(h.TritonLaunch(node.kernel, node.grid, arguments, constants))
+
+    def _branch(self, node: CondOp) -> None:
+        test = node.predicate
+        condition = h.Ref(self._tensor(test)) if isinstance(test, TensorRef) else test
+        args = self._values(node.operands)
+        arms: list[tuple[tuple[h.Instruction, ...], tuple[str, ...]]] = []
+        for program in (node.then, node.otherwise):
+            values = tuple(self.names.fresh("arm") for _ in node.results)
+            arms.append(((h.CallProgram(program, args, values),), values))
+        self.work.append(h.Branch(condition, *arms[0], *arms[1], node.results))
+
+    def _initial(self, node: WhileOp | RepeatOp) -> tuple[str, ...]:
+        tensors: list[str] = []
+        for arg in node.carried:
+            if not isinstance(arg, TensorRef):
+                raise SchedulerError.of(
+                    "GY-SCHED-002",
+                    f"the loop {node.name} carries {arg!r}, which is not a tensor",
+                    help="lower carried integers to one-element tensors",
+                )
+            tensors.append(self._tensor(arg))
+        return tuple(tensors)
+
+    def _loop(self, node: WhileOp) -> None:
+        initial = self._initial(node)
+        carried = tuple(self.names.fresh("carried") for _ in initial)
+        following = tuple(self.names.fresh("next") for _ in initial)
+        test = self.names.fresh("test")
+        invariants = self._values(node.invariants)
+        args = (*map(h.Ref, carried), *invariants)
+        condition = (h.CallProgram(node.condition, args, (test,)),)
+        body = (h.CallProgram(node.body, args, following),)
+        loop = carried, initial, condition, test, body, following
+        self.work.append(h.Loop(*loop, node.results, node.stacked))
+        self._separate(node, initial, invariants)
+
+    def _repeat(self, node: RepeatOp) -> None:
+        initial = self._initial(node)
+        carried = tuple(self.names.fresh("carried") for _ in initial)
+        following = tuple(self.names.fresh("next") for _ in initial)
+        step = Sym(self.names.fresh("s_step"))
+        arguments = (*self._values(node.operands), *map(h.Ref, node.stacks))
+        call = h.CallProgram(node.body, (step, *map(h.Ref, carried), *arguments), following)
+        repeat = step, node.count, carried, initial, (call,), following, node.results
+        self.work.append(h.Repeat(*repeat))
+        self._separate(node, initial, arguments)
+
+    def _separate(
+        self, node: WhileOp | RepeatOp, initial: tuple[str, ...], arguments: Sequence[h.Value]
+    ) -> None:
+        """Give the results of a loop separate storage. They may alias its initial values, if no
+        iteration runs, and a body may return its arguments."""
+        others = dict.fromkeys((*initial, *(name for value in arguments for name in _names(value))))
+        if node.results:
+            self.work.append(h.Separate(node.results, tuple(others)))
 
 
 def _integers(block: Arg) -> list[int]:
     items = block.items if isinstance(block, ListArg) else ()
     return [n.value for n in items if isinstance(n, Literal) and isinstance(n.value, int)]
-
-
-def _extern(
-    node: Extern, names: Names, before: list[h.Instruction], work: list[h.Instruction]
-) -> None:
-    args = _values(node.args, names, before)
-    kwargs = tuple((k, names.value(a, before)) for k, a in node.kwargs)
-    out = node.out, node.out_names
-    work.append(h.ExternCall(node.target, args, kwargs, node.results, *out, node.uncaptured))
 
 
 def separation(work: Sequence[h.Instruction], packed: Set[str]) -> list[h.Instruction]:
@@ -149,82 +213,3 @@ def conformity(
     return [
         h.Conform(b.name, b.dtype, b.device, b.shape, b.strides, mend, node.target) for b in results
     ]
-
-
-def _branch(
-    node: CondOp, names: Names, before: list[h.Instruction], work: list[h.Instruction]
-) -> None:
-    test = node.predicate
-    condition = h.Ref(names.tensor(test, before)) if isinstance(test, TensorRef) else test
-    args = _values(node.operands, names, before)
-    arms: list[tuple[tuple[h.Instruction, ...], tuple[str, ...]]] = []
-    for program in (node.then, node.otherwise):
-        values = tuple(names.fresh("arm") for _ in node.results)
-        arms.append(((h.CallProgram(program, args, values),), values))
-    work.append(h.Branch(condition, *arms[0], *arms[1], node.results))
-
-
-def _initial(
-    node: WhileOp | RepeatOp, names: Names, before: list[h.Instruction]
-) -> tuple[str, ...]:
-    tensors: list[str] = []
-    for arg in node.carried:
-        if not isinstance(arg, TensorRef):
-            raise SchedulerError.of(
-                "GY-SCHED-002",
-                f"the loop {node.name} carries {arg!r}, which is not a tensor",
-                help="lower carried integers to one-element tensors",
-            )
-        tensors.append(names.tensor(arg, before))
-    return tuple(tensors)
-
-
-def _loop(
-    node: WhileOp, names: Names, before: list[h.Instruction], work: list[h.Instruction]
-) -> None:
-    initial = _initial(node, names, before)
-    carried = tuple(names.fresh("carried") for _ in initial)
-    following = tuple(names.fresh("next") for _ in initial)
-    test = names.fresh("test")
-    invariants = _values(node.invariants, names, before)
-    args = (*map(h.Ref, carried), *invariants)
-    work.append(
-        h.Loop(
-            carried,
-            initial,
-            (h.CallProgram(node.condition, args, (test,)),),
-            test,
-            (h.CallProgram(node.body, args, following),),
-            following,
-            node.results,
-            node.stacked,
-        )
-    )
-    _separated(node, initial, invariants, work)
-
-
-def _repeat(
-    node: RepeatOp, names: Names, before: list[h.Instruction], work: list[h.Instruction]
-) -> None:
-    initial = _initial(node, names, before)
-    carried = tuple(names.fresh("carried") for _ in initial)
-    following = tuple(names.fresh("next") for _ in initial)
-    step = Sym(names.fresh("s_step"))
-    operands = _values(node.operands, names, before)
-    arguments = (*operands, *map(h.Ref, node.stacks))
-    call = h.CallProgram(node.body, (step, *map(h.Ref, carried), *arguments), following)
-    work.append(h.Repeat(step, node.count, carried, initial, (call,), following, node.results))
-    _separated(node, initial, arguments, work)
-
-
-def _separated(
-    node: WhileOp | RepeatOp,
-    initial: tuple[str, ...],
-    arguments: Sequence[h.Value],
-    work: list[h.Instruction],
-) -> None:
-    """Give the results of a loop storage of their own. They may alias its initial values, if no
-    iteration runs, and a body may return its arguments."""
-    others = dict.fromkeys((*initial, *(name for value in arguments for name in _names(value))))
-    if node.results:
-        work.append(h.Separate(node.results, tuple(others)))

@@ -25,7 +25,7 @@ from gyrator_ir.target import Target
 from gyrator_ir.types import Device
 from gyrator_scheduler.access import defined_symbols
 from gyrator_scheduler.fusion.kernels import canonical
-from gyrator_scheduler.host.calls import calls, conformity, separation
+from gyrator_scheduler.host.calls import CallWriter, conformity, separation
 from gyrator_scheduler.host.inputs import bind_inputs, bind_results, check_inputs, parameters
 from gyrator_scheduler.host.memory import Placement, place_in_pools
 from gyrator_scheduler.host.names import Names
@@ -208,7 +208,7 @@ class _Planner:
         elif isinstance(node, Template):
             work.append(self._template(n, node))
         else:
-            calls(_in_place(node, births), self.names, out, work)
+            CallWriter(self.names, out, work).write(_in_place(node, births))
             self.bound.update(defined_symbols(node))
         after: list[h.Instruction] = bind_results(unallocated, self.bound)
         if not isinstance(node, Kernel | Template):
