@@ -5,7 +5,6 @@ short compiles are silent, and nothing at all if the stream is not a terminal.
 """
 
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
 if TYPE_CHECKING:
@@ -88,12 +87,7 @@ class TerminalProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.finish()
 
 

@@ -4,7 +4,6 @@ import multiprocessing
 import signal
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, Self
 
 from attrs import define, field
@@ -68,12 +67,7 @@ class Worker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -111,16 +111,8 @@ def _sum_of(
 ) -> TensorValue:
     """Sum `at(ops, index)` over `dims` of the index space of `like`; the result broadcasts along
     them."""
-    outer, inner = split(like, dims)
-    result = b.temp(outer, dtype, like)
-    b.reduction(
-        ReduceKind.SUM,
-        lambda ops, i, r: at(ops, full_index(like.ndim, dims, i, r)),
-        outer,
-        inner,
-        [result],
-        dtype,
-    )
+    result = b.temp(split(like, dims)[0], dtype, like)
+    _sum_into(b, like, dims, at, result)
     return unsqueezed(result, like.ndim, dims)
 
 
@@ -128,18 +120,24 @@ def _sum_to(
     b: LoopBuilder, like: TensorValue, dims: Sequence[int], dtype: DType, at: At, out: Spec
 ) -> TensorValue:
     """Sum `at` over the leading dimensions `dims`, with the spec of a parameter's gradient."""
-    outer, inner = split(like, dims)
     direct = out.dtype is dtype
-    result = b.buffer(out) if direct else b.temp(outer, dtype, like)
+    result = b.buffer(out) if direct else b.temp(split(like, dims)[0], dtype, like)
+    _sum_into(b, like, dims, at, result)
+    return result if direct else b.copy(result, out)
+
+
+def _sum_into(
+    b: LoopBuilder, like: TensorValue, dims: Sequence[int], at: At, result: TensorValue
+) -> None:
+    outer, inner = split(like, dims)
     b.reduction(
         ReduceKind.SUM,
         lambda ops, i, r: at(ops, full_index(like.ndim, dims, i, r)),
         outer,
         inner,
         [result],
-        dtype,
+        result.dtype,
     )
-    return result if direct else b.copy(result, out)
 
 
 def layer_norm_backward(
