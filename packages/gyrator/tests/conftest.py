@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +15,8 @@ from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
 sys.path.insert(0, str(Path(__file__).parent))  # modules beside the tests
+
+from forked import run_forked
 
 
 @pytest.fixture(scope="session")
@@ -91,14 +92,7 @@ def run_child(script: str, environment: Mapping[str, str], cache: Path) -> dict[
 
     The script finds a function `f(x, w)`, its arguments, `records` and `report` ready.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", PREAMBLE + script],
-        env=child_environment(cache, environment),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = run_forked(PREAMBLE + script, environment=child_environment(cache, environment))
     lines = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
     assert done.returncode == 0 and lines, done.stderr[-3000:]
     actual: dict[str, Any] = json.loads(lines[-1].removeprefix("REPORT "))

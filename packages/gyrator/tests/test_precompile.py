@@ -1,11 +1,11 @@
 """What Dynamo saves of our graphs (`aot_compile`) runs in another process, which traces nothing."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from forked import run_forked
 
 from gyrator.frontend.precompile import Precompiled
 from gyrator_ir.diagnostics import GyratorError, UnsupportedError
@@ -72,10 +72,7 @@ def functions(tmp_path_factory):
 
 def loaded_elsewhere(functions, path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GYRATOR_CACHE_DIR", str(path.parent / "fresh"))
-    folder = str(Path(functions.__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", ":".join([folder, *sys.path]))
-    command = [sys.executable, "-c", CHILD, str(path), kind]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_forked(CHILD, [str(path), kind])
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import run_forked
 
 from gyrator.cli.main import main
 from gyrator_runtime.cache import Cache, CacheError, make_key
@@ -39,9 +40,8 @@ assert records[0].cached, records
 
 
 def _run(program: str, folder: Path, *arguments: object, **environment: str) -> None:
-    command = [sys.executable, "-c", MAKE + program, *map(str, arguments)]
-    env = {**os.environ, "GYRATOR_CACHE_DIR": str(folder), **environment}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    variables = {**os.environ, "GYRATOR_CACHE_DIR": str(folder), **environment}
+    done = run_forked(MAKE + program, [*map(str, arguments)], variables)
     assert done.returncode == 0, done.stderr
 
 
