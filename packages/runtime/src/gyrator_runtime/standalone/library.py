@@ -3,14 +3,14 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
 from gyrator_ir.diagnostics import GyratorError
-from gyrator_runtime.cache import Cache, CacheKey, make_key
+from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
 from gyrator_runtime.process import Limited
 from gyrator_runtime.toolchain import Toolchain, stand_in_command
 
@@ -105,35 +105,18 @@ class SharedRuntime:
 
     def key(self) -> CacheKey:
         """Return its cache key."""
-        texts = b"".join(f.name.encode() + f.read_bytes() for f in self._sources())
-        flags = " ".join((*_FLAGS, _SMALL, _FAST, *self.more, self.library, *_LIBRARIES))
-        fields = {"text": texts, "flags": flags.encode(), "compiler": self.toolchain.identity}
-        return make_key("library", fields)
+        sources = (*_shared_sources(), *self._own_sources(), _HERE / "exports.map")
+        return self._key("library", sources, self.library, *_LIBRARIES)
 
     def build(self, cache: Cache) -> Path:
-        """Return the library's file. LibraryError (GY-BUILD-011) if it does not build."""
+        """Return the library's file. LibraryError (GY-BUILD-011) if it does not build.
+
+        The objects that both libraries contain are cached, too, and compiled once.
+        """
 
         def write(folder: Path) -> None:
-            compile = (*self.toolchain.command, *_FLAGS, *(f"-I{path}" for path in _INCLUDE))
-            units = [f for f in self._sources() if f.suffix == ".cpp"]
-            small = [f for f in units if f.stem in _LOADS]
-            _run((*compile, _SMALL, *self.more, "-c", *map(str, small)), folder)
-            objects = [f"{f.stem}.o" for f in small]
-            fast = [str(f) for f in units if f not in small]
-            named = f"-Wl,-soname,{soname(self.library)}"
-            wholly: tuple[str, ...] = ("-Wl,-z,defs",)
-            if self.torch:
-                _run(stand_in_command(self.toolchain, LIBTORCH, _STAND_IN), folder)
-                wholly = ("-Wl,--no-as-needed", _STAND_IN)
-            _run(
-                (
-                    *compile, _FAST, *(self.more or ("-s",)), *_LINK, named, "-o", self.library,
-                    *fast, *objects, *wholly, *_LIBRARIES,
-                ),
-                folder,
-            )  # fmt: skip
-            for name in (*objects, _STAND_IN):
-                (folder / name).unlink(missing_ok=True)
+            key = self._key("objects", _shared_sources())
+            self._link(cache.get_or_build(key, self._compile_shared), folder)
 
         try:
             return cache.get_or_build(self.key(), write).file(self.library)
@@ -142,12 +125,45 @@ class SharedRuntime:
             help = "install g++, whose libgomp it needs (Debian: apt-get install g++)"
             raise LibraryError.of("GY-BUILD-011", message, help=help) from error
 
-    def _sources(self) -> list[Path]:
-        own = _HERE / "src" / ("torch" if self.torch else "alone")
-        shared = [_HERE.parent / "native" / name for name in ("forks.h", "plan.h")]
-        files = [f for f in (_HERE / "src").iterdir() if f.is_file()]
-        public = [*(_HERE / "include").iterdir(), _HERE / "exports.map"]
-        return sorted((*files, *own.iterdir(), *public, *shared))
+    def _compile_shared(self, folder: Path) -> None:
+        units = [f for f in _shared_sources() if f.suffix == ".cpp"]
+        for flag, chosen in (
+            (_SMALL, [f for f in units if f.stem in _LOADS]),
+            (_FAST, [f for f in units if f.stem not in _LOADS]),
+        ):
+            _run((*self._compile(flag), "-c", *map(str, chosen)), folder)
+
+    def _link(self, objects: Entry, folder: Path) -> None:
+        own = [f for f in self._own_sources() if f.suffix == ".cpp"]
+        files = [objects.file(name) for name in objects.files]
+        wholly: tuple[str, ...] = ("-Wl,-z,defs",)
+        if self.torch:
+            _run(stand_in_command(self.toolchain, LIBTORCH, _STAND_IN), folder)
+            wholly = ("-Wl,--no-as-needed", _STAND_IN)
+        strip = () if self.more else ("-s",)
+        named = (f"-Wl,-soname,{soname(self.library)}", "-o", self.library)
+        linked = (*map(str, (*own, *files)), *wholly, *_LIBRARIES)
+        _run((*self._compile(_FAST), *strip, *_LINK, *named, *linked), folder)
+        (folder / _STAND_IN).unlink(missing_ok=True)
+
+    def _compile(self, level: str) -> tuple[str, ...]:
+        include = (f"-I{path}" for path in _INCLUDE)
+        return (*self.toolchain.command, *_FLAGS, *include, level, *self.more)
+
+    def _key(self, kind: str, sources: Iterable[Path], *parts: str) -> CacheKey:
+        texts = b"".join(f.name.encode() + f.read_bytes() for f in sources)
+        flags = " ".join((*_FLAGS, _SMALL, _FAST, *self.more, *parts))
+        fields = {"text": texts, "flags": flags.encode(), "compiler": self.toolchain.identity}
+        return make_key(kind, fields)
+
+    def _own_sources(self) -> list[Path]:
+        return sorted((_HERE / "src" / ("torch" if self.torch else "alone")).iterdir())
+
+
+def _shared_sources() -> list[Path]:
+    native = [_HERE.parent / "native" / name for name in ("forks.h", "plan.h")]
+    files = [f for f in (_HERE / "src").iterdir() if f.is_file()]
+    return sorted((*files, *(_HERE / "include").iterdir(), *native))
 
 
 def _run(command: Sequence[str], folder: Path) -> None:
