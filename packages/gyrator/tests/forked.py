@@ -15,7 +15,9 @@ from pathlib import Path
 from types import ModuleType
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch._dynamo", "torch._functorch.aot_autograd", "gyrator.session"])
+CONTEXT.set_forkserver_preload(
+    ["torch._dynamo", "torch._functorch.aot_autograd", "gyrator.session"]
+)
 SECONDS = 240.0
 
 

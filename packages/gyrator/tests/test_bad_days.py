@@ -20,6 +20,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from runner_cache import with_runner
 
 from gyrator.cli.doctor import examine
 from gyrator.config import Config, read_config
@@ -152,7 +153,8 @@ def _compiled(
     rules: LoweringTable | None = None,
     **options: Any,
 ) -> tuple[list[GraphRecord], list[str], Callable[..., Any]]:
-    """Compile and check a function in a session of its own; return records and warnings."""
+    """Compile and check a function in a session with the cache `root / "cache"`; return records and
+    warnings."""
     actual: list[GraphRecord] = []
     torch._dynamo.reset()
     with warnings.catch_warnings(record=True) as caught:
@@ -160,7 +162,7 @@ def _compiled(
         settings = {"progress": False, **options}
         with Session(
             options=settings,
-            config=Config(root, 1 << 30, isa),
+            config=Config(with_runner(root / "cache"), 1 << 30, isa),
             observer=actual.append,
             passes=passes,
             rules=rules,
@@ -193,7 +195,7 @@ def test_what_is_stored_and_does_not_load_is_built_again(
     options = {"strict": True}
     assert _compiled(tmp_path, _small, **options)[1] == []
     for kind in kinds:
-        _replace(tmp_path, kind, pattern, data)
+        _replace(tmp_path / "cache", kind, pattern, data)
     actual, texts, _ = _compiled(tmp_path, _small, **options)
     assert texts and all("GY-CACHE-001" in t for t in texts)
     assert not any(r.cached or r.fallback for r in actual)
@@ -215,7 +217,7 @@ def test_what_another_processor_stored_is_built_again(
 
 def test_a_stored_program_says_which_instructions_it_needs(tmp_path: Path) -> None:
     _compiled(tmp_path, _small, isa="plain")
-    actual = (tmp_path / "entries" / "programs").rglob("artifact.json")
+    actual = (tmp_path / "cache" / "entries" / "programs").rglob("artifact.json")
     assert {json.loads(p.read_bytes())["isa"] for p in actual} == {"plain"}
 
 
@@ -225,7 +227,7 @@ def test_programs_that_are_dropped_leave_nothing(tmp_path: Path, wrapper: str) -
         torch._dynamo.reset()
         gc.collect()
         maps = Path("/proc/self/maps").read_text()
-        locks = list((tmp_path / "locks").iterdir())
+        locks = list((tmp_path / "cache" / "locks").iterdir())
         return maps.count(str(tmp_path)), len(os.listdir("/proc/self/fd")), len(locks)
 
     def cycle(number: int) -> None:
@@ -259,7 +261,7 @@ def test_a_compiler_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("CXX", str(slow))
     monkeypatch.setattr("gyrator.engine.context.host_runner", lambda cache: PureRunner())
     began = time.monotonic()
-    actual, texts, _ = _compiled(tmp_path / "c", _small, compile_seconds=1)
+    actual, texts, _ = _compiled(tmp_path, _small, compile_seconds=1)
     assert all(r.fallback for r in actual) and "GY-BUILD-003" in "".join(texts)
     assert time.monotonic() - began < 50
 
@@ -350,7 +352,7 @@ def test_a_compiler_that_fails_on_one_unit(
     def given(x: torch.Tensor) -> Any:
         return x.sort(0), (x.exp() + 1).sum(-1), (x @ x.t()).cumsum(1), x.t().sort(-1)
 
-    actual, texts, _ = _compiled(tmp_path / "c", given, fusion=False)
+    actual, texts, _ = _compiled(tmp_path, given, fusion=False)
     assert not any(r.fallback for r in actual)
     assert "aten.exp.default" in {op for r in actual for k in r.kernels for op in k.ops}
     left = {e.target for r in actual for e in r.externs if "GY-BUILD" in e.reason}

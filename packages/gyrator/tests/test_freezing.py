@@ -5,6 +5,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+from runner_cache import with_runner
 from torch import nn
 from torch.nn import functional as F
 
@@ -35,7 +36,7 @@ def session(tmp_path, records, **options):
     """Return a session whose compiles are seen in `records`, with a cache of its own."""
     from gyrator.config import read_config
 
-    config = read_config({"GYRATOR_CACHE_DIR": str(tmp_path / "cache")})
+    config = read_config({"GYRATOR_CACHE_DIR": str(with_runner(tmp_path / "cache"))})
     chosen = {"freezing": True, "strict": True, "progress": False, **options}
     return Session(options=chosen, config=config, observer=records.append)
 

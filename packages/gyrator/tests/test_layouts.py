@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from runner_cache import with_runner
 from torch import nn
 
 from gyrator.autotune import library
@@ -43,7 +44,7 @@ def opened(tmp_path: Path) -> Callable[..., Session]:
     def make(records: Any = lambda record: None, **options: Any) -> Session:
         torch._dynamo.reset()
         inputs = {"strict": True, "progress": False, **options}
-        config = Config(tmp_path / "cache", 1 << 30, "")
+        config = Config(with_runner(tmp_path / "cache"), 1 << 30, "")
         return Session(options=inputs, config=config, observer=records)
 
     return make

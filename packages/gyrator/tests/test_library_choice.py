@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from runner_cache import with_runner
 from torch import nn
 
 from gyrator.autotune import library as library_choice
@@ -35,7 +36,7 @@ def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Sess
 
     def make(records: Any = lambda record: None, machine: str = "", **options: Any) -> Session:
         torch._dynamo.reset()
-        config = Config(tmp_path / "cache", 1 << 30, "")
+        config = Config(with_runner(tmp_path / "cache"), 1 << 30, "")
         targets = {
             device: (evolve(one, machine=lambda: machine) if machine else one, target)
             for device, (one, target) in discover(config).items()

@@ -5,6 +5,7 @@ from copy import deepcopy
 import pytest
 import torch
 import torch.ao.quantization.fx._decomposed  # registers the ops
+from runner_cache import with_runner
 from torch import nn
 from torch.nn import functional as F
 
@@ -87,7 +88,7 @@ def always(monkeypatch):
 
 
 def session(tmp_path, records, **options):
-    config = read_config({"GYRATOR_CACHE_DIR": str(tmp_path / "cache")})
+    config = read_config({"GYRATOR_CACHE_DIR": str(with_runner(tmp_path / "cache"))})
     chosen = {"freezing": True, "strict": True, "progress": False, **options}
     return Session(options=chosen, config=config, observer=records.append)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from runner_cache import with_runner
 
 from gyrator import Session
 from gyrator.autotune import kernels as autotune
@@ -56,7 +57,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[list[KernelSource]]:
 def run(tmp_path: Path, function: Any, x: torch.Tensor, archs: int = 1, **options: Any) -> None:
     """Compile a function for so many levels of vectors, and compare it with eager mode."""
     torch._dynamo.reset()
-    config = Config(tmp_path / "cache", 1 << 30, "")
+    config = Config(with_runner(tmp_path / "cache"), 1 << 30, "")
     (definition, target) = discover(config)["cpu"]
     some = evolve(definition, variants=lambda t: definition.variants(t)[:archs])
     inputs = {"strict": True, "progress": False, "max_autotune": True} | options
