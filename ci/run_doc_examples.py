@@ -4,10 +4,17 @@ The blocks of a page fenced as `python` run in order in one fresh process, in an
 later blocks see what earlier ones defined; line numbers in a traceback are those of the page. Then
 the lines of its `console` blocks that begin with `$ gyrator` run in the same folder. What is not to
 be run is fenced as something else.
+
+For several pages, the processes are forked from one that has imported torch where it is installed,
+which takes most of their time otherwise. Commands with redirections and pipes are left to a shell.
 """
 
+import atexit
+import multiprocessing
 import os
 import re
+import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +22,8 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 FENCE = re.compile(r"^(?P<indent>\s*)```(?P<language>[\w+-]*)[^`]*$")
@@ -83,15 +92,14 @@ def commands(page: list[Block]) -> list[str]:
     ]
 
 
-def run_page(path: Path) -> Outcome:
-    """Run the examples of the page at `path`."""
+def run_page(path: Path, forks: ForkServerContext | None = None) -> Outcome:
+    """Run the examples of the page at `path`, in new processes or in forked ones."""
     try:
         page = list(blocks(path.read_text()))
     except ValueError as error:
         return Outcome(path, 0, str(error))
     count = sum(block.language == "python" for block in page)
     bin_folder = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{bin_folder}{os.pathsep}{os.environ.get('PATH', '')}"}
     shell = commands(page)
     left_out = 0
     if shell and not (bin_folder / "gyrator").exists():
@@ -102,31 +110,77 @@ def run_page(path: Path) -> Outcome:
             program = Path(folder) / f"{path.stem}.py"
             program.write_text(script(page))
             steps.append([sys.executable, str(program)])
-        steps += [[shutil.which("bash") or "sh", "-c", command] for command in shell]
+        for command in shell:
+            words = shlex.split(command)
+            plain = forks is not None and not set(command) & set("<>|&;$`*")
+            gyrator = [str(bin_folder / words[0]), *words[1:]]
+            steps.append(gyrator if plain else [shutil.which("bash") or "sh", "-c", command])
         for step in steps:
             try:
-                done = subprocess.run(
-                    step,
-                    cwd=folder,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    timeout=LIMIT_S,
-                    check=False,
-                )
+                status, output = run_step(step, folder, forks)
             except subprocess.TimeoutExpired:
                 return Outcome(path, count, f"{step[-1]}: took more than {LIMIT_S} s")
-            if done.returncode:
-                return Outcome(path, count, f"{step[-1]}: status {done.returncode}\n{done.stdout}")
+            if status:
+                return Outcome(path, count, f"{step[-1]}: status {status}\n{output}")
     return Outcome(path, count + len(shell), "", left_out)
+
+
+def run_step(command: list[str], folder: str, forks: ForkServerContext | None) -> tuple[int, str]:
+    """Run a command in `folder`; return its status, and what it wrote.
+
+    Raises:
+        subprocess.TimeoutExpired: It took more than `LIMIT_S` seconds.
+    """
+    bin_folder = Path(sys.executable).parent
+    path = f"{bin_folder}{os.pathsep}{os.environ.get('PATH', '')}"
+    python = Path(command[0]).parent == bin_folder
+    if forks is None or not python:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, "PATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        return done.returncode, done.stdout
+    arguments = command[1:] if command[0] == sys.executable else command
+    with tempfile.NamedTemporaryFile("r") as output:
+        process = forks.Process(target=_execute, args=(arguments, folder, path, output.name))
+        process.start()
+        process.join(LIMIT_S)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(command, LIMIT_S)
+        return process.exitcode, output.read()
+
+
+def _execute(arguments: list[str], folder: str, path: str, output: str) -> None:
+    """Run a Python script in this process, which has been forked for it."""
+    file = os.open(output, os.O_WRONLY | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.chdir(folder)
+    os.environ["PATH"] = path
+    sys.argv = arguments
+    sys.path.insert(0, str(Path(arguments[0]).parent))
+    try:
+        runpy.run_path(arguments[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # which multiprocessing leaves out
 
 
 def main(names: list[str]) -> int:
     """Run the pages named; return 1 if an example fails."""
+    forks = multiprocessing.get_context("forkserver") if len(names) > 1 else None
+    if forks is not None:
+        forks.set_forkserver_preload(["torch._dynamo", "torch._functorch.aot_autograd"])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        outcomes = list(pool.map(run_page, map(Path, names)))
+        outcomes = list(pool.map(partial(run_page, forks=forks), map(Path, names)))
     for outcome in outcomes:
         if outcome.failure:
             print(f"{outcome.page}: FAILED\n{outcome.failure}")

@@ -1,5 +1,8 @@
 """The runner of documentation examples runs what it should and reports where a page fails."""
 
+import subprocess
+import sys
+
 PAGE = """# Title
 
 ```python
@@ -53,3 +56,18 @@ def test_unclosed_fence_is_a_failure(tmp_path, examples):
     page.write_text("```python\nx = 1\n")
 
     assert "never closed" in examples.run_page(page).failure
+
+
+def test_several_pages_are_run_in_forked_processes(tmp_path, root):
+    pages = [tmp_path / "good.md", tmp_path / "bad.md"]
+    for value, page in enumerate(pages, 1):
+        text = PAGE.format(value=value).replace("x = 1", "import sys\nx = 'torch' in sys.modules")
+        page.write_text(text)
+    command = [sys.executable, str(root / "ci" / "run_doc_examples.py"), *map(str, pages)]
+
+    done = subprocess.run(command, capture_output=True, text=True)
+
+    assert done.returncode == 1
+    assert f"{pages[0]}: 3 ran" in done.stdout
+    assert f"{pages[1]}: FAILED" in done.stdout
+    assert 'bad.py", line 15' in done.stdout
