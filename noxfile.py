@@ -1,6 +1,7 @@
 """Every check we have. `nox -l` lists them; continuous integration runs these and nothing else."""
 
 import ast
+import contextlib
 import hashlib
 import os
 import shutil
@@ -9,6 +10,7 @@ import sys
 import tomllib
 import urllib.request
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nox
@@ -37,6 +39,10 @@ STRANGERS = tuple(
 )
 """What uses the packages from outside: the suite, a vendor's device, four customers."""
 TEST_TOOLS = ("pytest-timeout", "pytest-xdist")
+PARALLEL = ("-n", "auto", "--dist", "worksteal")
+"""How pytest distributes tests: whole files to one worker, as far as possible, because fixtures and
+caches of kernels belong to a worker."""
+EVERYTHING_NAME = "everything"
 EVERYTHING = (
     *(arg for folder in PROJECTS for arg in ("-e", f"packages/{folder}")),
     *(arg for folder in STRANGERS for arg in ("-e", folder)),
@@ -141,13 +147,28 @@ def venv(
         quick = ("--quiet", "--disable-pip-version-check", "--no-compile")
         run = (str(python), "-m", "pip", "install", *quick)
         session.run(*run, *pins, *requirements, env=package_locations(), external=True)
+    if name != EVERYTHING_NAME:
+        link_bytecode(ROOT / ".nox" / EVERYTHING_NAME, folder)
     stamp.write_text(wanted)
     return str(python)
 
 
+def link_bytecode(source: Path, folder: Path) -> None:
+    """Link what Python has compiled in the environment `source` into another one.
+
+    The first import of torch takes ten seconds otherwise, in each worker of pytest. Python compares
+    time and size of each module's source, which uv keeps, and replaces what does not fit.
+    """
+    for cache in source.glob("lib/python*/site-packages/**/__pycache__"):
+        place = folder / cache.relative_to(source)
+        if place.parent.is_dir() and not place.exists():
+            with contextlib.suppress(OSError):
+                shutil.copytree(cache, place, copy_function=os.link)
+
+
 def everything(session: nox.Session) -> str:
     """Return the Python of the one environment that holds every package and its tools."""
-    return venv(session, "everything", *EVERYTHING)
+    return venv(session, EVERYTHING_NAME, *EVERYTHING)
 
 
 def siblings(package: str) -> list[str]:
@@ -226,7 +247,7 @@ def halide(session: nox.Session) -> None:
     """Halide's kernels at length: random ones, the whole op table, and the models; `-- -k norm`."""
     python = everything(session)
     tests = ("packages/codegen_halide/tests", "--halide-kernels", "40", "--timeout", "1800")
-    session.run(python, "-m", "pytest", "-n", "auto", *tests, external=True)
+    session.run(python, "-m", "pytest", *PARALLEL, *tests, external=True)
     session.run(
         python, "-m", "gyrator_conformance", "--target", "halide", *session.posargs,
         env={"GYRATOR_TARGETS": "halide"}, external=True,
@@ -247,7 +268,7 @@ def compiler(session: nox.Session) -> None:
         link.symlink_to(program)
     tests = session.posargs or ("packages/gyrator/tests/test_ops.py",)
     env = {"PATH": str(path), "CXX": "", "PYTHONPATH": str(place / "packages")}
-    session.run(python, "-m", "pytest", "-n", "auto", *tests, env=env, external=True)
+    session.run(python, "-m", "pytest", *PARALLEL, *tests, env=env, external=True)
 
 
 @nox.session(venv_backend="none", default=False)
@@ -302,7 +323,7 @@ RUNTIMES = ("onnx", "onnxruntime", "onnxscript", "openvino")
 def tests(session: nox.Session) -> None:
     """All suites in one environment; arguments after `--` go to pytest."""
     python = everything(session)
-    session.run(python, "-m", "pytest", "-n", "auto", *session.posargs, external=True)
+    session.run(python, "-m", "pytest", *PARALLEL, *session.posargs, external=True)
 
 
 IMPORT_EVERYTHING = {
@@ -314,6 +335,10 @@ IMPORT_EVERYTHING = {
     "ir": ("test_codes.py", "test_passes.py", "test_readme.py", "test_roundtrip.py"),
     "lowering": ("test_codes.py", "test_foreach.py", "test_fx_text.py", "test_passes.py"),
     "runtime": ("test_host.py", "test_lower.py", "test_readme.py", "test_triton.py"),
+    "scheduler": ("filetests", "test_host.py", "test_partitions.py"),
+    "testing": ("test_filetest.py", "test_levels.py", "test_readme.py", "test_search.py"),
+    "wrapper_cpp": ("filetests", "test_readme.py", "test_text.py"),
+    "wrapper_fx": ("filetests", "test_instructions.py", "test_readme.py"),
 }  # fmt: skip
 """Files that stand for a long suite in an environment of its own, where all that they can find is a
 dependency that is not declared; `tests` runs the whole suite."""
@@ -335,7 +360,7 @@ def isolated(session: nox.Session, package: str) -> None:
         declared = {requirement_name(line) for line in outside}
         absent = [name for name in ("torch", "triton") if name not in declared]
         session.run(python, "ci/check_absent.py", *absent, external=True)
-    arguments = session.posargs or ["-n", "auto"]
+    arguments = session.posargs or PARALLEL
     files = [f"packages/{package}/tests/{name}" for name in IMPORT_EVERYTHING.get(package, ("",))]
     # pytest answers 5 when it collects nothing: a package without tests is a failure
     session.run(python, "-m", "pytest", *files, *arguments, external=True)
@@ -369,7 +394,7 @@ def ends(session: nox.Session, torch: str) -> None:
         session, f"ends-{torch}", *editable, f"torch=={torch}.*", *tools, *TEST_TOOLS,
         interpreter=_interpreter(session, ENDS[torch]), pins=(),
     )  # fmt: skip
-    command = (python, "-m", "pytest", "-n", "auto", *ENDS_FILES, *session.posargs)
+    command = (python, "-m", "pytest", *PARALLEL, *ENDS_FILES, *session.posargs)
     session.run(*command, external=True)
     # A library and packages that are made by the usual version, loaded with this one.
     where = "import pathlib, torch; print(pathlib.Path(torch.__file__).with_name('lib'))"
@@ -395,7 +420,7 @@ def wrappers(session: nox.Session) -> None:
     python = everything(session)
     files = [f"packages/gyrator/tests/{name}.py" for name in ("test_semantics", "test_ops")]
     for wrapper in ("cpp", "fx"):
-        arguments = (*files, "-n", "auto", "--wrapper", wrapper, *session.posargs)
+        arguments = (*files, *PARALLEL, "--wrapper", wrapper, *session.posargs)
         session.run(python, "-m", "pytest", *arguments, external=True)
 
 
@@ -495,10 +520,14 @@ def build(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def docs(session: nox.Session) -> None:
-    """The manual, warnings being errors; then every example in it is run."""
+    """The manual, warnings being errors, and every example in it."""
     python = everything(session)
-    session.run(python, "-m", "mkdocs", "build", "--strict", external=True)
     pages = [str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("docs/**/*.md"))]
     pages += [str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("packages/*/README.md"))]
     chosen = session.posargs or ["README.md", *pages]
-    session.run(python, "ci/run_doc_examples.py", *chosen, external=True)
+    with ThreadPoolExecutor(1) as pool:  # the manual takes one core for a minute
+        manual = pool.submit(
+            session.run, python, "-m", "mkdocs", "build", "--strict", external=True
+        )
+        session.run(python, "ci/run_doc_examples.py", *chosen, external=True)
+        manual.result()
