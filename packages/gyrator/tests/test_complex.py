@@ -139,8 +139,12 @@ def agree(actual: torch.Tensor, expected: torch.Tensor) -> None:
     )
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
+# The width of the elements and most layouts don't meet in one place of the compiler.
+@pytest.mark.parametrize(
+    ("dtype", "layout"),
+    [*((torch.complex64, layout) for layout in LAYOUTS),
+     *((torch.complex128, layout) for layout in ("dense", "strided"))],
+)  # fmt: skip
 @pytest.mark.parametrize("group", GROUPS)
 def test_results_are_those_of_eager(session: Session, group: str, dtype, layout: str) -> None:
     program = together(GROUPS[group])
