@@ -144,6 +144,7 @@ def agree(actual: torch.Tensor, expected: torch.Tensor) -> None:
     ("dtype", "layout"),
     [*((torch.complex64, layout) for layout in LAYOUTS),
      *((torch.complex128, layout) for layout in ("dense", "strided"))],
+    ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("group", GROUPS)
 def test_results_are_those_of_eager(session: Session, group: str, dtype, layout: str) -> None:
