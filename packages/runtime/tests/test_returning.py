@@ -126,7 +126,8 @@ def test_parameters_and_grad_mode(runner):
     with torch.enable_grad():
         result = call(x, packed, bias, *rest)
         assert torch.is_grad_enabled()
-    assert torch.equal(result, mkldnn._linear_pointwise(x, packed, bias.detach(), *rest))
+    # With a parameter, oneDNN may choose a kernel for training, which rounds differently.
+    torch.testing.assert_close(result, mkldnn._linear_pointwise(x, packed, bias.detach(), *rest))
     assert not calls or runner.name == "pure"
     with torch.inference_mode():
         assert call(x, packed, bias, *rest).is_inference()

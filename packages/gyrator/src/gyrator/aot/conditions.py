@@ -44,8 +44,8 @@ def conditions(program: ExportedProgram) -> dict[str, torch.SymBool]:
     """
     texts = program._guards_code
     arguments = _arguments(program) if texts else {}
-    found = {text: _value(_parsed(text), arguments) for text in texts}
-    return {text: c for text, c in found.items() if isinstance(c, torch.SymBool)}
+    values = {text: _value(_parsed(text), arguments) for text in texts}
+    return {text: value for text, value in values.items() if isinstance(value, torch.SymBool)}
 
 
 def _arguments(program: ExportedProgram) -> dict[str, Any]:

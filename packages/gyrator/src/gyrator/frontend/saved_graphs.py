@@ -153,7 +153,7 @@ class CompiledArtifact:
     """Integer arguments, each with its index, its minimum and its maximum."""
     conditions: tuple[Cond, ...]
     """The conditions between sizes for which the graph was compiled."""
-    places: Mapping[str, tuple[int, int | None]]
+    sources: Mapping[str, tuple[int, int | None]]
     """Where the value of each symbol of `conditions` is: the index of an argument, and an axis of
     it, or None for an integer."""
 
@@ -179,7 +179,7 @@ class CompiledArtifact:
         try:
             values = {
                 Sym(name): args[index] if axis is None else args[index].shape[axis]
-                for name, (index, axis) in self.places.items()
+                for name, (index, axis) in self.sources.items()
             }
         except (AttributeError, IndexError):
             return  # the graph itself raises for other ranks, types and numbers of arguments
@@ -201,7 +201,7 @@ class CompiledArtifact:
             "single": self.single,
             "integers": self.integers,
             "conditions": [to_text(condition) for condition in self.conditions],
-            "places": dict(self.places),
+            "sources": dict(self.sources),
         }
         head = json.dumps(about).encode()
         part = path.with_name(f".{path.name}.part")
@@ -221,9 +221,9 @@ class CompiledArtifact:
             raise _unread(path)
         integers = tuple((index, minimum, maximum) for index, minimum, maximum in about["integers"])
         conditions = tuple(map(parse_cond, about["conditions"]))
-        places = {name: (index, axis) for name, (index, axis) in about["places"].items()}
+        sources = {name: (index, axis) for name, (index, axis) in about["sources"].items()}
         graph = SavedGraph.read(data, frontend)
-        return cls(graph, about["single"], integers, conditions, places)
+        return cls(graph, about["single"], integers, conditions, sources)
 
 
 def _unread(path: str | Path) -> UnsupportedError:
@@ -257,9 +257,9 @@ def compiled_artifact(
     if sizes is not None:
         symbolic = (k for k, x in enumerate(inputs) if isinstance(x, torch.SymInt))
         integers += [(index, *sizes) for index in symbolic]
-    conditions, places = _conditions(environment, inputs)
+    conditions, sources = _conditions(environment, inputs)
     saved = SavedGraph.of(compiled)
-    return CompiledArtifact(saved, single, tuple(integers), conditions, places)
+    return CompiledArtifact(saved, single, tuple(integers), conditions, sources)
 
 
 def _conditions(
@@ -272,13 +272,13 @@ def _conditions(
         for axis, size in ([(None, x)] if isinstance(x, torch.SymInt) else enumerate(_shape(x)))
         if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol
     ]
-    places = {size.node.expr.name: place for size, place in reversed(sizes)}
+    sources = {size.node.expr.name: source for size, source in reversed(sizes)}
     guards = () if environment is None else environment.guards
     exprs = {environment.replace(guard.expr): None for guard in guards}
-    decided = (e for e in exprs if {s.name for s in e.free_symbols} <= places.keys())
+    decided = (e for e in exprs if {s.name for s in e.free_symbols} <= sources.keys())
     conditions = tuple(c for c in map(cond_from_sympy, decided) if c is not TRUE)
     used = {symbol.name for c in conditions for symbol in c.free_symbols}
-    return conditions, {name: place for name, place in places.items() if name in used}
+    return conditions, {name: source for name, source in sources.items() if name in used}
 
 
 def _shape(x: Any) -> Sequence[Any]:
