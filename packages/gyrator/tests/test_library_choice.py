@@ -13,16 +13,18 @@ from attrs import evolve
 from runner_cache import with_runner
 from torch import nn
 
+from gyrator.autotune import layouts, matmuls
 from gyrator.autotune import library as library_choice
-from gyrator.autotune import matmuls
 from gyrator.autotune.kernels import Budget
 from gyrator.autotune.library import LibraryChoice, Measure, Measured, available, probes
 from gyrator.config import Config
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator.targets import discover
-from gyrator_lowering.fx_passes import Product
+from gyrator_lowering.fx_passes import NOTHING, ImageConvolution, Packed, Product
+from gyrator_runtime import profile
 from gyrator_runtime.device import cpu_isa
+from gyrator_runtime.profile import Timing
 
 LINEAR = "mkldnn._linear_pointwise.default"
 EVERY = frozenset(probes("cpu"))
@@ -213,8 +215,40 @@ def test_kernels_are_a_candidate_of_max_autotune(
         torch.testing.assert_close(got, layer(x))
 
 
+def test_nothing_is_decided_on_a_busy_machine(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ATen's calls and layouts are kept then, until a process finds the machine idle."""
+    disturbed = True
+
+    def compare(runs: Any, *_: Any, **__: Any) -> dict[str, Timing]:
+        """Let each way take half as long as the one before."""
+        return {name: Timing(0.5**n, 1.0, disturbed) for n, name in enumerate(runs)}
+
+    monkeypatch.setattr(library_choice, "compare", compare)
+    monkeypatch.setattr(layouts, "compare", compare)
+    monkeypatch.setattr(Measure, "as_exact", lambda *_: True)
+    large = probes("cpu")[0]
+    window = ((1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    sizes = (1, 8, 16, 16), (8, 8, 3, 3)
+    image = ImageConvolution("cpu", torch.float32, *sizes, False, window)
+
+    def decisions(**options: Any) -> tuple[bool, Packed, bool]:
+        with opened(**options) as session:
+            choice = LibraryChoice(session.engine(session.options), Budget(0))
+            packed = choice.packed(evolve(large, turned=True), NOTHING, True)
+            return choice(large), packed, choice.channels_last([image])
+
+    for tuned in (False, True):
+        assert decisions(max_autotune=tuned) == (False, Packed(), False)
+    disturbed = False
+    first, packed, last = decisions()
+    assert first and packed != Packed() and last
+    disturbed = True
+    assert decisions() == (first, packed, last)  # remembered
+
+
 def test_measuring(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_choice, "_SIZES", ((32, 64, 64), (32, 64, 128)))
+    monkeypatch.setattr(profile, "_interruptions", lambda: 0)
     drawn = torch.get_rng_state()
     with opened() as session, torch.autocast("cpu"):
         choice = LibraryChoice(session.engine(session.options), Budget(0))

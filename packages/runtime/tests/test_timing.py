@@ -1,12 +1,25 @@
+import subprocess
+import sys
+import time
+
 import pytest
 import torch
 
+from gyrator_runtime import profile
 from gyrator_runtime.device import CpuDevice
 from gyrator_runtime.profile import compare, time_callable
 from gyrator_runtime.tuning import choose
 
 
-def test_time_and_compare():
+@pytest.fixture
+def busy(monkeypatch):
+    """Count the interruptions of this process that a test appends."""
+    interruptions = []
+    monkeypatch.setattr(profile, "_interruptions", lambda: len(interruptions))
+    return interruptions
+
+
+def test_time_and_compare(busy):
     cpu = CpuDevice()
     calls = []
     timing = time_callable(lambda: calls.append(0), cpu, samples=4, warmup=2)
@@ -17,6 +30,60 @@ def test_time_and_compare():
         {"a": lambda: order.append("a"), "b": lambda: order.append("b")}, cpu, samples=3, warmup=1
     )
     assert "".join(order) == "ab" + "ab" * 3
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 3])
+def test_interrupted_samples_are_left_out(busy, wanted):
+    calls = []
+
+    def interrupted():
+        """Take 10 ms except in the sixth and seventh sample."""
+        calls.append(0)
+        if len(calls) not in (7, 8):
+            busy.append(0)
+            time.sleep(1e-2)
+
+    steady = []
+    runs = {"steady": lambda: steady.append(0), "interrupted": interrupted}
+    times = compare(runs, CpuDevice(), samples=wanted, warmup=0)
+    assert times["interrupted"].median < 1e-2 and not times["interrupted"].disturbed
+    assert len(steady) == len(calls) == (7 if wanted < 3 else 8)  # warm-up and samples
+
+
+def test_what_is_interrupted_throughout_is_called_disturbed(busy, monkeypatch):
+    monkeypatch.setattr(profile, "_MORE_SECONDS", 1e-2)
+    runs = {"steady": lambda: None, "interrupted": lambda: busy.append(0)}
+    times = compare(runs, CpuDevice(), samples=2)
+    assert [t.disturbed for t in times.values()] == [False, True]
+    assert 0 < times["interrupted"].minimum <= times["interrupted"].median
+
+
+def test_an_interruption_of_a_long_sample_is_nothing(busy, monkeypatch):
+    monkeypatch.setattr(profile, "_TIME_SLICE", 1e-3)
+
+    def run():
+        busy.append(0)
+        time.sleep(3e-2)
+
+    assert not time_callable(run, CpuDevice(), samples=2, warmup=0).disturbed
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="binds processes to one processor")
+def test_interruptions_are_counted():
+    """A process that others compete with is interrupted; one processor for two shows it."""
+    script = (
+        "import os, time\n"
+        "from gyrator_runtime.profile import _interruptions\n"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "child = os.fork()\n"
+        "end = time.monotonic() + 0.5\n"
+        "while time.monotonic() < end: pass\n"
+        "if child: os.waitpid(child, 0); print(_interruptions())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) > 5
 
 
 def test_short_calls_repeat():

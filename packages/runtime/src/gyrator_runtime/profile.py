@@ -1,12 +1,38 @@
-"""Timing of callables on a device, alone and against each other."""
+"""Timing of callables on a device, alone and against each other.
+
+On a busy machine a call on several threads takes as long as the scheduler keeps one of them
+waiting: 100 times as long as its work, if that is short. The system counts how often it took a
+processor from the process, so that such samples can be left out.
+"""
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from attrs import frozen
 
 from gyrator_runtime.device import DeviceInterface
+
+try:
+    from resource import RUSAGE_SELF, getrusage
+except ImportError:  # Windows does not count them
+
+    def _interruptions() -> int:
+        return 0
+
+else:
+
+    def _interruptions() -> int:
+        """Return how often the system has taken a processor from a thread of this process."""
+        return getrusage(RUSAGE_SELF).ru_nivcsw
+
+
+_TIME_SLICE = 4e-3
+"""Seconds that an interruption costs on a busy machine, about."""
+_TOLERANCE = 0.05
+"""The share of a sample that interruptions may have cost."""
+_MORE_SECONDS = 0.25
+"""The time to wait for samples without interruptions."""
 
 
 @frozen
@@ -15,6 +41,15 @@ class Timing:
 
     minimum: float
     median: float
+    disturbed: bool = False
+    """Whether other processes slowed all samples down, so that the times say little."""
+
+
+@frozen
+class _Sample:
+    seconds: float
+    """The time of one call."""
+    disturbed: bool
 
 
 def time_callable(
@@ -40,25 +75,52 @@ def compare(
     warmup: int = 3,
     seconds: float = 0.0,
 ) -> dict[str, Timing]:
-    """Time several callables in interleaved rounds, so that background load affects all equally."""
+    """Time several callables in interleaved rounds, so that background load affects all equally.
+
+    While other processes take processors away from this one, more rounds follow for up to 0.25 s.
+    """
     repeats: dict[str, int] = {}
     for name, run in runs.items():
         for _ in range(max(warmup - 1, 0)):
             run()
         device.synchronize()
-        once = _sample(run, device, 1)
+        once = _sample(run, device, 1).seconds
         repeats[name] = max(1, min(1_000_000, int(seconds / once))) if once > 0 else 1
-    seconds_by_run: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(samples):
-        for name, run in runs.items():
-            seconds_by_run[name].append(_sample(run, device, repeats[name]))
-    return {n: Timing(min(t), statistics.median(t)) for n, t in seconds_by_run.items()}
+    samples_by_run: dict[str, list[_Sample]] = {name: [] for name in runs}
+
+    def measure_all(rounds: int) -> None:
+        for _ in range(rounds):
+            for name, run in runs.items():
+                samples_by_run[name].append(_sample(run, device, repeats[name]))
+
+    measure_all(samples)
+    end = time.perf_counter() + _MORE_SECONDS
+    while not all(_enough(s, samples) for s in samples_by_run.values()):
+        if time.perf_counter() >= end:
+            break
+        measure_all(1)
+    return {name: _timing(s) for name, s in samples_by_run.items()}
 
 
-def _sample(run: Callable[[], object], device: DeviceInterface, repeats: int) -> float:
+def _sample(run: Callable[[], object], device: DeviceInterface, repeats: int) -> _Sample:
     device.synchronize()
+    before = _interruptions()
     begin = time.perf_counter()
     for _ in range(repeats):
         run()
     device.synchronize()
-    return (time.perf_counter() - begin) / repeats
+    seconds = time.perf_counter() - begin
+    lost = (_interruptions() - before) * _TIME_SLICE
+    return _Sample(seconds / repeats, lost > _TOLERANCE * seconds)
+
+
+def _enough(measured: Sequence[_Sample], samples: int) -> bool:
+    """Return whether as many samples as half of `samples` are undisturbed."""
+    return 2 * sum(not s.disturbed for s in measured) >= samples
+
+
+def _timing(measured: Sequence[_Sample]) -> Timing:
+    """Return the times of the undisturbed samples, or of all if there are none."""
+    undisturbed = [s.seconds for s in measured if not s.disturbed]
+    seconds = undisturbed or [s.seconds for s in measured]
+    return Timing(min(seconds), statistics.median(seconds), not undisturbed)

@@ -10,7 +10,7 @@ from attrs import evolve
 
 from gyrator_lowering.fx_passes import ImageConvolution
 from gyrator_runtime.device import DeviceInterface
-from gyrator_runtime.profile import compare
+from gyrator_runtime.profile import Timing, compare
 
 FIRST, LAST = "channels_first", "channels_last"
 _GAIN = 1.05
@@ -28,12 +28,13 @@ _ELEMENT = 16
 
 def channels_last_faster(
     convolutions: Sequence[ImageConvolution],
-    measure: Callable[[ImageConvolution], Mapping[str, float]],
+    measure: Callable[[ImageConvolution], Mapping[str, float] | None],
 ) -> bool:
     """Return whether convolutions are, in total, faster in channels-last than in channels-first
     layout.
 
-    `measure` returns the seconds of a small convolution in either layout.
+    `measure` returns the seconds of a small convolution in either layout; if it cannot measure one
+    now, the images stay as they are.
     """
     counts = Counter(convolutions)
     shares = {c: count * work(c) for c, count in counts.items()}
@@ -46,6 +47,8 @@ def channels_last_faster(
         left -= shares[convolution]
         small = smaller(convolution)
         seconds, scale = measure(small), shares[convolution] / work(small)
+        if seconds is None:
+            return False
         first += scale * seconds[FIRST]
         last += scale * seconds[LAST]
     return first >= _GAIN * last
@@ -81,8 +84,9 @@ def smaller(convolution: ImageConvolution) -> ImageConvolution:
 
 def timed(
     convolution: ImageConvolution, device: DeviceInterface, generator: torch.Generator
-) -> dict[str, float]:
-    """Return the seconds of a convolution in either layout of its images.
+) -> dict[str, float] | None:
+    """Return the seconds of a convolution in either layout of its images; None where other
+    processes disturb.
 
     The weight is contiguous; the library reorders it as needed.
     """
@@ -108,5 +112,11 @@ def timed(
     run: Callable[..., Any] = gradients if convolution.gradients else forward
     last = [t.contiguous(memory_format=torch.channels_last) for t in operands]
     runs = {FIRST: lambda: run(*operands), LAST: lambda: run(*last)}
-    times = compare(runs, device, samples=_SAMPLES, warmup=2)
-    return {layout: time.minimum for layout, time in times.items()}
+    return undisturbed(compare(runs, device, samples=_SAMPLES, warmup=2))
+
+
+def undisturbed(times: Mapping[str, Timing]) -> dict[str, float] | None:
+    """Return the minimum seconds of each run; None if other processes slowed all samples of one."""
+    if any(time.disturbed for time in times.values()):
+        return None
+    return {name: time.minimum for name, time in times.items()}

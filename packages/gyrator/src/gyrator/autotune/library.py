@@ -3,6 +3,9 @@
 A few products are measured once per machine, and the results are stored. They determine the choice
 for any product, so that equal graphs become equal programs. `max_autotune` measures each product of
 constant sizes instead.
+
+Where other processes keep the machine so busy that a measurement says nothing, ATen's calls are
+used, and the next process measures again.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from gyrator.autotune.integers import (
     sums_are_right,
 )
 from gyrator.autotune.kernels import Budget, remember, remembered
-from gyrator.autotune.layouts import channels_last_faster, timed
+from gyrator.autotune.layouts import channels_last_faster, timed, undisturbed
 from gyrator.engine.context import CompilerContext
 from gyrator_lowering.fx_passes import (
     NOTHING,
@@ -156,7 +159,7 @@ class LibraryChoice:
         best = self._lookup(
             question, product.device, lambda m: m.packed(product, after, biased, self._exact)
         )
-        return _PACKINGS[best]
+        return _PACKINGS[best or ""]
 
     def allows(self, device: str, after: Activation) -> bool:
         """Return whether oneDNN may compute a function: unless numerics are `fast`, it must
@@ -177,13 +180,15 @@ class LibraryChoice:
         return bool(self._lookup(question, call.device, lambda m: m.in_integers(call)))
 
     def _lookup(self, question: Any, device: str, measure_it: Callable[[Measure], Any]) -> Any:
-        """Return the answer to a question about this machine, from the cache or by measuring."""
+        """Return the answer to a question about this machine, from the cache or by measuring; None
+        if it cannot be measured now."""
         key = self._key(repr(question), device)
         answer = remembered(self.context.cache, key)
         if answer is None:
             with self._measuring(device) as measure:
                 answer = measure_it(measure)
-            remember(self.context.cache, key, answer)
+            if answer is not None:
+                remember(self.context.cache, key, answer)
         return answer
 
     def channels_last(self, convolutions: Sequence[ImageConvolution]) -> bool:
@@ -217,15 +222,17 @@ class LibraryChoice:
         if entry is not None:
             stored = json.loads(entry.read(_FILE))
             return Measured(frozenset(products[n] for n in stored["quicker"]), stored["depth"])
+        results: dict[int, bool | None] = {}
         with self._measuring(device) as measure:
-            best = [
-                n for n, product in enumerate(products[: len(_LAYOUTS)]) if measure.quicker(product)
-            ]
-            others = [n for n in range(len(_LAYOUTS), len(products)) if n % len(_LAYOUTS) in best]
-            quicker = best + [n for n in others if measure.quicker(products[n])]
+            for n, product in enumerate(products):
+                layout = n % len(_LAYOUTS)
+                if n == layout or results.get(layout):
+                    results[n] = measure.quicker(product)
+            quicker = [n for n, faster in results.items() if faster]
             depth = measure.depth() if quicker else 0
-        text = json.dumps({"quicker": quicker, "depth": depth})
-        self.context.cache.put(key, {_FILE: text.encode()})
+        if None not in results.values():
+            text = json.dumps({"quicker": quicker, "depth": depth})
+            self.context.cache.put(key, {_FILE: text.encode()})
         return Measured(frozenset(products[n] for n in quicker), depth)
 
     def _tuned(self, product: Product) -> bool:
@@ -235,8 +242,9 @@ class LibraryChoice:
         for _ in self.budget.each([product] if best is None else []):
             with self._measuring(product.device) as measure:
                 exact = not self._exact or measure.as_exact(product.depth)
-                best = int(exact and measure.quicker(product))
-            remember(self.context.cache, key, best)
+                best = measure.quicker(product) if exact else False
+            if best is not None:
+                remember(self.context.cache, key, int(best))
         return bool(best)
 
     @contextmanager
@@ -250,28 +258,30 @@ class LibraryChoice:
 
 @frozen
 class Measure:
-    """Measures products in both libraries."""
+    """Measures products in both libraries. Answers are None where other processes disturb."""
 
     device: DeviceInterface
     generator: torch.Generator
 
-    def quicker(self, product: Product) -> bool:
+    def quicker(self, product: Product) -> bool | None:
         """Return whether oneDNN is faster for a product."""
         x, y = self._matrices(product)
         out = torch.empty(product.rows, product.columns, device=product.device)
         runs = {"aten": lambda: torch.mm(x, y, out=out), "onednn": lambda: _linear(x, y)}
         times = compare(runs, self.device, samples=_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS)
-        return times["aten"].minimum >= _GAIN * times["onednn"].minimum
+        seconds = undisturbed(times)
+        return None if seconds is None else seconds["aten"] >= _GAIN * seconds["onednn"]
 
-    def packed(self, product: Product, after: Activation, biased: bool, exact: bool) -> str:
+    def packed(self, product: Product, after: Activation, biased: bool, exact: bool) -> str | None:
         """Return the fastest of `_PACKINGS` for a product and the ops after it, the simpler one
         in doubt; empty for ATen's calls. If `exact`, only sufficiently accurate ones are
         considered. All have a bias if the product is `biased`; a call that fuses the ops after
         it always has one, since no kernel is left to add it."""
         weights = self._weights(product)
-        return _first_quick(self._times(self._packings(product, weights, after, biased, exact)))
+        seconds = self._times(self._packings(product, weights, after, biased, exact))
+        return None if seconds is None else _first_quick(seconds)
 
-    def in_integers(self, call: Product | Convolution) -> bool:
+    def in_integers(self, call: Product | Convolution) -> bool | None:
         """Return whether a product or convolution is faster with quantised operands than with
         floats in any packing."""
         if isinstance(call, Convolution):
@@ -283,15 +293,17 @@ class Measure:
             packed = [packed_bytes(weight, call.rows) for weight in weights]
             each = cycle([product_call(call, weight, self.generator) for weight in packed])
             times = self._times(runs | {"integers": lambda: next(each)()})
+        if times is None:
+            return None
         least = times.pop("integers")
         return min(times.values()) >= _PACKED_GAIN * least
 
-    def _times(self, runs: Mapping[str, Callable[[], torch.Tensor]]) -> dict[str, float]:
+    def _times(self, runs: Mapping[str, Callable[[], torch.Tensor]]) -> dict[str, float] | None:
         """Return the minimum seconds of each alternative."""
         times = compare(
             runs, self.device, samples=_PACKED_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS
         )
-        return {name: time.minimum for name, time in times.items()}
+        return undisturbed(times)
 
     def _weights(self, product: Product) -> list[torch.Tensor]:
         """Return copies of a weight for a product, one row per output, that exceed the caches
