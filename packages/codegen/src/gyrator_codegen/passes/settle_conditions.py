@@ -14,7 +14,7 @@ from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.value_ranges import ValueRanges
 from gyrator_ir.body.nodes import Const, Let, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import KernelStatement, Stage
+from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Stage
 from gyrator_ir.tile.loops import kernel_facts
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
@@ -34,14 +34,20 @@ class SettleConditions(KernelPass):
         (stage,) = kernel.stages
         if any(isinstance(s, Reduce | ScanStep | SortStep) for s in stage.body):
             return tiled
-        ranges = ValueRanges(kernel_facts(kernel, facts), kernel.storage)
-        body = tuple(_constants(stage, ranges))
-        if body == stage.body:
-            return tiled
-        stored = {s.buffer for s in body if isinstance(s, Store)}
-        types = {b.name: b.dtype for b in kernel.parameters}
-        simplified = evolve(kernel, stages=(Stage(stage.level, folded(body, stored, types)),))
+        simplified = settled(kernel, facts)
         return evolve(tiled, kernel=simplified) if simplified.reads == kernel.reads else tiled
+
+
+def settled(kernel: Kernel, facts: ShapeFacts) -> Kernel:
+    """Return a kernel with one stage and no collectives, without comparisons that ranges decide."""
+    (stage,) = kernel.stages
+    ranges = ValueRanges(kernel_facts(kernel, facts), kernel.storage)
+    body = tuple(_constants(stage, ranges))
+    if body == stage.body:
+        return kernel
+    stored = {s.buffer for s in body if isinstance(s, Store)}
+    types = {b.name: b.dtype for b in kernel.parameters}
+    return evolve(kernel, stages=(Stage(stage.level, folded(body, stored, types)),))
 
 
 def _constants(stage: Stage, ranges: ValueRanges) -> Iterator[KernelStatement]:

@@ -26,7 +26,7 @@ from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.tile.plain import untiled
 
 _LONGEST = 4
-"""Maximum period; each point of a period gets its own copy of the statements."""
+"""Maximum number of points that become one; each gets its own copy of the statements."""
 _STATEMENTS = 256
 """Maximum number of statements of an unrolled body."""
 
@@ -56,12 +56,12 @@ class UnrollPeriods(KernelPass):
         periods = list(_periods(kernel))
         if not periods:
             return tiled
-        best, least = kernel, _price_of(kernel, self.lanes)
+        best, least = kernel, price_of(kernel, self.lanes)
         for axis, period in periods:
             unrolled = _unrolled(kernel, axis, period)
             if self.pairs and period > 2 and _stores_adjacent(unrolled):
                 continue
-            cost = _price_of(unrolled, self.lanes) / period
+            cost = price_of(unrolled, self.lanes) / period
             if cost < least and same_parameters(kernel, unrolled):
                 best, least = unrolled, cost
         if best is kernel:
@@ -89,15 +89,15 @@ def same_parameters(kernel: Kernel, other: Kernel) -> bool:
     return tuple(accessed) == tuple(b.name for b in kernel.parameters)
 
 
-def _price_of(kernel: Kernel, lanes: int) -> float:
+def price_of(kernel: Kernel, lanes: int) -> float:
+    """Return the approximate cost per point along the best axis; infinite without one."""
     axis = choose_vector_axis(kernel, lanes)
     return float("inf") if axis is None else price(kernel, lanes, axis)
 
 
 def _periods(kernel: Kernel) -> Iterator[tuple[Axis, int]]:
     """Yield axes with possible periods: small divisors of their extent by which indices divide."""
-    size = sum(len(stage.body) for stage in kernel.stages)
-    longest = min(_LONGEST, _STATEMENTS // max(size, 1))
+    longest = most_points(kernel)
     divisors: dict[Sym, set[int]] = {a.symbol: set() for a in kernel.axes}
     for e in {e for stage in kernel.stages for s in stage.body for e in expressions(s)}:
         for node in iter_nodes(e):
@@ -113,6 +113,12 @@ def _periods(kernel: Kernel) -> Iterator[tuple[Axis, int]]:
         for period in sorted(periods):
             if 1 < period <= longest and exact_quotient(axis.extent, Const(period)) is not None:
                 yield axis, period
+
+
+def most_points(kernel: Kernel) -> int:
+    """Return how many points of a kernel may become one."""
+    size = sum(len(stage.body) for stage in kernel.stages)
+    return min(_LONGEST, _STATEMENTS // max(size, 1))
 
 
 def _unrolled(kernel: Kernel, axis: Axis, period: int) -> Kernel:

@@ -1,0 +1,103 @@
+"""`unroll-parts`: compute equal parts of an axis side by side, such as those of a concatenation."""
+
+from collections.abc import Iterator, Mapping
+from math import gcd
+from types import MappingProxyType
+from typing import ClassVar
+
+from attrs import evolve, frozen
+
+from gyrator_codegen.passes.cores.unroll_periods import (
+    most_points,
+    only_sets,
+    price_of,
+    same_parameters,
+)
+from gyrator_codegen.passes.cores.vectorize import LANES_GUESS
+from gyrator_codegen.passes.rewriting import KernelPass
+from gyrator_codegen.passes.settle_conditions import settled
+from gyrator_codegen.passes.unroller import Unroller
+from gyrator_ir.body.nodes import Axis, Const, IndexValue, Let
+from gyrator_ir.expr import Const as Number
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Kernel, Stage
+from gyrator_ir.tile.nodes import TiledKernel
+from gyrator_ir.tile.plain import untiled
+
+_AFTER: Mapping[str, int] = MappingProxyType({"lt": 0, "ge": 0, "le": 1, "gt": 1})
+"""Comparisons of an index with a constant, and how far after it their result changes."""
+
+
+@frozen
+class UnrollParts(KernelPass):
+    """Split an axis into equal parts between which comparisons with constants change, and compute
+    a point of each part at once, if that makes accesses cheaper.
+
+    No part needs the masks of the others, and what several of them read is loaded once: both halves
+    of a rotary embedding read both halves of its input. This pass runs before any decisions.
+    """
+
+    lanes: int = LANES_GUESS
+    """Elements of a vector for which the cost of accesses is compared."""
+
+    name: ClassVar[str] = "unroll-parts"
+
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        kernel = tiled.kernel
+        if kernel.inner or kernel.locals or len(kernel.stages) > 1 or not only_sets(kernel):
+            return tiled
+        best, least = kernel, price_of(kernel, self.lanes)
+        for axis, extent, part in _parts(kernel):
+            unrolled = _unrolled(kernel, axis, range(0, extent, part), facts)
+            cost = price_of(unrolled, self.lanes) * part / extent
+            if cost < least and same_parameters(kernel, unrolled):
+                best, least = unrolled, cost
+        if best is kernel:
+            return tiled
+        result = untiled(best)
+        assert isinstance(result, TiledKernel)
+        return result
+
+
+def _parts(kernel: Kernel) -> Iterator[tuple[Axis, int, int]]:
+    """Yield axes that have equal parts, with their extents and the longest such parts."""
+    thresholds = [*_thresholds(kernel)]
+    for axis in kernel.axes:
+        if not isinstance(axis.extent, Number):
+            continue
+        extent = axis.extent.value
+        inside = {t for a, t in thresholds if a is axis and 0 < t < extent}
+        part = gcd(extent, *inside)
+        if 1 < part < extent <= part * most_points(kernel):
+            yield axis, extent, part
+
+
+def _thresholds(kernel: Kernel) -> Iterator[tuple[Axis, int]]:
+    """Yield the points along an axis, the first being 0, at which a comparison changes."""
+    body = [s for stage in kernel.stages for s in stage.body]
+    numbers = {s.name: s.value for s in body if isinstance(s, Const)}
+    indices = {s.name: s.expr for s in body if isinstance(s, IndexValue)}
+    for s in body:
+        if not isinstance(s, Let) or s.op not in _AFTER:
+            continue
+        index, number = s.args
+        if index not in indices or not isinstance(limit := numbers.get(number), int):
+            continue
+        for axis in kernel.axes:
+            offset = indices[index] - axis.symbol
+            if isinstance(offset, Number):
+                yield axis, limit + _AFTER[s.op] - offset.value
+
+
+def _unrolled(kernel: Kernel, axis: Axis, starts: range, facts: ShapeFacts) -> Kernel:
+    """Return the kernel with an axis as long as a part, each point of which computes one of every
+    part."""
+    shorter = Axis(axis.symbol, Number(starts.step))
+    unroller = Unroller(kernel, axis.symbol, [axis.symbol + start for start in starts])
+    (stage,) = kernel.stages
+    unrolled = evolve(
+        kernel,
+        axes=tuple(shorter if a is axis else a for a in kernel.axes),
+        stages=(Stage(stage.level, tuple(unroller.unrolled(stage.body))),),
+    )
+    return settled(unrolled, facts)
