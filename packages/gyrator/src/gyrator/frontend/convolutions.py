@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 aten = torch.ops.aten
 
 
-class UnguardedConvolutions(TorchDispatchMode):
+class UnguardedConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Calls the fake kernels of convolutions without recording guards.
 
     They compare the batch size with bounds of ATen's libraries, to predict the memory format of the
@@ -20,7 +20,7 @@ class UnguardedConvolutions(TorchDispatchMode):
     """
 
     def __init__(self, environment: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.environment = environment
 
     def __torch_dispatch__(
