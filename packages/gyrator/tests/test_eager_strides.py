@@ -46,6 +46,14 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
         lambda x: F.batch_norm(x, None, None, training=True),
         lambda: (turned(4, 3),),
     ),
+    "batch_norm_of_volumes": (
+        lambda x: F.batch_norm(x, None, None, training=True),
+        lambda: (torch.randn(4, 2, 3, 3, 3).contiguous(memory_format=torch.channels_last_3d),),
+    ),
+    "batch_norm_of_one_image": (
+        lambda x: F.batch_norm(x, x.new_zeros(2), x.new_ones(2)),
+        lambda: (torch.randn(36).as_strided((1, 2, 2, 3), (2, 1, 6, 2)),),
+    ),
     "angle": (torch.angle, lambda: (turned(4, 5).to(torch.complex64) * 1j,)),
     "copysign": (torch.copysign, lambda: (torch.randn(5), turned(4, 5))),
     "isin": (torch.isin, lambda: (turned(4, 5), torch.randn(3))),

@@ -166,9 +166,16 @@ def _rolled(result: torch.Tensor, args: Sequence[Any]) -> Strides:
 
 
 def _host_contiguous(result: torch.Tensor, args: Sequence[Any]) -> Strides:
-    """CPU kernels write contiguous results, or channels-last ones for a channels-last argument."""
-    last = result.dim() == 4 and result.is_contiguous(memory_format=torch.channels_last)
-    return result.stride() if last or _on_accelerator(result) else contiguous(result.shape)
+    return result.stride() if _on_accelerator(result) else contiguous(result.shape)
+
+
+def _normalized(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    """The CPU keeps the strides of a channels-last argument."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(args[0].dim())
+    if last is None or _on_accelerator(result):
+        return _host_contiguous(result, args)
+    dense = args[0].is_contiguous(memory_format=last) and not args[0].is_contiguous()
+    return _preserved(result, args) if dense else _channels_last(result, args)
 
 
 def _on_accelerator(result: torch.Tensor) -> bool:
@@ -297,10 +304,10 @@ _RULES: dict[Any, Rule] = {
     aten.poisson.default: _contiguous,
     aten.pow.Scalar: _contiguous,
     aten.log_sigmoid_forward.default: _host_contiguous,
-    aten.native_batch_norm.default: _host_contiguous,
-    aten._native_batch_norm_legit.default: _host_contiguous,
-    aten._native_batch_norm_legit.no_stats: _host_contiguous,
-    aten._native_batch_norm_legit_no_training.default: _host_contiguous,
+    aten.native_batch_norm.default: _normalized,
+    aten._native_batch_norm_legit.default: _normalized,
+    aten._native_batch_norm_legit.no_stats: _normalized,
+    aten._native_batch_norm_legit_no_training.default: _normalized,
 }
 
 
