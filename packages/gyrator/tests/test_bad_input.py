@@ -58,7 +58,46 @@ X, ROWS, WHOLE = torch.randn(4), torch.randn(4, 3), torch.arange(4)
 OUT, BELOW = torch.tensor([0, 4]), torch.tensor([0, -5])
 SHIFTED = torch.randn(6).as_strided((3, 4), (1, 1))
 NOUGHTS = torch.zeros(4, dtype=torch.int64)
+HALVES, BYTES = torch.ones(4, dtype=torch.float16), torch.arange(4, dtype=torch.uint8)
 NOTHING, WITHOUT_COLUMNS = torch.zeros(0), torch.zeros(0, 0)
+
+TOO_LARGE: dict[str, Case] = {
+    "full": (lambda x: torch.full_like(x, 300), (BYTES,)),
+    "full_infinity": (
+        lambda x: torch.full((2,), float("inf"), dtype=torch.int32) + x,
+        (WHOLE[:2],),
+    ),
+    "fill": (lambda x: x.fill_(-300), (BYTES,)),
+    "masked_fill": (lambda x: x.masked_fill(x > 0, -1e9), (HALVES,)),
+    "where": (lambda x: torch.where(x > 3, x, 300), (BYTES,)),
+    "clamp": (lambda x: x.clamp(-5, 300), (BYTES,)),
+    "hardtanh": (lambda x: F.hardtanh(x, -1.0, 1e6), (HALVES,)),
+    "threshold": (lambda x: F.threshold(x, 0.0, 1e6), (HALVES,)),
+    "pad": (lambda x: F.pad(x, (1, 1), value=1e6), (HALVES,)),
+    "scatter": (lambda x, i: x.scatter(0, i, 300), (BYTES, WHOLE)),
+    "index_fill": (lambda x, i: x.index_fill(0, i, 300), (BYTES, WHOLE)),
+    "alpha": (lambda x: torch.add(x, x, alpha=300), (BYTES,)),
+}
+FITTING: dict[str, Case] = {
+    "negative": (lambda x: torch.full_like(x, -255), (BYTES,)),
+    "infinity": (lambda x: x.masked_fill(x > 0, -float("inf")), (HALVES,)),
+    "largest": (lambda x: x.clamp(max=65504.0), (HALVES,)),
+    "fraction": (lambda x: torch.full_like(x, 3.7), (BYTES,)),
+    "true": (lambda x: torch.full_like(x, 5, dtype=torch.bool), (BYTES,)),
+}
+
+
+@pytest.mark.parametrize("case", TOO_LARGE)
+def test_numbers_that_overflow_a_dtype_raise(case: str, sessions: dict[str, Session]) -> None:
+    for dynamic in (False, True):
+        want = same_outcome(sessions["python"], *TOO_LARGE[case], dynamic)
+        assert isinstance(want, RuntimeError)
+
+
+@pytest.mark.parametrize("case", FITTING)
+def test_numbers_that_a_dtype_holds_are_converted(case: str, sessions: dict[str, Session]) -> None:
+    assert not isinstance(same_outcome(sessions["python"], *FITTING[case], False), Exception)
+
 
 KERNELS: dict[str, Case] = {
     "floor_divide": (lambda x, y: x // y, (WHOLE, NOUGHTS)),

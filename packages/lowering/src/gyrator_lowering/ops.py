@@ -22,7 +22,7 @@ from gyrator_lowering.builder.slices import SLICES, bind_symbols
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.extern import LIBRARY, call, is_library_work
 from gyrator_lowering.table import FallbackToAten, LoweringTable, Rule
-from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of
+from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of, is_in_range
 from gyrator_lowering.torch_bridge.facts import facts_of
 from gyrator_lowering.torch_bridge.schema import OpInfo, info_of, out_form
 
@@ -184,6 +184,8 @@ class Ops:
             return f"{info.name} is among the options' extern_ops"
         if kwargs.get("pin_memory"):
             return "page-locked memory is ATen's to allocate"
+        if self._overflows(info, args, kwargs):
+            return "a number does not fit the dtype of the result"
         moves = info.name.split(".")[1] in _MOVES_BYTES
         for fake in each(self.b.node.meta.get("val")):
             if isinstance(fake, torch.Tensor):
@@ -196,6 +198,16 @@ class Ops:
             ):
                 return f"kernels on {value.device.type} do not compute on {value.dtype}"
         return ""
+
+    def _overflows(self, info: OpInfo, args: list[Any], kwargs: dict[str, Any]) -> bool:
+        """Return whether eager raises because a number overflows the dtype it is converted to."""
+        name, fake = info.name.split(".")[1], self.b.node.meta.get("val")
+        if not isinstance(fake, torch.Tensor):
+            return False
+        numbers = args if name in _CONVERTS_NUMBERS else []
+        if name in ("add", "sub", "rsub"):
+            numbers = [kwargs.get("alpha")]
+        return any(type(n) in (int, float) and not is_in_range(n, fake.dtype) for n in numbers)
 
     def _computes(self, dtype: DType, device: str, moves: bool) -> bool:
         target = self.b.targets.get(device)
@@ -257,4 +269,11 @@ _MOVES_BYTES = frozenset(
 )
 """Ops that move or convert values, and scaled products: all that kernels do with 8-bit floats.
 Eager supports little more, and refuses the rest with its own errors."""
+_CONVERTS_NUMBERS = frozenset(
+    """
+    full full_like new_full scalar_tensor fill masked_fill index_fill scatter constant_pad_nd clamp
+    clamp_min clamp_max hardtanh threshold
+    """.split()
+)
+"""Ops that convert numbers to the dtype of their result."""
 _MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)

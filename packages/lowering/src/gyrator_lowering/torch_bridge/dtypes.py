@@ -1,5 +1,6 @@
 """Translation of torch's dtypes and devices to the IR's, and eager's type promotion."""
 
+from math import isfinite
 from types import MappingProxyType
 
 import torch
@@ -99,3 +100,16 @@ def from_type_arg(value: TypeArg) -> object:
         return torch.device(value.value)
     result = getattr(torch, value.value, None)
     return result if _NAMED.get(type(result)) == value.kind else None
+
+
+def is_in_range(number: float, dtype: torch.dtype) -> bool:
+    """Return whether torch converts a number to a dtype without the error that it overflows.
+
+    Negative numbers wrap around in unsigned dtypes if their magnitude fits; every number is a bool.
+    """
+    if dtype is torch.bool or dtype.is_complex:
+        return True
+    if dtype.is_floating_point:
+        return not isfinite(number) or abs(number) <= torch.finfo(dtype).max
+    info = torch.iinfo(dtype)
+    return isfinite(number) and (info.min or -info.max) <= number <= info.max
