@@ -30,7 +30,7 @@ _EXACT = frozenset(
     nanmedian neg new_empty new_full new_ones new_zeros normal ones ones_like permute poisson put
     rand rand_like randint randn randn_like random randperm reciprocal reflection_pad1d
     reflection_pad2d relu repeat replication_pad1d replication_pad2d replication_pad3d resize roll
-    round rsub scalar_tensor scatter select_scatter set sgn sign slice_scatter sort split sqrt
+    round rsub scalar_tensor scatter select_scatter set sgn sign slice_scatter sort split
     squeeze sub take topk tril triu trunc unfold uniform unique_consecutive unique_dim unsqueeze
     where zeros zero zeros_like
     """.split()

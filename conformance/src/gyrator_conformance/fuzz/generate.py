@@ -23,6 +23,9 @@ _SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9, 16, 17, 31, 33, 64, 65)
 _NUMBERS = ("0", "1", "2", "-1", "0.5", "-0.5", "3", "1e-3", "2.5")
 _RARE = 0.15
 _OPTIONS = {"fusion": False, "min_cut": False, "extern_kernels": "none", "size_asserts": True}
+_MODES: tuple[dict[str, Any], ...] = (
+    {"numerics": "bitwise"}, {"numerics": "batch_invariant"}, {"freezing": True}, {"inline": False},
+)  # fmt: skip
 _KINDS = {"t": "fcib", "w": "fci", "f": "f", "c": "c", "i": "i", "b": "b"}
 
 
@@ -45,7 +48,18 @@ def generate(seed: int, wrappers: tuple[str, ...] = ("python",)) -> Program:
     candidate = evolve(
         program, statements=tuple(drawn.statements), results=drawn.results(), options=options
     )
-    return evolve(candidate, dims=_used(candidate))
+    return _in_mode(rng, evolve(candidate, dims=_used(candidate)))
+
+
+def _in_mode(rng: random.Random, program: Program) -> Program:
+    """Sometimes add one option of which programs have at most one; with `freezing`, some inputs
+    are parameters."""
+    if rng.random() < 2 * _RARE:
+        program = evolve(program, options={**program.options, **rng.choice(_MODES)})
+    if program.options.get("freezing"):
+        frozen = (evolve(i, parameter=not i.grad and rng.random() < 0.6) for i in program.inputs)
+        program = evolve(program, inputs=tuple(frozen))
+    return program
 
 
 def _used(program: Program) -> dict[str, tuple[int, ...]]:
@@ -250,6 +264,8 @@ def _simpler(original: Input) -> Iterator[Input]:
         yield evolve(original, special=False)
     if original.grad:
         yield evolve(original, grad=False)
+    if original.parameter:
+        yield evolve(original, parameter=False)
     for k, size in enumerate(original.sizes):
         if isinstance(size, int) and size > 2:
             yield evolve(original, sizes=(*original.sizes[:k], 2, *original.sizes[k + 1 :]))

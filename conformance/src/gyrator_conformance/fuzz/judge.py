@@ -23,6 +23,7 @@ from gyrator.frontend.double_backward import DoubleBackwardError
 from gyrator.reports.accuracy import describe_difference, differs, is_as_near, is_close
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
+from gyrator_conformance.bitwise import same
 from gyrator_conformance.fuzz.altered import ALTERATIONS, RESTRIDED, Alteration, Drawn, Owned
 from gyrator_conformance.fuzz.program import PROGRAM_FILE, Program
 from gyrator_ir.types import HOST
@@ -48,6 +49,8 @@ _UNSAID = re.compile(r"\w+::\w+ failed")
 _MODIFIED = "has been modified by an inplace operation"
 """What eager says of a gradient that needs a value which is no more; compiled programs keep it."""
 GRADIENTS = "its gradients"
+_ROUNDING = ("overflow", "unstable")
+"""The reasons that do not explain other bits than eager's where these are promised."""
 
 
 @frozen
@@ -240,6 +243,9 @@ class Judge:
                 gradient = k >= len(program.results) and k < first_state
                 yield evolve(verdict, kind="gradient" if gradient else verdict.kind,
                              detail=f"{name}: {verdict.detail}"), k  # fmt: skip
+            elif isinstance(b, Tensor) and _is_bitwise(program):
+                if not same(a, b):
+                    yield Verdict("value", f"{name}: other bits: {describe_difference(a, b)}"), k
             elif isinstance(b, Tensor) and not is_close(a, b):
                 exact = self._exactly(program, call).values if exact is None else exact
                 if len(exact) != len(names) or not is_as_near(a, b, exact[k]):
@@ -300,16 +306,23 @@ class Judge:
         if expected.error is not None or ours.error is not None:
             return ""
         results = [k for _, k in self._differences(program, ours, expected, call)]
+        rounds = not _is_bitwise(program)
         for reason, mode in alterations:
+            if reason in _ROUNDING and not rounds:
+                continue
             with mode():
                 altered = self._run(program, function, call)
             whole = reason == "unstable"
             if results and changes_alike(ours, expected, altered, results, whole):
                 return reason
-        if alterations is RESTRIDED:
+        if alterations is RESTRIDED or not rounds:
             return ""
         nudged = self._run(program, function, call, nudged=True)
         return "unstable" if changes(nudged, expected) else ""
+
+
+def _is_bitwise(program: Program) -> bool:
+    return bool(program.options.get("numerics") == "bitwise")
 
 
 def gradients_of(

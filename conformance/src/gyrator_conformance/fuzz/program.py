@@ -53,6 +53,8 @@ class Input:
     special: bool = False
     """Whether NaN, infinities, signed zeros, denormals and extremes are among the values."""
     grad: bool = False
+    parameter: bool = False
+    """Whether it is a parameter without gradient, which the option `freezing` takes as constant."""
 
 
 @frozen
@@ -140,6 +142,8 @@ def make_input(declared: Input, shape: tuple[int, ...], device: str) -> Tensor:
         values = values.conj()
     if device != HOST:
         values = _moved(values, device)
+    if declared.parameter:
+        return torch.nn.Parameter(values, requires_grad=declared.grad)
     return values.requires_grad_() if declared.grad else values
 
 
