@@ -272,6 +272,36 @@ def whole_products(monkeypatch):
     monkeypatch.setattr(Measure, "packed", lambda *_: "onednn, whole")
 
 
+class Viewed(nn.Module):
+    """Returns views of constants: overlapping, strided, transposed, and two of one constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 3))
+
+    def forward(self, x):
+        sums = self.weight.cumsum(1)
+        parts = sums.as_strided((2, 2), (1, 1)), sums[None].expand(3, 2, 3), sums[:, ::2], sums.t()
+        return *parts, self.weight.sin().split(1, 1)[1], self.weight.exp(), x + 1
+
+
+@torch.no_grad()
+def test_views_of_constants_are_returned_as_views_of_copies(tmp_path):
+    model, records = Viewed().eval(), []
+    with session(tmp_path, records) as s:
+        run = torch.compile(model, backend=s.backend)
+        for _ in range(2):
+            x = torch.randn(2)
+            results = run(x)
+            for result, expected in zip(results, model(x), strict=True):
+                agree(result, expected)
+            storages = {result.untyped_storage().data_ptr() for result in results}
+            assert len(storages) == 4  # of the sums, the sines, the exponentials and `x + 1`
+            for result in results:
+                result.as_strided((1,), (1,)).fill_(7)  # which the constants do not see
+    assert len(records) == 1
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_the_library_computes_what_follows(tmp_path, monkeypatch, name):

@@ -63,16 +63,30 @@ def _read(node: Node, frozen: set[Node]) -> bool:
 
 
 def _copy_results(gm: GraphModule, frozen: set[Node]) -> None:
-    """Clone results that alias constants: callers may write to them."""
+    """Copy results that alias constants, since callers may write to them. A view becomes a view of
+    a copy, with the strides that it has in eager mode."""
     output = gm.graph.output_node()
+    copies: dict[Node, Node] = {}
+
+    def copy(node: Node) -> Node:
+        if node not in copies:
+            if _is_view(node):
+                base = node.all_input_nodes[0]
+                copied = copy(base)
+                with gm.graph.inserting_before(output):
+                    view = gm.graph.node_copy(node, lambda n: copied if n is base else n)
+                copies[node] = view
+            else:
+                copies[node] = insert(gm, output, torch.ops.aten.clone.default, node)
+                copies[node].meta["val"] = node.meta["val"]
+        return copies[node]
+
     for node in list(output.all_input_nodes):
         base = node
         while base not in frozen and base.op == "call_function" and _is_view(base):
             base = base.all_input_nodes[0]
         if base in frozen and base.op != "placeholder":
-            copy = insert(gm, output, torch.ops.aten.clone.default, node)
-            copy.meta["val"] = node.meta["val"]
-            output.replace_input_with(node, copy)
+            output.replace_input_with(node, copy(node))
 
 
 def _is_view(node: Node) -> bool:
