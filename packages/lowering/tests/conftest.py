@@ -293,14 +293,19 @@ def _cloned(value: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def check() -> Checker:
-    return Checker(default_decompositions())
+def decompositions() -> Any:
+    return default_decompositions()
 
 
-@pytest.fixture(scope="session")
-def check_loops() -> Checker:
+@pytest.fixture
+def check(decompositions) -> Checker:
+    return Checker(decompositions)
+
+
+@pytest.fixture
+def check_loops(decompositions) -> Checker:
     """Like `check`, with dense products as loops."""
-    return Checker(default_decompositions(), LoweringOptions(extern_kernels="none"))
+    return Checker(decompositions, LoweringOptions(extern_kernels="none"))
 
 
 @pytest.fixture(autouse=True)
