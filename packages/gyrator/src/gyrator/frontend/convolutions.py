@@ -15,9 +15,13 @@ class UnguardedConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
     They compare the batch size with bounds of ATen's libraries, to predict the memory format of the
     result. Programs check and correct the strides of results, so they are valid for all sizes.
 
+    Convolutions in branches and loops are called as without this mode.
+
     Args:
         environment: the `ShapeEnv` in which guards are recorded.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(self, environment: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
