@@ -168,7 +168,7 @@ def test_unstable_results_and_what_torch_does_are_explained(judge):
         ),
         (
             "attention", "v = F.scaled_dot_product_attention(x, x, x)",
-            Input("x", (2, 3, 4, 2), "f64", special=True, seed=4),
+            Input("x", (2, 3, 3, 2), "f64", special=True, seed=2),
             lambda x: torch.softmax(x @ x.mT / 2**0.5, -1) @ x,
         ),
         (
