@@ -39,9 +39,8 @@ STRANGERS = tuple(
 )
 """What uses the packages from outside: the suite, a vendor's device, four customers."""
 TEST_TOOLS = ("pytest-timeout", "pytest-xdist")
-PARALLEL = ("-n", "auto", "--dist", "worksteal")
-"""How pytest distributes tests: whole files to one worker, as far as possible, because fixtures and
-caches of kernels belong to a worker."""
+PARALLEL = ("-n", "auto")
+"""How pytest distributes tests: each worker takes them in the order of the files."""
 EVERYTHING_NAME = "everything"
 EVERYTHING = (
     *(arg for folder in PROJECTS for arg in ("-e", f"packages/{folder}")),
