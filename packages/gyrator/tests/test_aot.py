@@ -280,6 +280,33 @@ def test_conditions_between_sizes_are_checked(
 
 
 @pytest.mark.parametrize(
+    ("text", "valid"),
+    [
+        (
+            "L['input'].size()[0] == 9 or not L['input'].size()[0] <= 5 * 3",
+            {9: True, 7: False, 16: True},
+        ),
+        (
+            "L['input'].size()[0] // 2 > 3 and L['input'].size()[0] != 10",
+            {7: False, 8: True, 10: False},
+        ),
+        ("3 == 3 or L['input'].size()[0] == 4", {7: True}),
+        ("3 == 3 and -L['input'].size()[0] + 1 < -7", {8: False, 9: True}),
+    ],
+)
+def test_conditions_are_joined(tmp_path: Path, text: str, valid: dict[int, bool]) -> None:
+    program = export(nn.Flatten(), (torch.randn(40, 3),), dynamic_shapes=({0: Dim.DYNAMIC},))
+    program._guards_code = [text]
+    fast = aot.load(aot.compile(program, package=tmp_path / "model.gya"))
+    for size, holds in valid.items():
+        if holds:
+            assert fast(torch.ones(size, 3)).shape == (size, 3)
+        else:
+            with pytest.raises(RuntimeError, match="do not satisfy"):
+                fast(torch.ones(size, 3))
+
+
+@pytest.mark.parametrize(
     "text", ["print(L)", "L['x'].new_empty(9)", "L['x'].size()[0] in (3, 4)", "L['x'].T"]
 )
 def test_conditions_are_data(tmp_path: Path, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,8 @@ def conditions(program: ExportedProgram) -> dict[str, torch.SymBool]:
     over the arguments, such as `L['x'].size()[0] <= L['y'].size()[0]`.
 
     Raises:
-        ValueError: for an expression that is not made of sizes, integers, arithmetic and one
-            comparison. The message is the expression.
+        ValueError: for an expression that is not made of sizes, integers, arithmetic, comparisons
+            of two values, `and`, `or` and `not`. The message is the expression.
     """
     texts = program._guards_code
     arguments = _arguments(program) if texts else {}
@@ -82,6 +83,10 @@ def _value(node: ast.expr, arguments: Mapping[str, Any]) -> Any:
             owner = value(tensor)
             if attr in _METHODS and isinstance(owner, torch.Tensor):
                 return getattr(owner, attr)()
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return torch.sym_not(value(operand))  # type: ignore[no-untyped-call]
+        case ast.BoolOp(op=op, values=parts):
+            return _joined(isinstance(op, ast.Or), [value(part) for part in parts])
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](value(operand))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
@@ -89,6 +94,14 @@ def _value(node: ast.expr, arguments: Mapping[str, Any]) -> Any:
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](value(left), value(right))
     raise ValueError(ast.unparse(node))
+
+
+def _joined(is_or: bool, values: Sequence[Any]) -> Any:
+    symbolic = [v for v in values if isinstance(v, torch.SymBool)]
+    known = [bool(v) for v in values if not isinstance(v, torch.SymBool)]
+    if not symbolic or (any(known) if is_or else not all(known)):
+        return any(known) if is_or else all(known)
+    return reduce(operator.or_ if is_or else operator.and_, symbolic)
 
 
 def _variadic(name: str, arguments: Mapping[str, Any]) -> Sequence[Any]:
