@@ -7,12 +7,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.passes.cores.unroll_periods import (
-    most_points,
-    only_sets,
-    price_of,
-    same_parameters,
-)
+from gyrator_codegen.passes.cores.unroll_periods import cheapest, most_points, only_sets
 from gyrator_codegen.passes.cores.vectorize import LANES_GUESS
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.passes.settle_conditions import settled
@@ -22,7 +17,6 @@ from gyrator_ir.expr import Const as Number
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Stage
 from gyrator_ir.tile.nodes import TiledKernel
-from gyrator_ir.tile.plain import untiled
 
 _AFTER: Mapping[str, int] = MappingProxyType({"lt": 0, "ge": 0, "le": 1, "gt": 1})
 """Comparisons of an index with a constant, and how far after it their result changes."""
@@ -46,17 +40,11 @@ class UnrollParts(KernelPass):
         kernel = tiled.kernel
         if kernel.inner or kernel.locals or len(kernel.stages) > 1 or not only_sets(kernel):
             return tiled
-        best, least = kernel, price_of(kernel, self.lanes)
-        for axis, extent, part in _parts(kernel):
-            unrolled = _unrolled(kernel, axis, range(0, extent, part), facts)
-            cost = price_of(unrolled, self.lanes) * part / extent
-            if cost < least and same_parameters(kernel, unrolled):
-                best, least = unrolled, cost
-        if best is kernel:
-            return tiled
-        result = untiled(best)
-        assert isinstance(result, TiledKernel)
-        return result
+        unrolled = (
+            (_unrolled(kernel, axis, range(0, extent, part), facts), extent // part)
+            for axis, extent, part in _parts(kernel)
+        )
+        return cheapest(tiled, unrolled, self.lanes)
 
 
 def _parts(kernel: Kernel) -> Iterator[tuple[Axis, int, int]]:

@@ -1,6 +1,6 @@
 """`unroll-periods`: unroll periodic patterns of points, such as real and imaginary parts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -53,22 +53,37 @@ class UnrollPeriods(KernelPass):
         kernel = tiled.kernel
         if kernel.inner or not kernel.axes or len(kernel.stages) > 1 or not only_sets(kernel):
             return tiled
-        periods = list(_periods(kernel))
-        if not periods:
-            return tiled
-        best, least = kernel, price_of(kernel, self.lanes)
-        for axis, period in periods:
+        return cheapest(tiled, self._unrolled(kernel), self.lanes)
+
+    def _unrolled(self, kernel: Kernel) -> Iterator[tuple[Kernel, int]]:
+        for axis, period in _periods(kernel):
             unrolled = _unrolled(kernel, axis, period)
-            if self.pairs and period > 2 and _stores_adjacent(unrolled):
-                continue
-            cost = price_of(unrolled, self.lanes) / period
-            if cost < least and same_parameters(kernel, unrolled):
-                best, least = unrolled, cost
-        if best is kernel:
-            return tiled
-        result = untiled(best)
-        assert isinstance(result, TiledKernel)
-        return result
+            if not (self.pairs and period > 2 and _stores_adjacent(unrolled)):
+                yield unrolled, period
+
+
+def cheapest(tiled: TiledKernel, unrolled: Iterable[tuple[Kernel, int]], lanes: int) -> TiledKernel:
+    """Return the cheapest per point of a kernel and its unrolled forms; the kernel itself if none
+    is cheaper.
+
+    Args:
+        tiled: the kernel, before any decisions.
+        unrolled: equivalent kernels, each with how many points of `tiled` one of its points is.
+        lanes: elements of a vector for which the costs are compared.
+    """
+    candidates = list(unrolled)
+    if not candidates:
+        return tiled
+    best, least = tiled.kernel, _price_of(tiled.kernel, lanes)
+    for candidate, points in candidates:
+        cost = _price_of(candidate, lanes) / points
+        if cost < least and same_parameters(tiled.kernel, candidate):
+            best, least = candidate, cost
+    if best is tiled.kernel:
+        return tiled
+    result = untiled(best)
+    assert isinstance(result, TiledKernel)
+    return result
 
 
 def only_sets(kernel: Kernel) -> bool:
@@ -89,8 +104,7 @@ def same_parameters(kernel: Kernel, other: Kernel) -> bool:
     return tuple(accessed) == tuple(b.name for b in kernel.parameters)
 
 
-def price_of(kernel: Kernel, lanes: int) -> float:
-    """Return the approximate cost per point along the best axis; infinite without one."""
+def _price_of(kernel: Kernel, lanes: int) -> float:
     axis = choose_vector_axis(kernel, lanes)
     return float("inf") if axis is None else price(kernel, lanes, axis)
 
