@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.insert import insert, replace
+from gyrator_lowering.torch_bridge.symbols import hint_of
 
 aten = torch.ops.aten
 
@@ -116,7 +117,13 @@ def product_of(
         return None
     copied = not _known_equal(x.stride(), (depth, 1))
     product = Product(
-        x.device.type, hint_of(rows), hint_of(depth), hint_of(columns), copied, transposed, x.dtype
+        x.device.type,
+        hint_of(rows) or 0,
+        hint_of(depth) or 0,
+        hint_of(columns) or 0,
+        copied,
+        transposed,
+        x.dtype,
     )
     is_dynamic = not all(isinstance(n, int) for n in (rows, depth, columns))
     if is_dynamic and product.rows * product.depth * product.columns < least_changing:
@@ -128,12 +135,3 @@ def _known_equal(sizes: Sequence[Any], others: Sequence[Any]) -> bool:
     """Return whether sizes are statically equal; adds no guard."""
     pairs = zip(sizes, others, strict=False)
     return len(sizes) == len(others) and all(statically_known_true(a == b) for a, b in pairs)
-
-
-def hint_of(size: Any) -> int:
-    """Return a size, or its value in the traced example; 0 if that is unknown."""
-    if isinstance(size, int):
-        return size
-    expression = size.node.expr
-    hint = expression.xreplace(size.node.shape_env.backed_var_to_val)
-    return int(hint) if hint.is_Integer else 0

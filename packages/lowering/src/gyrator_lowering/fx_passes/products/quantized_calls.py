@@ -34,9 +34,9 @@ from gyrator_lowering.fx_passes.products.linear_calls import (
     LIBRARIES,
     Product,
     devices_with,
-    hint_of,
     product_of,
 )
+from gyrator_lowering.torch_bridge.symbols import hint_of
 
 aten = torch.ops.aten
 
@@ -368,7 +368,7 @@ def _convolution_of(node: Any) -> Convolution | None:
     if not all(statically_known_true(n > 0) for n in (*images.shape, *result.shape)):
         return None
     summed = math.prod(weight.meta["val"].shape[1:])
-    count = hint_of(images.shape[0])
+    count = hint_of(images.shape[0]) or 0
     is_dynamic = not isinstance(images.shape[0], int)
     if is_dynamic and count * math.prod(result.shape[1:]) * summed < _LEAST_CHANGING:
         return None
