@@ -1,14 +1,12 @@
 """Which cells there are, and why some do not run."""
 
-from importlib.metadata import entry_points
-
 import pytest
 import torch
 from attrs import evolve
 
 from gyrator_conformance.cells import Cell, Excuse, Keyword, Reason, Selection, excuse_of
 from gyrator_conformance.models import all_models
-from gyrator_conformance.profiles import GROUP, Profile, UnknownTargetError, find_target
+from gyrator_conformance.profiles import Profile, UnknownTargetError, find_target
 
 CELL = Cell("mlp", "pointwise", "cpu", "python", "static", "training", "float32")
 
@@ -91,18 +89,6 @@ def test_every_excuse_has_a_reason_of_the_list():
 def test_reasons_are_told_apart():
     assert len({reason.mark for reason in Reason}) == len(Reason)
     assert all(reason.meaning for reason in Reason)
-
-
-@pytest.mark.parametrize("name", ["cuda", "hip"])
-def test_gpus_say_what_dynamo_does_not_trace_on_them(name):
-    declared = {e.name: e for e in entry_points(group=GROUP)}
-    (excuse,) = declared[name].load().excuses
-    dynamic, static = (
-        Cell("gru", "scan", name, "fx", shapes, "inference", "float32")
-        for shapes in ("dynamic", "static")
-    )
-    assert excuse.reason is Reason.TRACING
-    assert excuse.covers(dynamic) and not excuse.covers(static)
 
 
 def test_collectives_run_where_a_process_group_is_declared():

@@ -36,7 +36,6 @@ class Reason(StrEnum):
     TRAINING = "training"
     MEMORY = "memory"
     LIBRARY = "library"
-    TRACING = "tracing"
     GRAPHS = "graphs"
     EXPORT = "export"
 
@@ -60,7 +59,6 @@ _MEANINGS = {
     Reason.TRAINING: "the device is for inference only",
     Reason.MEMORY: "the model does not fit the device",
     Reason.LIBRARY: "the device, or the process, has no library call for one of the operations",
-    Reason.TRACING: "PyTorch cannot trace one of the device's operations",
     Reason.GRAPHS: "the device cannot capture graphs of its work",
     Reason.EXPORT: "torch.export cannot export the model, or the device has no packages",
 }
@@ -74,7 +72,6 @@ _MARKS = {
     Reason.TRAINING: "T",
     Reason.MEMORY: "M",
     Reason.LIBRARY: "L",
-    Reason.TRACING: "P",
     Reason.GRAPHS: "C",
     Reason.EXPORT: "X",
 }

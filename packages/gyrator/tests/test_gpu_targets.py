@@ -1,12 +1,14 @@
 """GPU targets without a GPU: what they are made of, and kernels for all of them."""
 
 import importlib.metadata
+import re
 
 import pytest
 import torch
 from attrs import evolve
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map_only
 
 from gyrator import Session
 from gyrator.config import read_config
@@ -44,12 +46,13 @@ def planned(function, sizes, device, arch):
         # Fake tensors of a device that this build of torch lacks cannot be made: the graph is.
         graph = make_fx(function)(*(torch.empty(s, device="meta") for s in sizes))
     fake = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def moved(value):
+        return torch._subclasses.FakeTensor(fake, value.to("meta"), torch.device(device.device, 0))
+
     for node in graph.graph.nodes:
         value = node.meta.get("val", node.meta.get("tensor_meta"))
-        if isinstance(value, torch.Tensor):
-            node.meta["val"] = torch._subclasses.FakeTensor(
-                fake, value.to("meta"), torch.device(device.device, 0)
-            )
+        node.meta["val"] = tree_map_only(torch.Tensor, moved, value)
     session = session_for(device, arch)
     stages = Stages(session.engine(Options()))
     targets = {d: t for d, (_, t) in session.targets.items()}
@@ -125,3 +128,19 @@ def test_a_missing_triton_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(GyratorError) as caught:
         NVIDIA_GPU.definition().loader(NVIDIA_GPU.target("sm_90", 132), context)
     assert caught.value.diagnostic.code == "GY-BUILD-005"
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "none"])
+def test_the_fused_recurrent_cell_of_gpus_is_traced_with_gradients(bias):
+    def step(gates, hidden_gates, hidden, *biases):
+        leaves = [x.detach().requires_grad_() for x in (gates, hidden_gates, hidden, *biases)]
+        after = torch.ops.aten._thnn_fused_gru_cell(*leaves)[0]
+        return after, *torch.autograd.grad(after.sum(), leaves)
+
+    sizes = (5, 12), (5, 12), (5, 4), *(((12,), (12,)) if bias else ())
+    given = [torch.empty(s, device="meta") for s in sizes]
+    assert [r.shape for r in step(*given)] == [(5, 4), *sizes]
+
+    host = planned(step, sizes, NVIDIA_GPU, "sm_90")[2]
+    words = re.findall(r"\w+", str(host))
+    assert "_thnn_fused_gru_cell" in words and "_thnn_fused_gru_cell_backward" in words

@@ -16,6 +16,7 @@ from gyrator.config import Config, read_config
 from gyrator.engine.engine import Engine
 from gyrator.engine.lazy import ShippedWrapper
 from gyrator.frontend.aot import Frontend
+from gyrator.frontend.fake_kernels import register_fake_kernels
 from gyrator.frontend.freezing import SharedConstants
 from gyrator.graphs.compiled import NO_DECOMPOSITIONS, Decompositions
 from gyrator.graphs.parts import PartCompiler
@@ -33,6 +34,8 @@ from gyrator_runtime.collector import only_new_objects
 if TYPE_CHECKING:
     from gyrator.frontend.saved_graphs import CompiledArtifact
     from gyrator_lowering.table import LoweringTable
+
+register_fake_kernels()  # before Dynamo traces what a session compiles
 
 _WRAPPERS = MappingProxyType(
     {
