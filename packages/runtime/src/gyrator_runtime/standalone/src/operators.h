@@ -17,6 +17,8 @@ class Operator {
   // Calls the operator with the arguments of a plan, the last ones by `names` (null: all positional).
   // Returns a list if it has several results or none. Throws Error on failure.
   virtual Value call(Arguments given, const Const* names) const = 0;
+  // Calls an operator that returns a tensor in a library's own layout.
+  virtual Own pack(Arguments given) const = 0;
   // Calls an operator that writes a matrix product to the first tensor.
   virtual void operate(const std::vector<Tensor*>& tensors,
                        const std::vector<double>& numbers) const = 0;

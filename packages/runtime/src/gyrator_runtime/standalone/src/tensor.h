@@ -60,6 +60,7 @@ struct Tensor {
   int32_t ndim = 0;
   int32_t device = GYR_CPU;  // the type of the one that it lies on
   int32_t place = -1;  // index of the caller's output that it is, or -1
+  bool packed = false;  // in a library's own layout: a tensor of libtorch, which owns the storage
   Storage* storage = nullptr;  // null: external memory
   char* data = nullptr;
   size_t item = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <iterator>
 #include <utility>
 
@@ -106,6 +107,12 @@ const Cuda& cuda() {
 
 // Returns a libtorch tensor in the memory of one of ours, on the host or on the device with an index.
 Handle borrowed(Tensor* of, int32_t index) {
+  if (of->packed) {
+    Handle made;
+    const auto owner = static_cast<AtenTensorHandle>(of->storage->allocator.context);
+    check(aoti_torch_new_tensor_handle(owner, made.out()), "a packed tensor");
+    return made;
+  }
   const bool host = of->device == GYR_CPU;
   const int32_t type = host ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda();
   Handle made;
@@ -118,6 +125,20 @@ Handle borrowed(Tensor* of, int32_t index) {
 
 void release_tensor(void* owner) {
   aoti_torch_delete_tensor_object(static_cast<AtenTensorHandle>(owner));
+}
+
+// Converts a libtorch tensor in a library's own layout to one of ours.
+Own packed_of(Handle handle, const std::string& op) {
+  int32_t layout = 0, code = 0;
+  check(aoti_torch_get_layout(handle.get(), &layout), op);
+  check(aoti_torch_get_dtype(handle.get(), &code), op);
+  if (layout != aoti_torch_layout__mkldnn())
+    fail(GYR_ERROR_OPERATOR, words(op, " returns a tensor that is not packed"));
+  Own made(Tensor::make(dtype_of_code(code), 0, nullptr, nullptr));
+  made->packed = made->lasting = true;
+  made->storage = Storage::of_owner(handle.get(), release_tensor);
+  handle.release();
+  return made;
 }
 
 // Converts a libtorch tensor to one of ours. If it is in the memory of an argument, they share it.
@@ -411,37 +432,158 @@ constexpr Product kProducts[] = {
     {"aten.baddbmm.out", nullptr, aoti_torch_cpu_baddbmm_out, "aoti_torch_cuda_baddbmm_out"},
 };
 
+// Reads the arguments of one of oneDNN's functions, in order.
+class Reader {
+ public:
+  Reader(const std::vector<Item>& items, const std::string& op) : next_(items.data()), op_(op) {}
+  std::vector<Tensor*> tensors;  // those read
+
+  struct Integers {
+    const int64_t* data;
+    int64_t n;
+  };
+  struct Numbers {
+    const double** data;
+    int64_t n;
+  };
+
+  AtenTensorHandle* optional_tensor() {
+    const Item& item = *next_++;
+    Tensor* given = item.tensor();
+    if (!given) return item.none() ? nullptr : wrong();
+    tensors.push_back(given);
+    handles_.push_back(borrowed(given, -1));
+    return handles_.back().out();
+  }
+  AtenTensorHandle tensor() {
+    const AtenTensorHandle* found = optional_tensor();
+    return found ? *found : *wrong();
+  }
+  int64_t integer() { return integer_of(*next_++); }
+  Integers integers() {
+    const Item& item = *next_++;
+    if (!item.listed()) wrong();
+    std::vector<int64_t>& made = integers_.emplace_back();
+    for (size_t k = 0; k < item.count(); k++) made.push_back(integer_of(item[k]));
+    return {made.data(), int64_t(made.size())};
+  }
+  double* optional_number() {
+    const Item& item = *next_++;
+    if (item.none()) return nullptr;
+    numbers_.emplace_back();
+    if (!item.real(&numbers_.back())) wrong();
+    return &numbers_.back();
+  }
+  Numbers numbers() {
+    const Item& item = *next_++;
+    if (!item.listed()) wrong();
+    for (size_t k = 0; k < item.count(); k++) {
+      numbers_.emplace_back();
+      if (!item[k].real(&numbers_.back())) wrong();
+      each_.push_back(&numbers_.back());
+    }
+    return {each_.data(), int64_t(each_.size())};
+  }
+  const char** optional_text() {
+    const Item& item = *next_++;
+    if (item.none()) return nullptr;
+    if (!item.constant || item.constant->kind != Const::Kind::kText) wrong();
+    texts_.push_back(item.constant->text.c_str());
+    return &texts_.back();
+  }
+  const char* text() {
+    const char* const* found = optional_text();
+    if (!found) wrong();
+    return *found;
+  }
+
+ private:
+  [[noreturn]] AtenTensorHandle* wrong() const {
+    fail(GYR_ERROR_INTERNAL, words("a plan passes ", op_, " a wrong argument"));
+  }
+  int64_t integer_of(const Item& item) const {
+    int64_t found = 0;
+    if (!item.integer(&found)) wrong();
+    return found;
+  }
+
+  const Item* next_;
+  const std::string& op_;
+  std::deque<Handle> handles_;
+  std::deque<std::vector<int64_t>> integers_;
+  std::deque<double> numbers_;
+  std::vector<const double*> each_;
+  std::deque<const char*> texts_;
+};
+
+AOTITorchError linear(Reader& from, AtenTensorHandle* result) {
+  const auto x = from.tensor(), weight = from.tensor();
+  const auto bias = from.optional_tensor();
+  const auto function = from.text();
+  const auto numbers = from.numbers();
+  return aoti_torch_cpu__linear_pointwise(x, weight, bias, function, numbers.data, numbers.n,
+                                          from.optional_text(), result);
+}
+
+AOTITorchError convolution(Reader& from, AtenTensorHandle* result) {
+  const auto x = from.tensor(), weight = from.tensor();
+  const auto bias = from.optional_tensor();
+  const auto padding = from.integers(), stride = from.integers(), dilation = from.integers();
+  const auto groups = from.integer();
+  const auto function = from.text();
+  const auto numbers = from.numbers();
+  return aoti_torch_cpu_mkldnn__convolution_pointwise(
+      x, weight, bias, padding.data, padding.n, stride.data, stride.n, dilation.data, dilation.n,
+      groups, function, numbers.data, numbers.n, from.optional_text(), result);
+}
+
+AOTITorchError transposed_convolution(Reader& from, AtenTensorHandle* result) {
+  const auto x = from.tensor(), weight = from.tensor();
+  const auto bias = from.optional_tensor();
+  const auto padding = from.integers(), more = from.integers(), stride = from.integers();
+  const auto dilation = from.integers();
+  const auto groups = from.integer();
+  const auto function = from.text();
+  const auto numbers = from.numbers();
+  return aoti_torch_cpu_mkldnn__convolution_transpose_pointwise(
+      x, weight, bias, padding.data, padding.n, more.data, more.n, stride.data, stride.n,
+      dilation.data, dilation.n, groups, function, numbers.data, numbers.n, from.optional_text(),
+      result);
+}
+
+AOTITorchError convolution_and_addition(Reader& from, AtenTensorHandle* result) {
+  const auto x = from.tensor(), other = from.tensor(), weight = from.tensor();
+  const auto bias = from.optional_tensor();
+  const auto padding = from.integers(), stride = from.integers(), dilation = from.integers();
+  const auto groups = from.integer();
+  const auto binary = from.text();
+  const auto alpha = from.optional_number();
+  const auto function = from.optional_text();
+  const auto numbers = from.numbers();
+  return aoti_torch_cpu_mkldnn__convolution_pointwise_binary(
+      x, other, weight, bias, padding.data, padding.n, stride.data, stride.n, dilation.data,
+      dilation.n, groups, binary, alpha, function, numbers.data, numbers.n, from.optional_text(),
+      result);
+}
+
+// oneDNN's functions with those that follow them. libtorch's C ABI offers them without the dispatcher,
+// which does not pass their numbers, and leaks each text (torch 2.11 to 2.13).
+struct Fused {
+  const char* name;
+  AOTITorchError (*run)(Reader& from, AtenTensorHandle* result);
+};
+constexpr Fused kFused[] = {
+    {"mkldnn._linear_pointwise.default", linear},
+    {"mkldnn._convolution_pointwise.default", convolution},
+    {"mkldnn._convolution_transpose_pointwise.default", transposed_convolution},
+    {"mkldnn._convolution_pointwise.binary", convolution_and_addition},
+};
+
 struct Parameter {
   std::string name;
   Kind kind;
   Const otherwise;
 };
-
-Const constant_of(const Json& data) {
-  Const made;
-  switch (data.kind()) {
-    case Json::Kind::kNull:
-      break;
-    case Json::Kind::kBool:
-    case Json::Kind::kInteger:
-      made.kind = Const::Kind::kInteger;
-      made.truth = data.is(Json::Kind::kBool);
-      made.integer = made.truth ? data.truth() : data.integer();
-      break;
-    case Json::Kind::kReal:
-      made.kind = Const::Kind::kReal;
-      made.real = data.real();
-      break;
-    case Json::Kind::kText:
-      made.kind = Const::Kind::kText;
-      made.text = data.text();
-      break;
-    default:
-      made.kind = Const::Kind::kSequence;
-      for (const Json& item : data.list()) made.items.push_back(constant_of(item));
-  }
-  return made;
-}
 
 class TorchOperator final : public Operator {
  public:
@@ -463,6 +605,8 @@ class TorchOperator final : public Operator {
       if (!plain || !known)
         fail(GYR_ERROR_MISFIT, words("it calls ", name_, ", which returns a ", kind.name));
     }
+    for (const Fused& f : kFused)
+      if (name_ == f.name && aoti_torch_cpu__linear_pointwise) fused_ = f.run;
     for (const Product& p : kProducts) {
       if (name_ != p.name) continue;
       here_ = p;
@@ -475,17 +619,22 @@ class TorchOperator final : public Operator {
   Value call(Arguments given, const Const* names) const override {
     const std::vector<Item> items = matched(given, names);
     if (here_.name) return product_of(items);
-    Encoder encoder(name_, index_);
-    std::vector<Slot> slots;
-    slots.reserve(items.size());
-    for (size_t k = 0; k < items.size(); k++) {
-      const Kind& kind = parameters_[k].kind;
-      slots.push_back(encoder.encode(kind, items[k], kind.around.size()));
+    if (fused_) {
+      Reader from(items, name_);
+      Handle found;
+      check(fused_(from, found.out()), name_);
+      return taken_over(std::move(found), from.tensors, name_);
     }
-    std::vector<StableIValue> stack(std::max<size_t>({slots.size(), returns_.size(), 1}));
-    for (size_t k = 0; k < slots.size(); k++) stack[k] = slots[k].take();
-    check(aoti_torch_call_dispatcher(op_.c_str(), overload_.c_str(), stack.data()), name_);
-    return results(stack, encoder.tensors);
+    Encoder encoder(name_, index_);
+    return results(dispatched(items, encoder), encoder.tensors);
+  }
+
+  Own pack(Arguments given) const override {
+    if (returns_.size() != 1 || returns_[0].name != "Tensor")
+      fail(GYR_ERROR_FILE, words(name_, " does not pack a tensor"));
+    Encoder encoder(name_, index_);
+    const StableIValue found = dispatched(matched(given, nullptr), encoder)[0];
+    return packed_of(Handle(reinterpret_cast<AtenTensorHandle>(found)), name_);
   }
 
   void operate(const std::vector<Tensor*>& t, const std::vector<double>& numbers) const override {
@@ -501,6 +650,20 @@ class TorchOperator final : public Operator {
   }
 
  private:
+  // Calls the operator, and returns its results, which the caller owns.
+  std::vector<StableIValue> dispatched(const std::vector<Item>& items, Encoder& encoder) const {
+    std::vector<Slot> slots;
+    slots.reserve(items.size());
+    for (size_t k = 0; k < items.size(); k++) {
+      const Kind& kind = parameters_[k].kind;
+      slots.push_back(encoder.encode(kind, items[k], kind.around.size()));
+    }
+    std::vector<StableIValue> stack(std::max<size_t>({slots.size(), returns_.size(), 1}));
+    for (size_t k = 0; k < slots.size(); k++) stack[k] = slots[k].take();
+    check(aoti_torch_call_dispatcher(op_.c_str(), overload_.c_str(), stack.data()), name_);
+    return stack;
+  }
+
   // The source of each argument.
   std::vector<Item> matched(Arguments given, const Const* names) const {
     const size_t n_named = names ? names->items.size() : 0, placed = given.n - n_named;
@@ -589,6 +752,7 @@ class TorchOperator final : public Operator {
   std::vector<Kind> returns_;
   int32_t index_;  // of the device, or -1
   Product here_{}, there_{};  // of the host, and of the device
+  decltype(Fused::run) fused_ = nullptr;
 };
 
 }  // namespace

@@ -38,6 +38,7 @@ int32_t aoti_torch_dtype_bool();
 int32_t aoti_torch_dtype_complex64();
 int32_t aoti_torch_dtype_complex128();
 int32_t aoti_torch_layout_strided();
+int32_t aoti_torch_layout__mkldnn();
 int32_t aoti_torch_memory_format_contiguous_format();
 int32_t aoti_torch_memory_format_channels_last();
 int32_t aoti_torch_memory_format_channels_last_3d();
@@ -45,6 +46,7 @@ int32_t aoti_torch_memory_format_preserve_format();
 
 AOTITorchError aoti_torch_delete_tensor_object(AtenTensorHandle);
 AOTITorchError aoti_torch_new_uninitialized_tensor(AtenTensorHandle*);
+AOTITorchError aoti_torch_new_tensor_handle(AtenTensorHandle, AtenTensorHandle* made);
 AOTITorchError aoti_torch_create_tensor_from_blob(
     void* data, int64_t ndim, const int64_t* sizes, const int64_t* strides, int64_t offset,
     int32_t dtype, int32_t device_type, int32_t device_index, AtenTensorHandle*);
@@ -77,6 +79,27 @@ AOTITorchError aoti_torch_cpu_addmm_out(
 AOTITorchError aoti_torch_cpu_baddbmm_out(
     AtenTensorHandle out, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double beta,
     double alpha);
+
+// Null in a libtorch without oneDNN.
+__attribute__((weak)) AOTITorchError aoti_torch_cpu__linear_pointwise(
+    AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* bias, const char* function,
+    const double** numbers, int64_t n_numbers, const char** algorithm, AtenTensorHandle*);
+__attribute__((weak)) AOTITorchError aoti_torch_cpu_mkldnn__convolution_pointwise(
+    AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* bias, const int64_t* padding,
+    int64_t n_padding, const int64_t* stride, int64_t n_stride, const int64_t* dilation,
+    int64_t n_dilation, int64_t groups, const char* function, const double** numbers,
+    int64_t n_numbers, const char** algorithm, AtenTensorHandle*);
+__attribute__((weak)) AOTITorchError aoti_torch_cpu_mkldnn__convolution_transpose_pointwise(
+    AtenTensorHandle x, AtenTensorHandle weight, AtenTensorHandle* bias, const int64_t* padding,
+    int64_t n_padding, const int64_t* more, int64_t n_more, const int64_t* stride, int64_t n_stride,
+    const int64_t* dilation, int64_t n_dilation, int64_t groups, const char* function,
+    const double** numbers, int64_t n_numbers, const char** algorithm, AtenTensorHandle*);
+__attribute__((weak)) AOTITorchError aoti_torch_cpu_mkldnn__convolution_pointwise_binary(
+    AtenTensorHandle x, AtenTensorHandle other, AtenTensorHandle weight, AtenTensorHandle* bias,
+    const int64_t* padding, int64_t n_padding, const int64_t* stride, int64_t n_stride,
+    const int64_t* dilation, int64_t n_dilation, int64_t groups, const char* binary, double* alpha,
+    const char** function, const double** numbers, int64_t n_numbers, const char** algorithm,
+    AtenTensorHandle*);
 
 // Since torch 2.13; null in earlier versions.
 __attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
