@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from torch import nn
 from torch.export import Dim
 
 import gyrator.aot as aot
-from gyrator.autotune.library import LibraryChoice, available
+from gyrator.autotune.library import LibraryChoice, Measure, available
 from gyrator.session import default_session
 from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_lowering.fx_passes.products.pack_weights import Packed
 from gyrator_runtime.standalone import SharedRuntime, install, library, shared_runtime
 from gyrator_runtime.standalone.ffi import Array, Instance, Package, StandaloneError
 from gyrator_runtime.toolchain import find_toolchain
@@ -306,6 +308,63 @@ def test_products_of_onednn_run(
     assert operator.name == "mkldnn._linear_pointwise.default"
 
 
+@pytest.mark.parametrize("when", ["compile", "load"])
+@pytest.mark.parametrize(
+    ("library", "whole"), [("onednn", False), ("onednn", True), ("mkl", False)]
+)
+def test_weights_are_packed_when_it_is_opened(
+    tmp_path: Path,
+    runtime: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    library: str,
+    whole: bool,
+    when: Any,
+) -> None:
+    """Again for a weight that is replaced, if constants are computed from it."""
+    if library == "mkl" and not torch._C.has_mkl:
+        pytest.skip("this torch has no MKL")
+
+    def network() -> nn.Sequential:
+        torch.manual_seed(next(seeds))
+        layers = nn.Conv2d(3, 8, 3), nn.LeakyReLU(0.1), nn.Flatten(), nn.Linear(8 * 36, 40)
+        return nn.Sequential(*layers, nn.GELU(), nn.Linear(40, 4), nn.LeakyReLU(0.2)).eval()
+
+    seeds = count()
+    model, other, x = network(), network(), torch.randn(4, 3, 8, 8)
+    monkeypatch.setattr(LibraryChoice, "packed", lambda *_: Packed(library, whole))
+    monkeypatch.setattr(Measure, "keeps", lambda *_: True)
+    chosen = {"options": {"freezing": True}, "constants": when}
+    with _model(tmp_path, runtime, model, x, **chosen) as fast, torch.no_grad():
+        torch.testing.assert_close(_run(fast, x), [model(x)], rtol=1e-4, atol=1e-5)
+        if when == "load":
+            state = other.state_dict()
+            fast.update({name: _array(tensor) for name, tensor in state.items()})
+            torch.testing.assert_close(_run(fast, x), [other(x)], rtol=1e-4, atol=1e-5)
+    packed = [p.operator for p in aot.inspect(tmp_path / "model.gya").entries[0].packed]
+    linear = {"onednn": "mkldnn.", "mkl": "mkl._mkl"}[library]
+    assert [name.split("_reorder")[0] for name in packed] == ["mkldnn.", linear, linear]
+
+
+def test_instances_share_packed_weights(tmp_path: Path, runtime: Path) -> None:
+    model, x = nn.Conv2d(512, 1024, 4, bias=False).eval(), torch.randn(1, 512, 5, 5)
+    path = tmp_path / "model.gya"
+    options = {"freezing": True}
+    aot.compile(model, (x,), package=path, runtime="libtorch", options=options)
+    weight = 4 * model.weight.numel()
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    with Package.open(path, runtime) as package, package.instance() as first:
+        before = resident()
+        with package.instance() as second:
+            assert resident() - before < weight / 2
+            with torch.no_grad():
+                eager = model(x)
+            for instance in (first, second):
+                torch.testing.assert_close(_run(instance, x), [eager], rtol=1e-4, atol=1e-4)
+
+
 def test_nothing_is_kept(tmp_path: Path, prefix: Path, libtorch: Path) -> None:
     driver = _linked(HERE / "standalone_driver.c", tmp_path / "driver", prefix, libtorch)
     path = str(_calls(tmp_path))
@@ -349,4 +408,5 @@ def test_threads_share_what_no_call_writes(tmp_path: Path, libtorch: Path) -> No
 def _calls(folder: Path) -> Path:
     torch.manual_seed(0)
     inputs = (torch.randn(2, 3, 6, 6),)
-    return aot.compile(Calls().eval(), inputs, package=folder / "calls.gya", runtime="libtorch")
+    chosen = {"options": {"freezing": True}, "constants": "load", "runtime": "libtorch"}
+    return aot.compile(Calls().eval(), inputs, package=folder / "calls.gya", **chosen)

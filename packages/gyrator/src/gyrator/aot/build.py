@@ -100,7 +100,7 @@ def build(
     machines, own = [t.machine for t in targets], platform.machine()
     machine = own if own in machines else machines[0]
     run_device = device if device.type == kind else torch.device(kind, 0)
-    packs = runtime == "python" and kind == HOST and set(machines) == {own}
+    packs = runtime != "standalone" and kind == HOST and set(machines) == {own}
     chosen = _options(options, runtime)
     work = _Package(chosen, runtime, machine, run_device, constants == "load", packs)
     for name, program in programs.items():
@@ -158,8 +158,8 @@ class _Package:
     at_load: bool
     """Whether constants are computed from weights when the package is loaded."""
     packs: bool
-    """Whether weights are packed when the package is loaded; the C libraries cannot hold such
-    tensors, and another machine's libraries may have other layouts."""
+    """Whether weights are packed when the package is loaded, by libtorch's libraries; those of
+    another machine may have other layouts."""
     entries: list[Entry] = field(factory=list)
     weights: dict[str, Weight] = field(factory=dict)
     tensors: dict[str, torch.Tensor] = field(factory=dict)
@@ -170,7 +170,7 @@ class _Package:
 
     def add(self, name: str, program: ExportedProgram, targets: Sequence[PackageTarget]) -> None:
         """Compile an entry point for each level or architecture."""
-        moves = device_of(program) != self.device
+        moves, by_name = device_of(program) != self.device, self.runtime == "libtorch"
         device = self.device if moves else None
         traced: dict[PackageTarget, Traced] = {}
         computing: dict[PackageTarget, CompiledProgram] = {}
@@ -178,7 +178,8 @@ class _Package:
             with target.session(self.options) as session:
                 engine = session.engine(self.options)
                 try:
-                    result = traced[target] = trace(program, engine, device, self.packs)
+                    result = trace(program, engine, device, self.packs, by_name)
+                    traced[target] = result
                     if self.at_load and result.folded is not None and result.folded.indices:
                         computing[target] = trace_folding(result.folded, engine, program, device)
                 finally:
@@ -291,7 +292,8 @@ class _Package:
         write_archive(path, {MANIFEST: first, **members})
 
     def _calls(self) -> set[str]:
-        return {name for e in self.entries for p in programs_of(e) for name in p.calls}
+        packing = {packed.operator for e in self.entries for packed in e.packed}
+        return packing | {name for e in self.entries for p in programs_of(e) for name in p.calls}
 
     def _runners(self) -> tuple[StoredRunner, ...]:
         """Add the native runner for this Python; if it cannot be built, add none, with a

@@ -136,6 +136,8 @@ class LibraryChoice:
     context: CompilerContext
     budget: Budget
     """The time limit of `max_autotune`."""
+    in_bytes: bool = True
+    """Whether quantised tensors may be multiplied as integers."""
     _measured: dict[str, Measured] = field(factory=dict)
 
     def __call__(self, product: Product) -> bool:
@@ -171,7 +173,7 @@ class LibraryChoice:
     def integers(self, call: Product | Convolution) -> bool:
         """Return whether a product or convolution of quantised tensors is faster in integers,
         which is measured once per machine, and exact on this machine."""
-        if not can_multiply_bytes():
+        if not self.in_bytes or not can_multiply_bytes():
             return False
         right = self._lookup("bytes", call.device, lambda _: sums_are_right())
         if not right:

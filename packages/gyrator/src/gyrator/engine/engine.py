@@ -57,6 +57,8 @@ class Engine(CompilerContext):
 
     packs: bool = True
     """Whether constants may be tensors in library-specific packed layouts."""
+    in_bytes: bool = True
+    """Whether libraries may multiply quantised tensors as integers."""
 
     def compile(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
@@ -197,7 +199,7 @@ class Engine(CompilerContext):
         called = options.extern_kernels != "none" and not options.batch_invariant
         if options.bitwise or not called or not available():
             return None
-        return LibraryChoice(self, Budget(self.options.autotune_seconds))
+        return LibraryChoice(self, Budget(self.options.autotune_seconds), self.in_bytes)
 
     def _begin(
         self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch

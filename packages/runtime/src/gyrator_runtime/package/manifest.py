@@ -210,7 +210,7 @@ class Entry:
     constants: ConstantsProgram | None = None
     """Computes inputs between the weights and the arguments, if any."""
     packed: tuple[PackedInput, ...] = ()
-    """The inputs between these and the arguments. Only packages for Python have them."""
+    """The inputs between these and the arguments. Standalone packages have none."""
 
 
 def programs_of(entry: Entry) -> tuple[PackedProgram, ...]:

@@ -201,7 +201,8 @@ GYR_API gyr_status gyr_package_weight(const gyr_package *package, size_t place, 
 /* -- Models ------------------------------------------------------------------------------------ */
 
 /* Creates an instance with the package's weights. Weights that programs do not modify are shared by
- * all instances; buffers that programs write to are private. `allocator` may be null, and is copied. */
+ * all instances, buffers that programs write to are private. Instances without an allocator also share
+ * what is computed from shared weights. `allocator` may be null, and is copied. */
 GYR_API gyr_status gyr_instance_create(gyr_package *package, const gyr_allocator *allocator,
                                        gyr_instance **instance);
 /* Closes an instance. Its results remain valid until they are released. Null is ignored. */

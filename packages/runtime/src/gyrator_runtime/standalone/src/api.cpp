@@ -85,6 +85,17 @@ std::shared_ptr<Tensor> lasting_copy(const Memory& memory, int32_t device, const
 
 struct gyr_package {
   std::shared_ptr<const gyr::Package> held;
+  std::mutex lock;  // guards `first`
+  std::weak_ptr<const gyr::State> first;  // of an instance with the default allocator
+
+  std::shared_ptr<const gyr::State> shared() {
+    const std::lock_guard<std::mutex> alone(lock);
+    return first.lock();
+  }
+  void share(const std::shared_ptr<const gyr::State>& state) {
+    const std::lock_guard<std::mutex> alone(lock);
+    first = state;
+  }
 };
 
 struct gyr_instance {
@@ -386,6 +397,18 @@ void run_entry(gyr_instance& instance, size_t place, const gyr_tensor* inputs, s
   results.keep();
 }
 
+// Packs a weight, or a constant that is a result of a plan.
+std::shared_ptr<Tensor> packed_by(const Packing& of, const State& state, const Few<Value>& results) {
+  std::vector<Given> given(of.arguments.size());
+  for (size_t k = 0; k < given.size(); k++) {
+    const Packing::Argument& from = of.arguments[k];
+    if (from.weight >= 0) given[k].value = Value::of(state.weights[size_t(from.weight)].get());
+    else if (from.constant >= 0) given[k].value = results[size_t(from.constant)];
+    else given[k].constant = &from.value;
+  }
+  return {of.op->pack({given.data(), given.size()}).release(), Freeing()};
+}
+
 // Computes the constants that depend only on the weights of an entry point.
 std::vector<std::shared_ptr<Tensor>> constants_of(const Constants& of, const Memory& memory,
                                                   const State& state) {
@@ -397,44 +420,57 @@ std::vector<std::shared_ptr<Tensor>> constants_of(const Constants& of, const Mem
   Few<Value, 16> given(of.weights.size());
   for (size_t k = 0; k < given.size(); k++)
     given[k] = Value::of(state.weights[of.weights[k]].get());
-  Few<Value> found(of.count());
-  const Context context{of.plans, memory, nullptr, nullptr, nullptr, 0};
-  run_plan(context, of.plans.back(), given.data(), found.data());
-  for (const Value& value : found) {
-    if (value.kind != Value::Kind::kTensor) fail(GYR_ERROR_FILE, "a constant is not a tensor");
-    Tensor* tensor = value.tensor;
+  Few<Value> found(of.plans.empty() ? 0 : size_t(of.plans.back().n_results));
+  if (!of.plans.empty()) {
+    const Context context{of.plans, memory, nullptr, nullptr, nullptr, 0};
+    run_plan(context, of.plans.back(), given.data(), found.data());
+  }
+  for (size_t k = 0; k < found.size(); k++) {
+    if (found[k].kind != Value::Kind::kTensor) fail(GYR_ERROR_FILE, "a constant is not a tensor");
+    if (k >= of.taken) continue;
+    Tensor* tensor = found[k].tensor;
     made.push_back(lasting_copy(memory, tensor->device, tensor->strides(), tensor));
   }
+  for (const Packing& packing : of.packed) made.push_back(packed_by(packing, state, found));
   return made;
 }
 
-// Computes the constants of weights that differ from those of the previous state, if any.
+// Computes the constants of weights that differ from those of another state, if any.
 void compute_constants(const Package& package, const Memory& memory, State& state,
-                       const State* before = nullptr) {
+                       const State* before) {
   state.constants.clear();
   for (const Entry& entry : package.entries) {
-    const std::vector<size_t>& from = entry.constants.weights;
+    const Constants& of = entry.constants;
     const auto same = [&](size_t w) { return before->weights[w] == state.weights[w]; };
-    const bool known = before && std::all_of(from.begin(), from.end(), same);
+    const auto packs_same = [&](const Packing& packing) {
+      return std::all_of(packing.arguments.begin(), packing.arguments.end(),
+                         [&](const auto& a) { return a.weight < 0 || same(size_t(a.weight)); });
+    };
+    const bool known = before && std::all_of(of.weights.begin(), of.weights.end(), same) &&
+                       std::all_of(of.packed.begin(), of.packed.end(), packs_same);
     state.constants.push_back(known ? before->constants[state.constants.size()]
                                     : constants_of(entry.constants, memory, state));
   }
 }
 
-std::shared_ptr<State> first_state(const Package& package, const Memory& memory) {
+// Returns the state of a new instance, which shares what no call writes with another's first, if any.
+std::shared_ptr<State> first_state(const Package& package, const Memory& memory,
+                                   const State* other) {
   const Device::Current here(memory.device.get());
   auto made = std::make_shared<State>();
   for (const Weight& w : package.weights) {
     Tensor* stored = w.stored.get();
     const int ndim = w.signature.ndim;
     const bool same_layout = same_strides(ndim, w.sizes.data(), stored->strides(), w.strides.data());
-    if (same_layout && !w.signature.written)
+    if (other && !w.signature.written)
+      made->weights.push_back(other->weights[made->weights.size()]);
+    else if (same_layout && !w.signature.written)
       made->weights.emplace_back(stored, [](Tensor*) {});
     else
       made->weights.push_back(
           lasting_copy(memory, w.signature.device, w.strides.data(), stored));
   }
-  compute_constants(package, memory, *made);
+  compute_constants(package, memory, *made, other);
   if (memory.device) memory.device->wait();
   return made;
 }
@@ -499,7 +535,7 @@ gyr_status gyr_package_open_on(const char* path, const gyr_open_options* options
     try {
       auto held = std::make_shared<const gyr::Package>(
           path, options ? *options : gyr_open_options{}, device_index);
-      *package = new gyr_package{std::move(held)};
+      *package = new gyr_package{std::move(held), {}, {}};
     } catch (gyr::Error& error) {
       error.text = gyr::words(path, ": ", error.text);
       throw;
@@ -566,7 +602,9 @@ gyr_status gyr_instance_create(gyr_package* package, const gyr_allocator* alloca
     auto made = std::make_unique<gyr_instance>();
     made->package = package->held;
     made->memory = gyr::Memory::of(allocator, made->package->device);
-    made->state = gyr::first_state(*made->package, made->memory);
+    const auto other = allocator ? nullptr : package->shared();
+    made->state = gyr::first_state(*made->package, made->memory, other.get());
+    if (!allocator) package->share(made->state);
     *instance = made.release();
   });
 }

@@ -386,10 +386,17 @@ void Package::read_entry(const Json& row) {
   entry.weights = named_weights(row);
   const Json* constants = row.find("constants");
   if (constants && !constants->is(Json::Kind::kNull)) {
-    entry.constants = {named_weights(*constants), plans_of(*constants, entry.name)};
-    if (entry.constants.plans.back().n_args != int64_t(entry.constants.weights.size()))
+    Constants& made = entry.constants;
+    made.weights = named_weights(*constants);
+    made.plans = plans_of(*constants, entry.name);
+    const int64_t taken = (*constants)["count"].integer();
+    if (made.plans.back().n_args != int64_t(made.weights.size()) || taken < 0 ||
+        taken > made.plans.back().n_results)
       fail(GYR_ERROR_FILE, words("the constants of ", entry.name, " are computed from other weights"));
+    made.taken = size_t(taken);
   }
+  for (const Json& packing : row["packed"].list())
+    entry.constants.packed.push_back(packing_of(packing, entry.constants));
   for (const Json& input : row["inputs"].list()) {
     Argument& made = entry.arguments.emplace_back();
     const std::string& kind = input["kind"].text();
@@ -417,14 +424,38 @@ void Package::read_entry(const Json& row) {
   main.bind_outputs(entry.tokens);
 }
 
+Packing Package::packing_of(const Json& row, const Constants& constants) const {
+  Packing made;
+  const std::string& name = row["operator"].text();
+  const auto found = operators_.find(name);
+  if (found == operators_.end()) fail(GYR_ERROR_FILE, words("it does not describe ", name));
+  made.op = found->second;
+  for (const Json& argument : row["arguments"].list()) {
+    Packing::Argument& to = made.arguments.emplace_back();
+    if (!argument.is(Json::Kind::kObject)) {
+      to.value = constant_of(argument);
+    } else if (argument["constant"].is(Json::Kind::kNull)) {
+      to.weight = int64_t(named_weight(argument["weight"].text()));
+    } else {
+      to.constant = argument["constant"].integer();
+      if (to.constant < 0 || constants.plans.empty() ||
+          to.constant >= constants.plans.back().n_results)
+        fail(GYR_ERROR_FILE, words(name, " packs a constant that does not exist"));
+    }
+  }
+  return made;
+}
+
+size_t Package::named_weight(const std::string& name) const {
+  const auto named = [&](const Weight& w) { return w.signature.name == name; };
+  const auto found = std::find_if(weights.begin(), weights.end(), named);
+  if (found == weights.end()) fail(GYR_ERROR_FILE, words("it has no weight ", name));
+  return size_t(found - weights.begin());
+}
+
 std::vector<size_t> Package::named_weights(const Json& row) const {
   std::vector<size_t> made;
-  for (const Json& name : row["weights"].list()) {
-    const auto named = [&](const Weight& w) { return w.signature.name == name.text(); };
-    const auto found = std::find_if(weights.begin(), weights.end(), named);
-    if (found == weights.end()) fail(GYR_ERROR_FILE, words("it has no weight ", name.text()));
-    made.push_back(size_t(found - weights.begin()));
-  }
+  for (const Json& name : row["weights"].list()) made.push_back(named_weight(name.text()));
   return made;
 }
 

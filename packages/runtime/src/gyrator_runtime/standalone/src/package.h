@@ -56,11 +56,23 @@ struct Argument {
   Const constant;
 };
 
+// Packs a weight, or a constant, into a library's own layout.
+struct Packing {
+  struct Argument {
+    int64_t weight = -1, constant = -1;  // its index, if it is one
+    Const value;  // otherwise
+  };
+  std::shared_ptr<const Operator> op;
+  std::vector<Argument> arguments;
+};
+
 // Computes constants from weights, which plans take after the weights.
 struct Constants {
-  std::vector<size_t> weights;  // its inputs
+  std::vector<size_t> weights;  // the inputs of its plan
   std::vector<Plan> plans;  // empty without constants
-  size_t count() const { return plans.empty() ? 0 : size_t(plans.back().n_results); }
+  size_t taken = 0;  // how many of its results, the first ones, are taken; others are only packed
+  std::vector<Packing> packed;  // taken after them
+  size_t count() const { return taken + packed.size(); }
 };
 
 struct Result {
@@ -97,7 +109,9 @@ struct Package {
   void check_machine(const Json& manifest);
   void read_weights(const Json& manifest, bool verify);
   void read_entry(const Json& row);
+  size_t named_weight(const std::string& name) const;
   std::vector<size_t> named_weights(const Json& row) const;
+  Packing packing_of(const Json& row, const Constants& constants) const;
   std::vector<Plan> plans_of(const Json& row, const std::string& name);
   std::string_view member(const std::string& name) const;
   Own tensor(const Json& header, size_t begin, std::string_view bytes, const std::string& name);

@@ -532,6 +532,32 @@ void Plan::bind_outputs(int64_t skipped) {
   }
 }
 
+Const constant_of(const Json& data) {
+  Const made;
+  switch (data.kind()) {
+    case Json::Kind::kNull:
+      break;
+    case Json::Kind::kBool:
+    case Json::Kind::kInteger:
+      made.kind = Const::Kind::kInteger;
+      made.truth = data.is(Json::Kind::kBool);
+      made.integer = made.truth ? data.truth() : data.integer();
+      break;
+    case Json::Kind::kReal:
+      made.kind = Const::Kind::kReal;
+      made.real = data.real();
+      break;
+    case Json::Kind::kText:
+      made.kind = Const::Kind::kText;
+      made.text = data.text();
+      break;
+    default:
+      made.kind = Const::Kind::kSequence;
+      for (const Json& item : data.list()) made.items.push_back(constant_of(item));
+  }
+  return made;
+}
+
 std::vector<Plan> read_plans(std::string_view text, const Links& links) {
   std::vector<Plan> plans;
   const Json rows = Json::read(text);

@@ -59,6 +59,9 @@ struct Const {
   std::shared_ptr<const Operator> op;
 };
 
+// Returns a number, a text, null or a list of these.
+Const constant_of(const Json& data);
+
 struct Launched {
   std::string name;
   Kernel kernel = nullptr;
