@@ -197,6 +197,33 @@ def test_sizes_that_belong_together(tmp_path: Path) -> None:
             fast(*map(torch.ones, wrong))
 
 
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Conv2d(3, 5, 3), nn.Conv2d(3, 5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.mean() > 0, lambda x: self.one(x).relu(), self.other, (x,))
+
+
+@pytest.mark.parametrize("example", [3, 20])
+def test_the_batch_of_convolutions_in_branches_is_what_was_exported(
+    tmp_path: Path, example: int
+) -> None:
+    model, path, file = Branches().eval(), tmp_path / "model.gya", tmp_path / "model.pt2"
+    exported = export(model, (torch.randn(example, 3, 7, 8),), dynamic_shapes=({0: BATCH},))
+    torch.export.save(exported, file)
+    aot.compile(torch.export.load(file), package=path)
+    (batch,) = aot.inspect(path).entries[0].symbols
+    assert (batch.least, batch.most) == (1, 64)
+    fast = aot.load(path)
+    for count in (2, 16, 64):
+        for shift in (-1, 1):
+            x = torch.randn(count, 3, 7, 8) + shift
+            with torch.no_grad():
+                torch.testing.assert_close(fast(x), model(x))
+
+
 @pytest.mark.parametrize("runtime", ["python", "libtorch", "standalone"])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_the_batch_of_a_convolution_is_what_was_exported(

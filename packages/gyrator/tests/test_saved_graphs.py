@@ -112,6 +112,25 @@ def test_the_batch_of_a_convolution(tmp_path: Path) -> None:
         torch.testing.assert_close(run(x, weight), convolved(x, weight))
 
 
+def test_the_batch_of_the_gradient_of_a_convolution(tmp_path: Path) -> None:
+    dynamic = FakeTensorMode(shape_env=ShapeEnv())
+    context = StatelessSymbolicContext([DimDynamic.DYNAMIC] + 3 * [DimDynamic.STATIC])
+    image = dynamic.from_tensor(torch.randn(4, 3, 9, 8), symbolic_context=context)
+    slope = dynamic.from_tensor(torch.randn(4, 5, 7, 6), symbolic_context=context)
+
+    def gradient(slope: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Any:
+        arguments = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False])
+        found = torch.ops.aten.convolution_backward(slope, x, weight, [5], *arguments)
+        return found[0], found[1]
+
+    weight = torch.randn(5, 3, 3, 3)
+    graph = torch.fx.symbolic_trace(gradient)
+    run = _session(tmp_path)[0].compile(graph, (slope, image, dynamic.from_tensor(weight)))
+    for count in (2, 16, 40):
+        arguments = torch.randn(count, 5, 7, 6), torch.randn(count, 3, 9, 8), weight
+        torch.testing.assert_close(run(*arguments), gradient(*arguments), rtol=1e-4, atol=1e-4)
+
+
 def test_a_graph_with_weights_of_its_own_is_refused(tmp_path: Path) -> None:
     graph = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
     with pytest.raises(UnsupportedError, match=r"GY-AOT-006.* 2 weights of its own, '0.weight'"):

@@ -20,7 +20,7 @@ from gyrator.aot.freezing import Folded, Freezing, input_index
 from gyrator.aot.move import cannot_move, move
 from gyrator.engine.engine import Engine
 from gyrator.engine.pipeline import Stages
-from gyrator.frontend.convolutions import UnguardedConvolutions
+from gyrator.frontend.convolutions import unguarded_convolutions
 from gyrator.graphs.boundary import plain_boundary
 from gyrator.graphs.compiled import CompiledGraph, Phase
 from gyrator.reports.records import Stopwatch
@@ -267,7 +267,7 @@ def trace(
         if environment is not None:
             stack.enter_context(_with_ranges(environment, _at_least_two(environment)))
             stack.enter_context(_without_compound_hints(environment))
-            stack.enter_context(UnguardedConvolutions(environment))
+            stack.enter_context(unguarded_convolutions(mode))
         work.run(program.graph_module, values)
     checked = {condition.node.expr for condition in known.values()}
     added = [] if environment is None else environment.guards[guards:]

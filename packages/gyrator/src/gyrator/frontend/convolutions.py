@@ -1,36 +1,41 @@
 """Tracing convolutions without restricting the batch size."""
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 aten = torch.ops.aten
+_CONVOLUTIONS = (
+    aten.convolution.default,
+    aten._convolution.default,
+    aten.convolution_backward.default,
+)
 
 
-class UnguardedConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Calls the fake kernels of convolutions without recording guards.
+@contextmanager
+def unguarded_convolutions(mode: FakeTensorMode) -> Iterator[None]:
+    """Call the fake kernels of convolutions without recording guards for the duration of the block.
 
     They compare the batch size with bounds of ATen's libraries, to predict the memory format of the
     result. Programs check and correct the strides of results, so they are valid for all sizes.
 
-    Convolutions in branches and loops are called as without this mode.
-
-    Args:
-        environment: the `ShapeEnv` in which guards are recorded.
+    The mode itself is changed, because other dispatch modes are disabled while the branches of a
+    `torch.cond` and the bodies of loops are traced.
     """
+    environment, dispatch = mode.shape_env, mode.dispatch
+    if environment is None:
+        yield
+        return
 
-    supports_higher_order_operators = True
+    def unguarded(func: Any, *args: Any) -> Any:
+        with environment.suppress_guards() if func in _CONVOLUTIONS else nullcontext():
+            return dispatch(func, *args)
 
-    def __init__(self, environment: Any) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.environment = environment
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Call `func`."""
-        convolves = func in (aten.convolution.default, aten._convolution.default)
-        with self.environment.suppress_guards() if convolves else nullcontext():
-            return func(*args, **(kwargs or {}))
+    mode.dispatch = unguarded  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del mode.dispatch

@@ -19,7 +19,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from gyrator.frontend.aot import Frontend, SavableGraph
-from gyrator.frontend.convolutions import UnguardedConvolutions
+from gyrator.frontend.convolutions import unguarded_convolutions
 from gyrator.graphs.compiled import untraced
 from gyrator.options import Options, make_options
 from gyrator_ir.diagnostics import LayoutError, UnsupportedError
@@ -246,10 +246,10 @@ def compiled_artifact(
     modes = (x.fake_mode for x in inputs if isinstance(x, FakeTensor))
     mode = next(modes, None) or FakeTensorMode()  # without symbolic sizes
     environment = mode.shape_env
-    unguarded = nullcontext() if environment is None else UnguardedConvolutions(environment)
     config: Any = torch._functorch.config
     saving = config.patch(bundled_autograd_cache=True, force_autograd_cache=True)
     within = _narrowed(inputs, sizes) if sizes is not None else nullcontext()
+    unguarded = unguarded_convolutions(mode)
     with torch.no_grad(), saving, tracing(TracingContext(mode)), within, unguarded:
         compiled: Callable[..., Any] = frontend.compile(graph, inputs)
     assert isinstance(compiled, SavableGraph)
