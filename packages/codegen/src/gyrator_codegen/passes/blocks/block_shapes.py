@@ -2,9 +2,11 @@
 
 A device needs several 16-byte accesses in flight per thread, and enough warps per core to hide
 their latency. More elements per thread than fit in registers reduce the number of warps. Warps that
-reduce the same row must exchange partial results. Launching a program takes as long as moving some
-kilobytes. The model multiplies the slowdown by each factor. Its parameters were fitted to timings
-of 12,000 shapes of 470 kernels on an H100, and of 2,500 shapes of 218 kernels on an H200.
+reduce the same row must exchange partial results. Programs are launched one after the other, while
+those launched before move data: whichever takes longer counts, besides the time in which a kernel
+starts. The model multiplies the slowdown by each factor. Its parameters were fitted to timings of
+12,000 shapes of 470 kernels on an H100, and of 5,500 shapes of 420 kernels on an H200, half of them
+with at most a million elements.
 """
 
 import math
@@ -27,7 +29,6 @@ from gyrator_ir.tile.nodes import Access, TiledKernel
 
 _LANES = 32  # threads per warp
 _LEAST_SIDE = 16  # minimum side of a tile: 32 bytes of 16-bit elements
-_THREADS = 2048  # maximum number of threads per core
 _MOST = 5  # maximum number of candidates per kernel
 _POINTS = 1 << 20  # the estimate of an unknown number of points
 _LENGTH = 1024  # the estimate of an unknown number of inner elements
@@ -36,10 +37,10 @@ _ACCESS = 16  # bytes per access of a thread
 _STRIDED = 4  # elements per thread if some loads are strided...
 _MANY_STRIDED = 4  # ... and half of that with more strided loads than this
 _HELD = 64  # bytes of a row that a thread holds in registers, with up to two loads
-_LAUNCH = 4096  # bytes that a core could move in the time of a program launch
+_LAUNCH = 6000  # bytes that the device could move in the time of a program launch...
+_START = 30000  # ... and that each core could move in the time in which a kernel starts
 _STATEMENTS = 10  # statements that are free; more cost as much as additional traffic...
 _HEAVY = 16  # ... and a reduction with several accumulators counts as this many
-_UNNOTICED = 22  # program launches per core that are free
 
 _KEPT = frozenset(
     (ReduceKind.ARGMIN, ReduceKind.ARGMAX, ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX)
@@ -245,7 +246,9 @@ class _Weights:
     penalties for missing them."""
 
     elements: float = 8
-    """Threshold: elements per thread that are needed."""
+    """Threshold: elements per thread that are needed..."""
+    threads: float = 2048
+    """... if there are enough for so many threads per core."""
     narrow: float = 0.3
     """Exponent: fewer elements."""
     most: float = 13
@@ -268,13 +271,18 @@ class _Weights:
     """Exponent: several warps that share the elements of a point."""
 
 
-_POINTWISE = _Weights(narrow=0.7, crowded=0.4, programs=0.5, few=0.4)
-_ROWS_AT_ONCE = _Weights(narrow=0.5, crowded=0.8, warps=4, programs=0.5, few=0.2, apart=0.25)
-_ROWS_IN_STEPS = _Weights(warps=19, programs=4.5)
-_ACROSS_AT_ONCE = _Weights(crowded=0.95, scattered=0.63, uneven=0.8, apart=0.5)
-_ACROSS_IN_STEPS = _Weights(
-    elements=3.5, most=28, scattered=0.45, idle=0.75, programs=3, uneven=0.5, apart=0.33
+_POINTWISE = _Weights(
+    threads=1024, narrow=0.7, crowded=0.4, warps=48, idle=0.05, programs=0.5, few=0.4
 )
+_ROWS_AT_ONCE = _Weights(narrow=0.5, crowded=0.3, warps=2, programs=2, few=0.1, apart=0.25)
+_ROWS_IN_STEPS = _Weights(warps=19, programs=4.5)
+_ACROSS_AT_ONCE = _Weights(
+    threads=256, crowded=0.95, scattered=0.63, idle=0.1, programs=3, uneven=0.8, few=0.1, apart=0.5
+)
+_ACROSS_IN_STEPS = _Weights(
+    elements=3.5, threads=256, most=28, scattered=0.45, idle=0.75, programs=3, uneven=0.5,
+    apart=0.33,
+)  # fmt: skip
 
 
 def _weights(space: _Space, at_once: bool) -> _Weights:
@@ -302,7 +310,7 @@ def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
     if steps > 1:
         waste = 1 + (waste - 1) / 4  # most of the elements beyond the end are not read
     # Few elements are all in flight at once, so that the time of one thread dominates.
-    elements = min(weights.elements, max(count * length / (cores * _THREADS), 1.0))
+    elements = min(weights.elements, max(count * length / (cores * weights.threads), 1.0))
     rows = space.folds and space.along_inner
     run = (block if rows else xblock) * width
     sharing = 1.0
@@ -310,9 +318,10 @@ def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
         sharing = min(warps, block * width / (_LANES * _ACCESS))
     elif space.folds:
         sharing = threads * _ACCESS / width / xblock
-    moved = max(space.traffic, _UNNOTICED * _LAUNCH * cores)
+    start = _START * cores
+    launching = (start + max(programs * _LAUNCH, space.traffic)) / (start + space.traffic)
     lost = (
-        (programs * _LAUNCH / moved, 1.0),
+        (launching, 1.0),
         (elements / each, weights.narrow),
         (each / max(weights.most, 1.0), weights.crowded),
         (128 / run, weights.scattered),
