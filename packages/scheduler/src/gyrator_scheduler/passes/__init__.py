@@ -15,6 +15,7 @@ from gyrator_scheduler.passes.inline_pointwise import InlinePointwise
 from gyrator_scheduler.passes.merge_axes import MergeAxes
 from gyrator_scheduler.passes.one_hot_sums import OneHotSums
 from gyrator_scheduler.passes.reorder_axes import ReorderAxes
+from gyrator_scheduler.passes.reverse_scans import ReverseScans
 from gyrator_scheduler.passes.simplify_indices import SimplifyIndices
 from gyrator_scheduler.passes.split_reductions import SplitReductions
 from gyrator_scheduler.passes.split_scans import SplitScans
@@ -37,6 +38,7 @@ def loop_pipeline(
         UnitReductions(),
         when(options.fusion and options.inline, inline),
         CommonSubexpressions(),
+        ReverseScans(),
         OneHotSums(),
         when(options.numerics is Numerics.FAST, ElideRoundings()),
         when(not options.in_order, SplitReductions(by_device=by_device, matrix_units=units)),
