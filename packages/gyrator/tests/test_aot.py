@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import platform
 import struct
 import subprocess
 import sys
@@ -544,6 +545,21 @@ def test_weights_are_packed_when_it_is_loaded(
     with torch.no_grad():
         for result, eager in ((fast, model), (second, other)):
             torch.testing.assert_close(result(x), eager(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the levels are those of x86-64")
+def test_libraries_are_chosen_for_processors_with_more_instructions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are measured on this one."""
+    monkeypatch.setattr("gyrator.autotune.library.remembered", lambda *_: None)
+    model = nn.Sequential(nn.Linear(96, 64), nn.GELU()).eval()
+    x, path, options = torch.randn(32, 96), tmp_path / "model.gya", {"freezing": True}
+    aot.compile(model, (x,), package=path, options=options, target=("plain", "avx512"))
+    isas = [program.isa for program in aot.inspect(path).entries[0].programs]
+    assert isas == ["plain", "avx512"]
+    with torch.no_grad():
+        torch.testing.assert_close(aot.load(path)(x), model(x))
 
 
 def test_packages_without_libtorch_pack_no_weights(tmp_path: Path) -> None:

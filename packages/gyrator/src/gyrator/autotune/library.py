@@ -253,9 +253,11 @@ class LibraryChoice:
     def _measuring(self, device: str) -> Iterator[Measure]:
         """Yield a `Measure` for a device, outside of torch's tracing modes."""
         definition, target = self.context.targets[device]
+        # A package may be for processors with more instructions than this one has.
+        here = definition.probe(self.context.config) or target
         autocast = torch._C._DisableAutocast()
         with _disable_current_modes(), torch.no_grad(), autocast:
-            yield Measure(definition.device(target), torch.Generator(device).manual_seed(0))
+            yield Measure(definition.device(here), torch.Generator(device).manual_seed(0))
 
 
 @frozen
