@@ -10,11 +10,14 @@ from attrs import frozen
 from gyrator.options import OptionError, Options
 from gyrator.session import Session, default_session
 from gyrator.targets import TargetDefinition, installed
-from gyrator.targets.cpu import CPU, cpu_target
+from gyrator.targets.cpu import CPU, cpu_target, probe
 from gyrator_ir.target import Target
 from gyrator_ir.types import HOST
 from gyrator_runtime.build import available_cores
 from gyrator_runtime.device import ISA_LEVELS, cpu_isa, isa_levels, machine_of
+
+_WITH_BFLOAT16 = "avx512"
+"""The level that implies the instructions that oneDNN needs for `bfloat16`."""
 
 
 @frozen(eq=False)
@@ -85,6 +88,8 @@ def _own(device: str) -> PackageTarget:
     session = default_session()
     if device == HOST:
         isa = cpu_isa(session.config.isa or None)
+        if isa == _WITH_BFLOAT16:
+            return PackageTarget(CPU, probe(session.config))
         return PackageTarget(CPU, cpu_target(isa, available_cores()))
     entry = session.targets.get(device)
     if entry is None or entry[0].elsewhere(entry[1].arch) is None:
