@@ -94,13 +94,14 @@ def _measured(region: Region, context: CompilerContext, budget: Budget) -> str:
     with _disable_current_modes(), interface.guard(device.index or 0):
         tensors = [_like(n.meta["val"]) for n in region.inputs]
         runs: dict[str, Any] = {}
+        seconds = 0 if math.isinf(budget.left) else max(int(budget.left), 1)
         for extern_kernels in ("library", "none"):
+            tunes = extern_kernels == "none"
             options = evolve(
-                context.options, extern_kernels=extern_kernels,
-                max_autotune=extern_kernels == "none", strict=True,
+                context.options, extern_kernels=extern_kernels, strict=True,
+                max_autotune=tunes, autotune_seconds=seconds if tunes else 0,
                 wrapper="python", device_graphs=False, progress=False,
                 verify="",
-                autotune_seconds=0 if math.isinf(budget.left) else max(int(budget.left), 1),
             )  # fmt: skip
             engine = evolve(context, options=options, observer=ignore_record)
             runs[extern_kernels] = _Run(cast(GraphCompiler, engine), region, tensors)
