@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from attrs import evolve
 from torch.nn import functional as F
 
 from gyrator_ir.diagnostics import UnsupportedError
-from gyrator_ir.loop.nodes import Extern
+from gyrator_ir.loop.nodes import Extern, Scatter
+from gyrator_ir.target import Heuristics
 
 BAD = {
     "index": lambda x, i: x[i[0]],
@@ -112,6 +114,27 @@ def test_cat_and_related_ops(check) -> None:
     )
     check(lambda x, y: torch.cat([x, y] * 6, 1), x, y)
     check(lambda x, y: torch.cat([x, y], 1), x, y, other=(torch.randn(4, 2), torch.randn(4, 9)))
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_single_elements_are_selected_where_identical_kernels_share_launches(check, alike) -> None:
+    target = check.targets["cpu"]
+    check.targets = {"cpu": evolve(target, heuristics=Heuristics(together_alike=alike))}
+
+    def stacked(*tensors):
+        return torch.stack([x.sum() for x in tensors]) * 2
+
+    def joined(*tensors):
+        return torch.cat(tensors)
+
+    tensors = [torch.randn(5) for _ in range(10)]
+    check(stacked, *tensors)
+    check(joined, *tensors)
+    scatters = [
+        sum(isinstance(op, Scatter) for op in check.lower(f, tuple(tensors)).operations)
+        for f in (stacked, joined)
+    ]
+    assert scatters == [0 if alike else 9, 9]
 
 
 def test_scatter(check) -> None:

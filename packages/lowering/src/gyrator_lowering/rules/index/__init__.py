@@ -138,7 +138,7 @@ def cat(b: LoopBuilder, tensors: Sequence[TensorValue], dim: int = 0) -> TensorV
         reason = "a kernel for each of so many tensors takes longer"
         joined: TensorValue = call(b, [tensors, dim], {}, reason)
         return joined
-    if len(parts) > SELECTED:
+    if len(parts) > SELECTED and not _shares_launches(b, parts, out):
         return _written_in_parts(b, parts, ends, d, out)
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
@@ -152,6 +152,13 @@ SELECTED = 8
 WRITTEN = 64
 """Up to this many tensors are each copied by a kernel of their own, which may be the one that
 computes them."""
+
+
+def _shares_launches(b: LoopBuilder, parts: Sequence[TensorValue], out: Spec) -> bool:
+    """Return whether the kernels that compute single elements, such as the norms of many tensors,
+    can share a launch: they must be identical, and store to different tensors."""
+    alike = b.targets[out.device.type].heuristics.together_alike
+    return alike and all(e is ONE for part in parts for e in part.shape)
 
 
 def _written_in_parts(
