@@ -12,7 +12,7 @@ from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.positions import blocks_of
 from gyrator_ir.body.nodes import Bind, Load, Store, StoreMode
 from gyrator_ir.body.rewrite import defined
-from gyrator_ir.expr import ShapeFacts, Sym
+from gyrator_ir.expr import Expr, ShapeFacts, Sym, subs
 from gyrator_ir.kernel.nodes import Level
 from gyrator_ir.tile.nodes import Reuse, TiledKernel
 
@@ -39,8 +39,12 @@ class ReuseLoads(KernelPass):
         written = {f.index: f.written for f in tiled.forms}
         paired = {(p.stage, position) for p in tiled.pairs for position in (p.first, p.second)}
         local = {t.name for t in kernel.locals}
-        definitions: dict[str | Sym, _Position] = {}
-        """The statement that determines each value and bound symbol."""
+        definitions: dict[str, _Position] = {}
+        """The statement that determines each value."""
+        bound: dict[tuple[object, ...], Sym] = {}
+        """A symbol for each loaded index."""
+        symbols: dict[Sym, Expr] = {}
+        """For each bound symbol, that of its index."""
         available: dict[tuple[object, ...], _Position] = {}
         """The statement that loaded or stored the value at each address."""
         reuses: list[Reuse] = []
@@ -54,20 +58,20 @@ class ReuseLoads(KernelPass):
                 position = (number, k)
                 definitions |= dict.fromkeys(defined(s), position)
                 if isinstance(s, Bind):
-                    definitions[s.symbol] = position
+                    mask = None if s.mask is None else definitions[s.mask]
+                    same = (definitions[s.value], s.size, s.wrap, mask)
+                    symbols[s.symbol] = bound.setdefault(same, Sym(f"t{len(bound)}"))
                 elif isinstance(s, Store):
                     _drop(available, {s.buffer})
                     index = written.get(s.index, s.index)
                     plain = s.mode is StoreMode.SET and s.mask is None and not stepwise
                     # With a loaded index, another point may have stored to the same address last.
-                    own = index.free_symbols.isdisjoint(definitions) and position not in paired
+                    own = index.free_symbols.isdisjoint(symbols) and position not in paired
                     if plain and own and s.buffer not in local:
-                        available[s.buffer, index, frozenset(), None] = position
+                        available[s.buffer, index, None] = position
                 elif isinstance(s, Load) and s.buffer not in local and position not in paired:
-                    index = written.get(s.index, s.index)
-                    symbols = (x for x in index.free_symbols if x in definitions)
-                    bound = frozenset((x, definitions[x]) for x in symbols)
-                    key = (s.buffer, index, bound, None if s.mask is None else definitions[s.mask])
+                    index = subs(written.get(s.index, s.index), symbols)
+                    key = (s.buffer, index, None if s.mask is None else definitions[s.mask])
                     if key in available:
                         definitions[s.name] = available[key]
                         reuses.append(Reuse(*position, *available[key]))
