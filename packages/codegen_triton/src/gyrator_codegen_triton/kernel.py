@@ -216,8 +216,11 @@ def _in_block(code: Code, s: KernelStatement) -> None:
 def _loop(code: Code, stage: Stage, number: int, ahead: int | str) -> None:
     """Emit an inner stage as a loop over blocks of the inner elements."""
     w = code.writer
+    backwards = any(isinstance(s, ScanStep) and s.reverse for s in stage.body)
     loops = {
-        s.names[0]: LoopReduction(code, s) if isinstance(s, Reduce) else LoopScan(code, s)
+        s.names[0]: (
+            LoopReduction(code, s, backwards) if isinstance(s, Reduce) else LoopScan(code, s)
+        )
         for s in stage.body
         if isinstance(s, Reduce | ScanStep)
     }
@@ -231,7 +234,6 @@ def _loop(code: Code, stage: Stage, number: int, ahead: int | str) -> None:
         elif not isinstance(s, SortStep):
             statement(code, s)
 
-    backwards = any(isinstance(s, ScanStep) and s.reverse for s in stage.body)
     steps = "range(0, extent, RBLOCK)"
     if ahead != 1:
         steps = f"tl.range(0, extent, RBLOCK, num_stages={ahead})"

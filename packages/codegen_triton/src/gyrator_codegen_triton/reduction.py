@@ -99,10 +99,13 @@ class LoopReduction:
     Args:
         code: the emission state.
         s: the reduction.
+        backwards: whether the loop begins with the last block, which may be partial.
     """
 
-    def __init__(self, code: Code, s: Reduce) -> None:
+    def __init__(self, code: Code, s: Reduce, backwards: bool) -> None:
         self._s = s
+        # Lanes that miss no block but the last have the same count, which a loop need not keep.
+        self._counts = s.kind is ReduceKind.WELFORD and not backwards
         take = code.names.take
         self._acc = [take(f"{name}_acc") for name in s.names]
         self._at = take(f"{s.names[0]}_at") if s.kind in _POSITIONS else ""
@@ -113,7 +116,8 @@ class LoopReduction:
         first = identity(kind, dtype)
         shape = "[XBLOCK, RBLOCK]"
         rest: list[bool | int | float] = [0] * (len(self._acc) - 1)
-        for name, value in zip(self._acc, [first, *rest], strict=True):
+        kept = self._acc[:-1] if self._counts else self._acc
+        for name, value in zip(kept, [first, *rest], strict=False):
             code.writer.line(f"{name} = tl.full({shape}, {literal(value, dtype)}, {TYPES[dtype]})")
         if self._at:
             code.writer.line(f"{self._at} = tl.full({shape}, {_NOWHERE}, tl.int64)")
@@ -131,6 +135,10 @@ class LoopReduction:
                 keep(acc[0], f"{acc[0]} + {' * '.join(args)}")
             case ReduceKind.ARGMIN | ReduceKind.ARGMAX:
                 self._position(code, args[0])
+            case ReduceKind.WELFORD if self._counts:
+                joined = ", ".join(acc[:-1])
+                inverse = f"1.0 / tl.cast(start // RBLOCK + 1, {TYPES[s.dtype]})"
+                w.line(f"{joined} = gy_welford_next({joined}, {args[0]}, r_mask, {inverse})")
             case ReduceKind.WELFORD | ReduceKind.ONLINE_SOFTMAX:
                 joined = ", ".join(acc)
                 w.line(f"{joined} = {_SEVERAL[s.kind]}_step({joined}, {args[0]}, r_mask)")
@@ -151,6 +159,11 @@ class LoopReduction:
             case ReduceKind.ARGMIN | ReduceKind.ARGMAX:
                 _first(code, s, acc[0], self._at)
             case ReduceKind.WELFORD:
+                if self._counts:
+                    blocks = "(extent - tl.arange(0, RBLOCK)[None, :] + RBLOCK - 1) // RBLOCK"
+                    count = f"tl.cast({blocks}, {TYPES[s.dtype]})"
+                    shape = "[XBLOCK, RBLOCK]"
+                    code.writer.line(f"{acc[-1]} = tl.broadcast_to({count}, {shape})")
                 _points(code, s, _reduced(f"({', '.join(acc)})", "gy_welford"))
             case ReduceKind.ONLINE_SOFTMAX:
                 _points(code, s, f"gy_exponentials({', '.join(acc)}, extent)")
