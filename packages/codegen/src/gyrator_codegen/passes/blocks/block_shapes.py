@@ -277,7 +277,7 @@ _POINTWISE = _Weights(
 _ROWS_AT_ONCE = _Weights(narrow=0.5, crowded=0.3, warps=2, programs=2, few=0.1, apart=0.25)
 _ROWS_IN_STEPS = _Weights(warps=19, programs=4.5)
 _ACROSS_AT_ONCE = _Weights(
-    threads=256, crowded=0.95, scattered=0.63, idle=0.1, programs=3, uneven=0.8, few=0.1, apart=0.5
+    threads=256, crowded=0.95, scattered=0.63, idle=0.1, programs=3, uneven=0.8, few=0.1, apart=1.5
 )
 _ACROSS_IN_STEPS = _Weights(
     elements=3.5, threads=256, most=28, scattered=0.45, idle=0.75, programs=3, uneven=0.5,

@@ -7,7 +7,15 @@ from attrs import evolve, frozen
 from gyrator_codegen.consecutive import consecutive_inside
 from gyrator_codegen.extents import power_of_two
 from gyrator_codegen.passes.rewriting import KernelPass
-from gyrator_ir.body.nodes import Bind, Reduce, ReduceKind, ScanStep, SortStep, Store
+from gyrator_ir.body.nodes import (
+    POSITIONS,
+    Bind,
+    Reduce,
+    ReduceKind,
+    ScanStep,
+    SortStep,
+    Store,
+)
 from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level
 from gyrator_ir.tile.loops import extent_of
@@ -16,7 +24,7 @@ from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, Method, TiledKernel
 _ELEMENT = 4  # bytes of a typical element
 _KEPT = 4  # factor for rows that a loop cannot process
 _POINTS: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
-_ROWS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
+_ROWS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _ELEMENTS: tuple[int, ...] = (16, 64, 256, 1024, 2048, 4096)
 
 
@@ -29,8 +37,8 @@ class ChooseBlocks(KernelPass):
     time grows quickly with the sorting network. If elements are contiguous from point to point
     rather than along the row, a program processes many rows at once: whole if they have at most
     `abreast` elements, else by a loop whose blocks of points are within the last axis, if it allows
-    blocks of at least `level` points. Dot reductions of up to `steps` elements are done there one
-    element at a time.
+    blocks of at least `level` points. Dot reductions of up to `steps` elements, and others of up to
+    `few`, are done there one element at a time.
     """
 
     name: ClassVar[str] = "choose-blocks"
@@ -39,6 +47,7 @@ class ChooseBlocks(KernelPass):
     abreast: int = 64
     level: int = 32
     steps: int = 128
+    few: int = 8
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         if tiled.choices:
@@ -69,18 +78,20 @@ class ChooseBlocks(KernelPass):
     def _stepped(self, kernel: Kernel) -> bool:
         """Return whether a loop should process one inner element of many points at a time.
 
-        This is best for short dot reductions whose points are contiguous, such as depthwise
-        convolutions: loads are contiguous, and the index of the inner element is the same for all
-        points.
+        This is best for short reductions whose points are contiguous, such as depthwise
+        convolutions: loads are contiguous, the index of the inner element is the same for all
+        points, and no threads exchange partial results.
         """
         inside = [stage for stage in kernel.stages if stage.level is Level.INNER]
         extent = extent_of(kernel.inner)
         if kernel.locals or len(inside) != 1 or not isinstance(extent, Const):
             return False
         folds = [s for s in inside[0].body if isinstance(s, Reduce)]
-        dots = bool(folds) and all(s.kind is ReduceKind.DOT for s in folds)
+        if not folds or any(len(s.names) > 1 or s.kind in POSITIONS for s in folds):
+            return False
+        dots = all(s.kind is ReduceKind.DOT for s in folds)
         others = any(isinstance(s, Store | SortStep | ScanStep | Bind) for s in inside[0].body)
-        return dots and 1 < extent.value <= self.steps and not others
+        return 1 < extent.value <= (self.steps if dots else self.few) and not others
 
     def _whole(self, kernel: Kernel, across: bool) -> int | None:
         """Return the block size that covers all inner elements of a point, or None for a loop."""
