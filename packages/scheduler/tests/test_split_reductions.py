@@ -28,9 +28,9 @@ loop.program 1 @main
     )
 
 
-def split(whole: LoopProgram, adjacent: int) -> LoopProgram:
+def split(whole: LoopProgram, adjacent: int, part: int = 1) -> LoopProgram:
     numbers = Heuristics(adjacent_points=adjacent, **NUMBERS)
-    return verify(SplitReductions(by_device=(("cpu", numbers),)).run(whole))
+    return verify(SplitReductions(by_device=(("cpu", numbers),), part=part).run(whole))
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,14 @@ def test_parts_are_runs(rows: int, columns: int, adjacent: int, inner: tuple[int
     x = np.random.default_rng(rows).integers(-9, 9, (rows, columns)).astype(np.float64)
     (want,), (got,) = run_loop(whole, (x,)), run_loop(parts, (x,))
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(("part", "count"), [(64, 8), (256, 4), (4096, 2)])
+def test_parts_have_enough_elements_for_adjacent_points(part: int, count: int) -> None:
+    whole = program(1, 1024)
+    first, _ = split(whole, 32, part).operations
+    assert isinstance(first, Reduction)
+    assert tuple(a.extent.value for a in first.axes) == (count,)
+    first, _ = split(whole, 1, part).operations
+    assert isinstance(first, Reduction)
+    assert tuple(a.extent.value for a in first.axes) == (8,)

@@ -61,7 +61,8 @@ class SplitReductions:
     on a device with several `cores`. Arg-reductions are not split.
 
     `by_device` overrides these numbers for a device type, and adds the number of points to keep
-    adjacent. On devices with `matrix_units`, matrix products are split if they have too few output
+    adjacent. On devices that process adjacent points together, parts have at least `part` elements:
+    merging more of them takes longer than reducing their elements. On devices with `matrix_units`, matrix products are split if they have too few output
     blocks.
     """
 
@@ -69,6 +70,7 @@ class SplitReductions:
     points: int = 8
     extent: int = 8192
     cores: int = 1
+    part: int = 2048
     by_device: tuple[tuple[str, Heuristics], ...] = ()
     matrix_units: frozenset[str] = frozenset()
 
@@ -228,7 +230,12 @@ class _Splitter:
             extent = min(extent, _ADJACENT_STEPS * adjacent)
         if cores < 2 or points_in_parallel >= min(points, 2 * cores) or space(op.inner) < extent:
             return None
-        target = max(2, -(-WORK_PER_CORE * cores // max(points_in_parallel, 1)))
+        points_in_parallel = max(points_in_parallel, 1)
+        target = -(-WORK_PER_CORE * cores // points_in_parallel)
+        if adjacent > 1:
+            elements = space(op.axes) * space(op.inner)
+            target = min(target, elements // (self.options.part * points_in_parallel))
+        target = max(target, 2)
         long = [a for a in op.inner if guess(a.extent) >= 2 * target]
         if not long:
             return _plan_whole_axes(op.inner, target, mergeable)
