@@ -8,6 +8,11 @@ import torch
 
 from gyrator_ir.diagnostics import GyratorError
 
+_FLASH_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+_DEFAULTS = f"""
+    {_FLASH_ATTENTION} _fft_c2c _fft_c2r _fft_r2c _int_mm
+    addmv dot histc kthvalue median mv sort topk vdot
+""".split()
 _FUNCTIONS = """
     acos acosh asin asinh atan atanh cos cosh digamma elu erf erfc erfinv exp exp2 expm1 gelu lgamma
     log log10 log1p log2 mish rsqrt sigmoid silu sin sinh softplus sqrt tan tanh
@@ -32,6 +37,10 @@ PUBLIC_ENTRY: Mapping[str, str] = MappingProxyType(
         "aten.mean.out": "mean",
         "aten.native_layer_norm.default": "native_layer_norm",
         "aten.native_group_norm.default": "native_group_norm",
+        "aten.median.dim": "median",
+        "aten.mode.default": "mode",
+        "aten.nanmedian.dim": "nanmedian",
+        **{f"aten.{name}.default": name for name in _DEFAULTS},
         **{f"aten.{name}.out": name for name in _FUNCTIONS},
     }
 )
