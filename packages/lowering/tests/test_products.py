@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.loop.nodes import Extern, Reduction
+from gyrator_lowering.integer_products import integer_products
 from gyrator_lowering.thin_products import thin_products
 
 MATRICES = {
@@ -235,3 +236,40 @@ def test_products_of_symbolic_sizes_stay_library_calls(check) -> None:
     able = {target.device: evolve(target, heuristics=evolve(target.heuristics, thin_products=True))}
     gm = check.trace(lambda x, w: x @ w.t(), (torch.randn(3, 64), torch.randn(5, 64)), dynamic=True)
     assert not thin_products(gm, able)
+
+
+WHOLE = {
+    "int64": (lambda x, y: x @ y, torch.int64, (3, 5), (5, 2), True),
+    "int64 in batches": (lambda x, y: x @ y, torch.int64, (2, 3, 5), (2, 5, 2), True),
+    "int64 vector": (lambda x, y: x @ y, torch.int64, (9, 64), (64,), True),
+    "int64, short rows": (lambda x, y: x @ y.t(), torch.int64, (9, 4), (9, 4), False),
+    "int64, long rows": (lambda x, y: x @ y.t(), torch.int64, (9, 8), (9, 8), True),
+    "int32": (lambda x, y: torch.addmm(y[0], x, y), torch.int32, (4, 8), (8, 8), True),
+    "int32, shallow": (lambda x, y: x @ y, torch.int32, (40, 7), (7, 80), False),
+    "int32, few rows": (lambda x, y: x @ y, torch.int32, (3, 80), (80, 80), False),
+    "int32, few columns": (lambda x, y: x @ y, torch.int32, (80, 80), (80, 7), False),
+    "int32 vector": (lambda x, y: x @ y, torch.int32, (9, 64), (64,), False),
+    "int8": (lambda x, y: x @ y, torch.int8, (64, 64), (64, 64), False),
+    "int8 into int32": (torch._int_mm, torch.int8, (17, 16), (16, 8), True),
+    "float32": (lambda x, y: x @ y, torch.float32, (64, 64), (64, 64), False),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_products_of_integers_are_left_to_kernels(check, name: str) -> None:
+    run, dtype, left, right, expected = WHOLE[name]
+    (target,) = check.targets.values()
+    able = evolve(target, heuristics=evolve(target.heuristics, integer_products=True))
+    gm = check.trace(run, (torch.ones(left, dtype=dtype), torch.ones(right, dtype=dtype)))
+    assert bool(integer_products(gm, {target.device: able})) is expected
+    assert not integer_products(gm, check.targets)
+
+
+def test_products_of_bytes_are_left_to_a_library_with_instructions_for_them(check) -> None:
+    (target,) = check.targets.values()
+    libraries = evolve(target.capabilities, libraries=frozenset({"onednn-int8"}))
+    able = evolve(
+        target, capabilities=libraries, heuristics=evolve(target.heuristics, integer_products=True)
+    )
+    x, y = (torch.ones(s, dtype=torch.int8) for s in ((17, 16), (16, 8)))
+    assert not integer_products(check.trace(torch._int_mm, (x, y)), {target.device: able})

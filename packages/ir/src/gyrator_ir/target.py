@@ -99,6 +99,8 @@ class Heuristics:
     this many bytes; 0 if it makes no difference."""
     thin_products: bool = False
     """Generated kernels are faster than the library at matrix-vector products."""
+    integer_products: bool = False
+    """Generated kernels are faster than the library at matrix products of integers."""
     register_tiles: bool = False
     """Generated kernels compute matrix products in tiles of vector registers, so that they may be
     faster than the library: `max_autotune` measures both."""

@@ -50,16 +50,21 @@ def probe(config: Config) -> Target:
         message = f"GYRATOR_ISA: {error.diagnostic.message}; kernels are built for {isa}"
         warn(error.diagnostic.code, message, error.diagnostic.help)
     target = cpu_target(isa, available_cores())
-    if not _onednn_has_bfloat16():
-        return target
     able = target.capabilities
-    return evolve(target, capabilities=evolve(able, libraries=able.libraries | {"onednn-bfloat16"}))
+    libraries = able.libraries | _onednn_extensions()
+    return evolve(target, capabilities=evolve(able, libraries=libraries))
 
 
-def _onednn_has_bfloat16() -> bool:
-    """Return whether the processor has the instructions that oneDNN needs for `bfloat16`."""
+def _onednn_extensions() -> frozenset[str]:
+    """Return the names of the types that oneDNN multiplies by instructions of this processor."""
     onednn: Any = torch.backends.mkldnn
-    return bool(onednn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if not onednn.is_available():
+        return frozenset()
+    able = {
+        "onednn-bfloat16": torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+        "onednn-int8": torch.cpu._is_vnni_supported(),
+    }
+    return frozenset(name for name, has in able.items() if has)
 
 
 def cpu_target(isa: str, cores: int) -> Target:
@@ -80,6 +85,7 @@ def cpu_target(isa: str, cores: int) -> Target:
             cores=cores,
             scatter_choices=True,
             together_elements=1 << 18,
+            integer_products=isa != "plain",
             register_tiles=isa != "plain",
         ),
     )
