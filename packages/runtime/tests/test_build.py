@@ -2,6 +2,7 @@ import ctypes
 import multiprocessing
 import os
 import platform
+import shlex
 import shutil
 import signal
 import stat
@@ -81,6 +82,9 @@ def compiler_script(folder: Path, text: str) -> str:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
+
+
+_CLANG = "PLEASE submit a bug report to https://example.org and include the crash backtrace."
 
 
 def fake(folder: Path, text: str) -> Toolchain:
@@ -180,6 +184,26 @@ def test_compiler_error_names_unit_and_last_lines(tmp_path, toolchain):
 def test_failing_compiler(tmp_path):
     toolchain = fake(tmp_path, "echo it broke >&2; exit 1")
     with pytest.raises(BuildError, match="it broke") as caught:
+        build_kernels([fill(1)], toolchain, Cache(tmp_path / "c"), "plain")
+    assert caught.value.diagnostic.code == "GY-BUILD-002"
+
+
+@pytest.mark.parametrize("words", ["internal compiler error: in f, at g.cc:2", _CLANG])
+def test_an_internal_error_of_a_compiler_is_avoided_by_fewer_optimisations(
+    tmp_path, toolchain, words
+):
+    program = shlex.join(toolchain.command)
+    text = f'case "$*" in *-O1) exec {program} "$@";; esac\necho "{words}" >&2; exit 1'
+    faulty = Toolchain(fake(tmp_path, text).command, "faulty 1.0", toolchain.family)
+    address = build_kernels([fill(3)], faulty, Cache(tmp_path / "c"), cpu_isa())["gy_fill3"]
+    out = torch.zeros(8)
+    call(address, out, 8)
+    assert out.tolist() == [3.0] * 8
+
+
+def test_an_internal_error_that_recurs_is_raised(tmp_path):
+    toolchain = fake(tmp_path, "echo internal compiler error >&2; exit 1")
+    with pytest.raises(BuildError, match="-O1") as caught:
         build_kernels([fill(1)], toolchain, Cache(tmp_path / "c"), "plain")
     assert caught.value.diagnostic.code == "GY-BUILD-002"
 

@@ -9,6 +9,7 @@ import errno
 import functools
 import math
 import os
+import re
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -41,6 +42,11 @@ Result = TypeVar("Result")
 
 _TAIL_LINES = 15
 
+_INTERNAL = re.compile("internal compiler error|PLEASE submit a bug report")
+"""What g++ and clang print when they fail because of an error of their own."""
+_FEWER_OPTIMISATIONS = ("-O1",)
+"""Flags with which a unit is compiled after an internal error; they replace earlier ones."""
+
 _MAX_HANGS = 2
 """Number of units on which a compiler may hang before it is not used any more in this process."""
 _HANG_DIVISOR = 10
@@ -53,6 +59,10 @@ class BuildError(GyratorError):
 
 class _TransientError(BuildError):
     """A failure that may not recur on another attempt."""
+
+
+class _InternalError(_TransientError):
+    """An internal error of the compiler, which may not recur with fewer optimisations."""
 
 
 class Unit(Protocol):
@@ -298,14 +308,18 @@ class Builder:
     def _compile(self, unit: Unit, key: CacheKey, folder: Path) -> None:
         try:
             self._compile_once(unit, key, folder)
-        except _TransientError:
+        except _TransientError as error:
             if self._cancelling:
                 raise
-            self._compile_once(unit, key, folder)
+            fewer = _FEWER_OPTIMISATIONS if isinstance(error, _InternalError) else ()
+            self._compile_once(unit, key, folder, fewer)
 
-    def _compile_once(self, unit: Unit, key: CacheKey, folder: Path) -> None:
+    def _compile_once(
+        self, unit: Unit, key: CacheKey, folder: Path, flags: tuple[str, ...] = ()
+    ) -> None:
         (folder / SOURCE).write_text(unit.text, encoding="utf-8")
-        for command in self.toolchain.build_commands(self.isa, SOURCE, LIBRARY):
+        for before in self.toolchain.build_commands(self.isa, SOURCE, LIBRARY):
+            command = (*before, *flags)
             status, output = self._run(unit, key, command, folder)
             if status:
                 raise _failed(unit, command, status, output)
@@ -380,8 +394,9 @@ def _failed(unit: Unit, command: tuple[str, ...], status: int, output: str) -> B
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     lines = tuple(output.strip().splitlines()[-_TAIL_LINES:])
     killed = status < 0 or "signal terminated program" in output  # from g++, about its subprocesses
+    internal = _INTERNAL.search(output) is not None
     if killed:
-        return _TransientError.of(
+        return (_InternalError if internal else _TransientError).of(
             "GY-BUILD-003",
             f"the compiler was ended by {f'signal {-status}' if status < 0 else 'a signal'} "
             f"on unit {unit.name}",
@@ -389,7 +404,7 @@ def _failed(unit: Unit, command: tuple[str, ...], status: int, output: str) -> B
             lines,
             "check that there is memory left; the model runs in eager mode",
         )
-    return BuildError.of(
+    return (_InternalError if internal else BuildError).of(
         "GY-BUILD-002",
         f"the compiler failed (status {status}) on unit {unit.name}",
         " ".join(command),
