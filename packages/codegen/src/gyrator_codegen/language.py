@@ -16,7 +16,7 @@ from gyrator_ir.passes import NO_EDITS, Pass, PassEdits, Tracer
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Failure, KernelCheck, KernelSource, TranslationUnit
 from gyrator_ir.target import Target
-from gyrator_ir.tile.nodes import Repeat, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Repeat, TiledGroup, TiledKernel, TiledTemplate, TileProgram
 
 
 class TilingLanguage(ABC):
@@ -60,6 +60,16 @@ class TilingLanguage(ABC):
     ) -> tuple[TranslationUnit, ...]:
         """Emit kernels: `tile` followed by `emit_tiled`."""
         return self.emit_tiled(self.tile(kernels, facts, origins, target), target)
+
+
+def by_kind(
+    program: TileProgram,
+) -> tuple[list[TiledKernel], list[TiledGroup], list[TiledTemplate]]:
+    """Return a program's kernels with stages, its groups, and its templates."""
+    kernels = [k for k in program.kernels if isinstance(k, TiledKernel)]
+    groups = [k for k in program.kernels if isinstance(k, TiledGroup)]
+    templates = [k for k in program.kernels if isinstance(k, TiledTemplate)]
+    return kernels, groups, templates
 
 
 def sources_with_repeats(

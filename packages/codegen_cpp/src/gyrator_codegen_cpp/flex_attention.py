@@ -16,7 +16,7 @@ from gyrator_codegen.passes.bind_choices import BindChoices
 from gyrator_codegen_cpp.dtypes import STORAGE, literal
 from gyrator_codegen_cpp.kernel import emit_kernel, parameters
 from gyrator_codegen_cpp.prelude import Isa
-from gyrator_codegen_cpp.refusals import refusal
+from gyrator_codegen_cpp.refusals import refusals
 from gyrator_ir.body.nodes import Axis, Const, Let, Load, Statement, Store
 from gyrator_ir.body.rewrite import reads, renamed
 from gyrator_ir.diagnostics import Diagnostic
@@ -48,7 +48,7 @@ def template_refusal(kernel: TemplateKernel, target: Target) -> Diagnostic | Non
     if not message:
         stages = tuple(Stage(Level.OUTER, f.body) for f in kernel.formulas)
         stub = Kernel(kernel.name, kernel.device, (), (), stages, parameters=kernel.parameters)
-        return refusal(stub, target)
+        return next(refusals(stub, target), None)
     help = "run the operation as its ATen op"
     return Diagnostic(TEMPLATE, message, where=f"kernel {kernel.name}", help=help)
 

@@ -1,6 +1,6 @@
 """Checks for kernels that the C++ kernel language cannot express, before emission."""
 
-from itertools import chain
+from collections.abc import Iterator
 
 from gyrator_codegen import vector_refusal
 from gyrator_codegen.refusals import Refusals
@@ -22,15 +22,12 @@ TILING = "GY-CPP-004"
 """Tiling decisions that C++ kernels cannot implement."""
 
 
-def refusal(kernel: Kernel, target: Target) -> Diagnostic | None:
-    """Return why the kernel cannot be emitted, or None."""
-    refusals, ops = Refusals(kernel, "C++"), EMITTERS.keys() - target.capabilities.ops_lacking
-    reasons = (
-        refusals.types(DTYPE, STORAGE),
-        refusals.ops(OPERATION, ops),
-        refusals.collectives(SHAPE),
-    )
-    return next(chain.from_iterable(reasons), None)
+def refusals(kernel: Kernel, target: Target) -> Iterator[Diagnostic]:
+    """Yield the reasons why the kernel cannot be emitted."""
+    reasons = Refusals(kernel, "C++")
+    yield from reasons.types(DTYPE, STORAGE)
+    yield from reasons.ops(OPERATION, EMITTERS.keys() - target.capabilities.ops_lacking)
+    yield from reasons.collectives(SHAPE)
 
 
 def tiling_refusal(tiled: TiledKernel, isa: Isa) -> Diagnostic | None:

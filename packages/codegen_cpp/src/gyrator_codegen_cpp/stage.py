@@ -1,24 +1,25 @@
 """The C++ kernel language: from kernels to translation units."""
 
+from itertools import chain
 from typing import ClassVar
 
 from attrs import frozen
 
 from gyrator_codegen import TilingLanguage, batched
-from gyrator_codegen.language import unit_per_kernel
+from gyrator_codegen.language import by_kind, unit_per_kernel
 from gyrator_codegen.passes import vector_pipeline
 from gyrator_codegen.passes.bind_choices import BindChoices
 from gyrator_codegen_cpp.flex_attention import emit_flex, template_refusal
 from gyrator_codegen_cpp.kernel import emit_group, emit_kernel
 from gyrator_codegen_cpp.prelude import Isa, assemble, names_in
-from gyrator_codegen_cpp.refusals import refusal, tiling_refusal
+from gyrator_codegen_cpp.refusals import refusals, tiling_refusal
 from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
 from gyrator_ir.passes import Pass
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
-from gyrator_ir.tile.nodes import TiledGroup, TiledKernel, TiledTemplate, TileProgram
+from gyrator_ir.tile.nodes import TileProgram
 
 __all__ = ["CppBackend"]
 
@@ -37,7 +38,7 @@ class CppBackend(TilingLanguage):
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
         """Return why this kernel cannot be emitted, or None."""
-        return refusal(kernel, target)
+        return next(refusals(kernel, target), None)
 
     def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
         """Return the passes of `vector_pipeline`."""
@@ -55,18 +56,15 @@ class CppBackend(TilingLanguage):
         takes("emit_tiled", target, Target)
         isa, origins = Isa.of(target.arch), program.origins
         program = BindChoices().run(program)
-        kernels = [k for k in program.kernels if isinstance(k, TiledKernel)]
-        groups = [k for k in program.kernels if isinstance(k, TiledGroup)]
-        templates = [k.kernel for k in program.kernels if isinstance(k, TiledTemplate)]
-        tiled = (*kernels, *(k for group in groups for k in group.kernels))
-        reasons = [tiling_refusal(k, isa) for k in tiled]
-        for why in (*reasons, *(template_refusal(k, target) for k in templates)):
+        kernels, groups, templates = by_kind(program)
+        reasons = [tiling_refusal(k, isa) for k in (*kernels, *chain(*(g.kernels for g in groups)))]
+        for why in (*reasons, *(template_refusal(t.kernel, target) for t in templates)):
             if why is not None:
                 raise UnsupportedError(why)
         written = [(s, s.text) for s in (emit_kernel(k, origins, isa) for k in kernels)]
         limit, cores = target.heuristics.unit_statements, target.heuristics.cores
-        shared = [emit_group(k, origins, isa) for k in groups]
-        flexible = [emit_flex(k, program.facts, origins, target, isa) for k in templates]
+        shared = (emit_group(k, origins, isa) for k in groups)
+        whole = (emit_flex(t.kernel, program.facts, origins, target, isa) for t in templates)
 
         def preamble(text: str) -> str:
             return assemble(names_in(text), isa)
@@ -74,7 +72,7 @@ class CppBackend(TilingLanguage):
         return (
             *batched(self.name, program, written, preamble, limit, cores),
             *unit_per_kernel(self.name, "group", shared, preamble),
-            *unit_per_kernel(self.name, "template", flexible, preamble),
+            *unit_per_kernel(self.name, "template", whole, preamble),
         )
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:

@@ -5,7 +5,7 @@ from typing import ClassVar
 from attrs import frozen
 
 from gyrator_codegen import Names, TilingLanguage, batched
-from gyrator_codegen.language import unit_per_kernel
+from gyrator_codegen.language import by_kind, unit_per_kernel
 from gyrator_codegen.passes import block_pipeline
 from gyrator_codegen_triton.kernel import emit_kernel
 from gyrator_codegen_triton.prelude import preamble
@@ -22,7 +22,7 @@ from gyrator_ir.kernel.nodes import Kernel, KernelGroup, TemplateKernel
 from gyrator_ir.passes import Pass
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
-from gyrator_ir.tile.nodes import TiledGroup, TiledKernel, TiledTemplate, TileProgram
+from gyrator_ir.tile.nodes import TiledGroup, TiledKernel, TileProgram
 
 
 @frozen
@@ -62,9 +62,7 @@ class TritonBackend(TilingLanguage):
         for tiled in program.kernels:
             check_tiling(tiled)
         names, facts, origins = Names(RESERVED), program.facts, program.origins
-        kernels = (k for k in program.kernels if isinstance(k, TiledKernel))
-        groups = (k for k in program.kernels if isinstance(k, TiledGroup))
-        templates = (k for k in program.kernels if isinstance(k, TiledTemplate))
+        kernels, groups, templates = by_kind(program)
         emitted = [_emitted(k, program, target, names.take(k.kernel.name)) for k in kernels]
         limit = target.heuristics.unit_statements
         shared = [_group(k, program, target, names.take(k.name)) for k in groups]
