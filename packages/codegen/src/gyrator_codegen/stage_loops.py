@@ -61,8 +61,9 @@ class Decisions:
         self.names = Names(reserved | self.symbols)
         for name in (name for s in self.statements for name in defined(s)):
             self.names.stable(name)
-        self.drawn = [s.name for s in self.statements if isinstance(s, Let) and s.op in DRAWN]
-        """Random numbers, which are generated in batches."""
+        drawn = (s.name for s in self.statements if isinstance(s, Let) and s.op in DRAWN)
+        self.drawn = {name: self.names.stable(f"{name}_drawn") for name in drawn}
+        """Random numbers, which are generated in batches, with the names of their buffers."""
         self.pairs = pairs_of(tiled)
         """Pairs of statements that are one access, by the identity of either."""
         self._stored = {
@@ -139,7 +140,8 @@ class Decisions:
         for loop in () if self.nest is None else self.nest.grid:
             symbol, count = loop.axes[0], steps(self.kernel, loop)
             vectors = self.across and symbol is self.loops.symbol
-            if not (vectors and isinstance(count, Number) and count.value <= 1):
+            single = isinstance(count, Number) and count.value <= 1
+            if not (vectors and (single or self.tiles_outside)):
                 plain = loop.step == 1 and not vectors
                 counts[symbol.name if plain else f"{symbol.name}_tile"] = count
         return counts
@@ -170,6 +172,10 @@ class StageLoops:
     """Prefetches of each vector in the second of two passes."""
     carried: Mapping[str, tuple[Carried, ...]]
     """The loop-carried variables, by the first result of their reduction or scan."""
+    chained: str
+    """A name for the counter of a chain's elements."""
+    count: str
+    """A name for the number of elements so far, including the current one."""
 
     @property
     def axis(self) -> Axis:
@@ -221,6 +227,7 @@ def stage_loops(decisions: Decisions, number: int, body: Sequence[KernelStatemen
         copies=copies, block=block, chain=chain,
         counts=any(s.kind is ReduceKind.WELFORD for s in single),
         first=first, second=second, carried=keeps,
+        chained=decisions.names.take("chain"), count=decisions.names.take("row"),
     )  # fmt: skip
 
 

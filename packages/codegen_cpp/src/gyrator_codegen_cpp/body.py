@@ -68,7 +68,7 @@ def _let(scope: Scope, s: Let) -> None:
         text = f"{values[0].text} ? {lane_text} : {other}"
     else:
         args = [scope.operand(a, varying and k not in uniform) for k, a in enumerate(s.args)]
-        args += [scope.frame.words_of(s.name)] if s.op in DRAWN else []
+        args += [scope.frame.drawn[s.name]] if s.op in DRAWN else []
         text = args[0]
         if s.name not in scope.frame.tiled.exact:
             text = EMITTERS[s.op](tuple(args), types, s.dtype, "v" if varying else "s")
@@ -128,15 +128,14 @@ def _bind(scope: Scope, s: Bind) -> None:
 
 
 def address(
-    scope: Scope, buffer: str, e: Expr, text: Callable[[Scope, Expr], str] = Scope.index
+    scope: Scope, s: Load | Store | Prefetch, text: Callable[[Scope, Expr], str] = Scope.index
 ) -> str:
-    """Return a pointer to the element at `e` for the first lane, or with indices printed by
-    `text`."""
-    ahead = scope.frame.access(e).ahead
-    ahead_pointer = scope.pointers.get((buffer, ahead))
-    pointer, rest = (
-        (scope.frame.pointers[buffer], e) if ahead_pointer is None else (ahead_pointer, e - ahead)
-    )
+    """Return a pointer to the element that an access or a prefetch addresses for the first lane, or
+    with indices printed by `text`."""
+    ahead = scope.frame.access(s.index).ahead
+    pointer, rest = scope.pointers.get((s.buffer, ahead)), s.index - ahead
+    if pointer is None:
+        pointer, rest = scope.frame.pointers[s.buffer], s.index
     return pointer if rest is ZERO else f"{pointer} + {text(scope, rest)}"
 
 
@@ -145,21 +144,18 @@ def _of_lane(scope: Scope, s: Load | Store) -> str:
     access = scope.frame.access(s.index)
     match access.kind:
         case Access.UNIFORM:
-            return address(scope, s.buffer, s.index)
-        case Access.UNIT:
-            return f"{address(scope, s.buffer, s.index)} + lane"
-        case Access.STRIDED:
-            return f"{address(scope, s.buffer, s.index)} + lane*({scope.index(access.stride)})"
+            return address(scope, s)
+        case Access.UNIT | Access.STRIDED:
+            step = "" if access.kind is Access.UNIT else f"*({scope.index(access.stride)})"
+            return f"{address(scope, s)} + lane{step}"
         case Access.GATHERED if len(access.terms) > 1 or access.terms[0][1] is not ONE:
             # One vector operation for all lanes is cheaper than index arithmetic for each.
             rest, offsets = _vector_index(scope, access)
             name = scope.frame.names.take("offsets")
             scope.line(f"si64 {name}[GY_LANES];", f"gy_store({name}, {offsets});")
-            pointer = scope.frame.pointers[s.buffer]
-            return (
-                f"{pointer} + {name}[lane]" if rest == "0" else f"{pointer} + {rest} + {name}[lane]"
-            )
-    return address(scope, s.buffer, s.index, _at_lane)
+            start = "" if rest == "0" else f" + {rest}"
+            return f"{scope.frame.pointers[s.buffer]}{start} + {name}[lane]"
+    return address(scope, s, _at_lane)
 
 
 def _at_lane(scope: Scope, e: Expr) -> str:
@@ -205,8 +201,7 @@ def hoist(scope: Scope, body: Iterable[KernelStatement]) -> Scope:
 def requests(scope: Scope, prefetches: Iterable[Prefetch]) -> list[str]:
     """Return the prefetch statements for one vector."""
     return [
-        f"__builtin_prefetch({address(scope, p.buffer, p.index)}{', 1' if p.write else ''});"
-        for p in prefetches
+        f"__builtin_prefetch({address(scope, p)}{', 1' if p.write else ''});" for p in prefetches
     ]
 
 
@@ -225,7 +220,7 @@ def _lane_test(scope: Scope, mask: str | None) -> str:
 def _access(scope: Scope, s: Load | Store, function: str, value: str = "", zero: str = "") -> str:
     """Return the call of the prelude's function for consecutive elements, one per active lane:
     those of the mask, the first ones, or all."""
-    arguments = f"{address(scope, s.buffer, s.index)}{value}"
+    arguments = f"{address(scope, s)}{value}"
     if s.mask is not None and scope.value(s.mask).varying:
         return f"{function}_mask({arguments}, {scope.live_mask(s.mask)}{zero})"
     if scope.live is None:
@@ -241,7 +236,7 @@ def _load(scope: Scope, s: Load) -> None:
     if s.buffer in scope.frame.rows:
         test, text = None, f"gy_vload({_row(scope, s)})"
     elif access.kind is Access.UNIFORM:
-        text, varying = f"gy_sload({address(scope, s.buffer, s.index)})", by_lane
+        text, varying = f"gy_sload({address(scope, s)})", by_lane
         if by_lane:
             mask, nothing = scope.operand(str(s.mask), True), scope.constant(0, dtype, "s")
             lane_text = f"gy_any({scope.live_mask(s.mask)}) ? {text} : {nothing}"
@@ -250,16 +245,14 @@ def _load(scope: Scope, s: Load) -> None:
     elif access.kind is Access.UNIT:
         text = _access(scope, s, "gy_vload", zero=f", {zero}")
     elif access.kind is Access.STRIDED and scope.live is None and not by_lane:
-        pointer = address(scope, s.buffer, s.index)
-        text = f"gy_vload_strided({pointer}, {scope.index(access.stride)})"
+        text = f"gy_vload_strided({address(scope, s)}, {scope.index(access.stride)})"
     elif access.kind is Access.RUNS and scope.live is None and not by_lane:
         text = f"gy_vload_runs([&](si64 lane) GY_LAMBDA {{ return {_of_lane(scope, s)}; }})"
     elif access.kind is Access.GATHERED:
         test, lanes = None, scope.live_mask(s.mask)
-        arguments = f"{scope.frame.pointers[s.buffer]} + {', '.join(_vector_index(scope, access))}"
-        text = (
-            f"gy_gather_mask({arguments}, {lanes}, {zero})" if lanes else f"gy_gather({arguments})"
-        )
+        function, masked = ("gy_gather_mask", f", {lanes}, {zero}") if lanes else ("gy_gather", "")
+        start, offsets = _vector_index(scope, access)
+        text = f"{function}({scope.frame.pointers[s.buffer]} + {start}, {offsets}{masked})"
     else:
         test, lane_text = None, f"gy_sload({_of_lane(scope, s)})"
         text = scope.by_lane(s.name, dtype, lane_text, _lane_test(scope, s.mask))
@@ -277,7 +270,7 @@ def _store(scope: Scope, s: Store) -> None:
             value = f"gy_select({mask}, {value}, gy_vload({pointer}))"
         scope.line(f"gy_store({pointer}, {value});")
     elif scope.lanes is None:
-        scope.line(_store_one(scope, s, value_name, address(scope, s.buffer, s.index)))
+        scope.line(_store_one(scope, s, value_name, address(scope, s)))
     elif scope.access(s.index).kind is not Access.UNIT or no_vector:
         _store_lanes(scope, s, value_name)
     elif combines and s.buffer in scope.frame.tiled.atomic:
@@ -314,26 +307,20 @@ def _store_one(scope: Scope, s: Store, value_name: str, pointer: str) -> str:
     return f"{test}if (shared) gy_atomic_{s.mode.value}({pointer}, {value}); else {plain}"
 
 
-def _load_pair(scope: Scope, first_load: Load, second_load: Load) -> None:
+def _load_pair(scope: Scope, *pair: Load) -> None:
     """Emit the loads of two neighbours."""
-    dtype = scope.frame.storage[first_load.buffer]
-    even, odd = (scope.frame.names.take(f"{s.name}_part") for s in (first_load, second_load))
-    scope.line(f"v{lane_type(dtype)} {even}, {odd};")
-    scope.line(
-        f"gy_vload_pairs({address(scope, first_load.buffer, first_load.index)}, {even}, {odd});"
-    )
-    scope.define(first_load.name, even, dtype, varying=True)
-    scope.define(second_load.name, odd, dtype, varying=True)
+    dtype, pointer = scope.frame.storage[pair[0].buffer], address(scope, pair[0])
+    parts = [scope.frame.names.take(f"{s.name}_part") for s in pair]
+    scope.line(f"v{lane_type(dtype)} {', '.join(parts)};")
+    scope.line(f"gy_vload_pairs({pointer}, {', '.join(parts)});")
+    for s, part in zip(pair, parts, strict=True):
+        scope.define(s.name, part, dtype, varying=True)
 
 
-def _store_pair(scope: Scope, first_store: Store, second_store: Store) -> None:
+def _store_pair(scope: Scope, *pair: Store) -> None:
     """Emit the stores of two neighbours."""
-    even, odd = (
-        scope.operand(scope.frame.stored_value(s), True) for s in (first_store, second_store)
-    )
-    scope.line(
-        f"gy_store_pairs({address(scope, first_store.buffer, first_store.index)}, {even}, {odd});"
-    )
+    values = [scope.operand(scope.frame.stored_value(s), True) for s in pair]
+    scope.line(f"gy_store_pairs({address(scope, pair[0])}, {', '.join(values)});")
 
 
 def clear(scope: Scope, s: Store, symbol: Sym, span: Span) -> None:

@@ -7,7 +7,7 @@ eager mode.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from attrs import define, evolve
@@ -34,14 +34,10 @@ Step = TypeVar("Step", Reduce, ScanStep)
 _REACHES = {ScanKind.ARGMIN: "gy_le", ScanKind.ARGMAX: "gy_ge"}
 
 
-def merge(kind: ReduceKind, dtype: DType, form: str, a: str, b: str) -> str:
-    """Return the combination of two values."""
-    return EMITTERS[MERGED[kind]]((a, b), (dtype, dtype), dtype, form)
-
-
-def joined(kind: ReduceKind, dtype: DType, form: str, parts: Sequence[str]) -> str:
-    """Return the combination of accumulators."""
-    return in_pairs(parts, lambda a, b: merge(kind, dtype, form, a, b))
+def merge(kind: ReduceKind, dtype: DType, form: str, *parts: str) -> str:
+    """Return the combination of accumulators or values, a power of two of them."""
+    merged = EMITTERS[MERGED[kind]]
+    return in_pairs(parts, lambda a, b: merged((a, b), (dtype, dtype), dtype, form))
 
 
 def _only_live(new: str, old: str, live: str | None) -> str:
@@ -62,8 +58,6 @@ class Collective(Generic[Step]):
     """The scope around the loops. If it is vectorised, each lane is a separate point."""
     step: Step
     loops: StageLoops
-    count: str
-    """Text of the number of elements so far, including the current one."""
 
     def __attrs_post_init__(self) -> None:
         self.states = self.loops.carried[self.step.names[0]]
@@ -87,9 +81,6 @@ class Collective(Generic[Step]):
         for s in self.states:
             start = scope.constant(s.start, s.dtype, self.form)
             scope.line(f"{type_of(s)} {s.name} = {start};")
-
-    def update(self, scope: Scope, copy: int) -> None:
-        """Emit the update of accumulator `copy` by an element or vector."""
 
     def flush(self, scope: Scope) -> None:
         """Emit the end of a chain."""
@@ -121,7 +112,7 @@ class Accumulators(Collective[Reduce]):
             scope.line(f"gy_{kind.value}_update({acc}, {second}, {x}, {at});")
         elif kind is ReduceKind.WELFORD:
             # All lanes have the same number of elements, so a scalar count is sufficient.
-            share = scope.spread(f"1.0 / (sf64)({self.count})", form)
+            share = scope.spread(f"1.0 / (sf64)({self.loops.count})", form)
             scope.line(f"gy_welford_take({acc}, {second}, {cast(x, dtype, DType.F64)}, {share});")
         elif kind is ReduceKind.ONLINE_SOFTMAX:
             nothing = scope.constant(-math.inf, dtype, form)
@@ -139,7 +130,7 @@ class Accumulators(Collective[Reduce]):
 
     def _joined(self) -> str:
         """Return the combination of all accumulators and the total."""
-        text = joined(self.step.kind, self.step.dtype, self.form, self._acc)
+        text = merge(self.step.kind, self.step.dtype, self.form, *self._acc)
         if not self.cascade:
             return text
         return f"gy_add({self.states[-1].name}, {cast(text, self.step.dtype, DType.F64)})"
@@ -173,7 +164,7 @@ class Accumulators(Collective[Reduce]):
         for name, text, real in zip(self.step.names, texts, self.step.types, strict=False):
             scope.define(name, text, real, self._varying)
         if kind is ReduceKind.WELFORD:
-            count = f"(s{lane_type(dtype)}){self.count}"
+            count = f"(s{lane_type(dtype)}){self.loops.count}"
             scope.define(self.step.names[2], count, dtype, varying=False)
 
     def _where(self, scope: Scope) -> str:
@@ -232,10 +223,10 @@ class TwoPass(Collective[Reduce]):
         dtype, row, symbol = self.step.dtype, self._row.name, self.loops.axis.symbol
         if self._source is not None:
             first = scope.nested(symbols=scope.symbols | {symbol: span.low})
-            row = address(first, self._source.buffer, self._source.index)
+            row = address(first, self._source)
         requests_text = " ".join(requests(scope, prefetches))
         prefetch = f"[&](si64 {symbol.name}) GY_LAMBDA {{{requests_text}}}"
-        first_pass = joined(self.step.kind, dtype, "v", self._acc)
+        first_pass = merge(self.step.kind, dtype, "v", *self._acc)
         names = ", ".join(s.name for s in self.states)
         arguments = f"{row}, {span.low}, {span.high}, {first_pass}, {names}"
         if self._welford:

@@ -112,12 +112,12 @@ def parameters(
     for number, buffer in enumerate(kernel.parameters):
         element = STORAGE[buffer.dtype]
         w.line(f"{element} *const {names[buffer.name]} = ({element} *)buffers[{number}];")
-    _sizes(w, kernel)
+    w.lines(*_sizes(kernel))
     return names
 
 
-def _sizes(w: Writer, kernel: Kernel | TemplateKernel) -> None:
-    w.lines(*(f"const si64 {s.name} = sizes[{k}];" for k, s in enumerate(kernel.sizes)))
+def _sizes(kernel: Kernel | TemplateKernel) -> list[str]:
+    return [f"const si64 {s.name} = sizes[{k}];" for k, s in enumerate(kernel.sizes)]
 
 
 def _locals(scope: Scope) -> None:
@@ -130,7 +130,7 @@ def _locals(scope: Scope) -> None:
             scope.line(f"alignas(64) {element} {name}[{(static(local.extent) or 1) * lanes}];")
         else:
             scope.scratch(name, element, f"{lanes} * ({scope.index(local.extent)})")
-    scope.line(*(f"gy_drawn {frame.words_of(value)};" for value in frame.drawn))
+    scope.line(*(f"gy_drawn {words};" for words in frame.drawn.values()))
 
 
 def _units(scope: Scope) -> None:
@@ -138,10 +138,9 @@ def _units(scope: Scope) -> None:
     digits, tile = scope.frame.digits, scope.frame.tile
     begin, end, low, high = "begin", "end", "0", "1"
     if scope.frame.tiles_outside:
-        rows = scope.index(product_of(digits[name] for name in digits if name != tile))
+        rows = scope.index(product_of(digits.values()))
         low, high = f"{tile}_low", f"{tile}_high"
         scope.line(f"const si64 {low} = begin / ({rows}), {high} = end / ({rows});")
-        digits = {name: count for name, count in digits.items() if name != tile}
         begin, end = "0", rows
     elif tile in digits:
         low, high = f"{tile}", f"({tile} + 1)"
@@ -172,7 +171,5 @@ def _share(frame: Frame, cost: int) -> None:
     """Emit the function that returns the number of units to distribute, and the amount of work."""
     scope, (pieces, units, elements) = Scope(frame, None), frame.work
     with scope.block(f"static gy_share {frame.symbol}_share(const si64 *sizes) {{"):
-        scope.line("(void)sizes;")
-        _sizes(frame.writer, frame.kernel)
         parts = ", ".join(map(scope.index, (pieces, units, elements * cost)))
-        scope.line(f"return {{{parts}}};")
+        scope.line("(void)sizes;", *_sizes(frame.kernel), f"return {{{parts}}};")

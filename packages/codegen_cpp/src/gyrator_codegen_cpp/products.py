@@ -77,7 +77,7 @@ def _address(scope: Scope, p: Product, column: Axis, depth: Axis) -> str:
     load = next(s for s in body if isinstance(s, Load) and s.name == p.right)
     name = scope.frame.names.take(f"{p.right}_address")
     declared = f"si64 {column.symbol.name}, si64 {depth.symbol.name}"
-    pointer = address(scope, load.buffer, load.index)
+    pointer = address(scope, load)
     scope.line(f"const auto {name} = [&]({declared}) GY_LAMBDA {{ return {pointer}; }};")
     step = load.index - subs(load.index, {depth.symbol: ZERO})
     return f"{name}, {scope.index(subs(step, {depth.symbol: ONE}))}"

@@ -85,10 +85,6 @@ class Frame(Decisions):
         self.printer = cache(lambda names: CPrinter(plain.__contains__, dict(names), *calls))
         """Returns the printer of index expressions for a mapping of symbols to names."""
 
-    def words_of(self, value: str) -> str:
-        """Return the name of the buffer of words for a random value."""
-        return self.names.stable(f"{value}_drawn")
-
 
 @define
 class Scope:

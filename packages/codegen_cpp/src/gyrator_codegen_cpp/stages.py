@@ -5,7 +5,7 @@ strip's accumulators stay in the first-level cache, so that memory is read in lo
 Values that outlive a stage are then arrays over the strip.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from math import gcd
 
@@ -45,45 +45,18 @@ its number of elements."""
 
 
 @frozen
-class Strip:
-    """Neighbouring points that are processed together in each stage."""
-
-    symbol: Sym
-    span: Span
-    points: int
-    """Maximum number of points."""
-
-    def declare(self, scope: Scope, name: str, dtype: DType) -> None:
-        """Declare the array of a value."""
-        array = Array(f"{name}_strip", dtype, self.symbol, self.span.low)
-        scope.frame.arrays[name] = scope.array(array, self.points)
-
-    @contextmanager
-    def each(self, scope: Scope) -> Iterator[Scope]:
-        """Emit a loop over the strip's arrays, padded to whole vectors, around the output of the
-        `with` body."""
-        name, span, width = self.symbol.name, self.span, scope.frame.width
-        with each(scope, name, span.low, span.high, f" += {width}"):
-            yield scope.nested(lanes=self.symbol if width > 1 else None, live=None)
-
-
-@frozen
 class _Stage:
     """A stage's loops, and their loop-carried state."""
 
     loops: StageLoops
     carried: dict[str, Carrier]
-    chain: str
-    """Name of the counter of a chain's elements."""
-    count: str
-    """Name of the counter of elements, if a reduction needs it."""
-    strip: Strip | None
-    """The points that are reduced together."""
+    strip: Span | None
+    """The range of the points that are reduced together."""
 
     @property
     def counted(self) -> list[str]:
         """The statement that counts an element, if a reduction needs it."""
-        return [f"{self.count}++;"] if self.loops.counts else []
+        return [f"{self.loops.count}++;"] if self.loops.counts else []
 
     @property
     def states(self) -> list[Carried]:
@@ -223,16 +196,21 @@ def _points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> N
 
 def _columns(scope: Scope, span: Span) -> None:
     """Emit the stages of a column reduction over a strip of points."""
-    loops, stages = scope.frame.loops, scope.frame.kernel.stages
-    strip = Strip(loops.symbol, span, loops.grid_step)
-    for number, stage in enumerate(stages):
+    for number, stage in enumerate(scope.frame.kernel.stages):
         if stage.level is Level.INNER:
-            _inner(scope, number, stage.body, strip)
+            _inner(scope, number, stage.body, span)
             continue
         values = later_values(scope.frame.kernel, number, scope.frame.storage)
-        for name, dtype in values.items():
-            strip.declare(scope, name, dtype)
+        _declare_arrays(scope, span, values)
         _points(scope, stage.body, span, values)
+
+
+def _declare_arrays(scope: Scope, strip: Span, values: Mapping[str, DType]) -> None:
+    """Declare the arrays of values over a strip of points."""
+    loops = scope.frame.loops
+    for name, dtype in values.items():
+        array = Array(f"{name}_strip", dtype, loops.symbol, strip.low)
+        scope.frame.arrays[name] = scope.array(array, loops.grid_step)
 
 
 def _transposed(scope: Scope, span: Span) -> None:
@@ -271,7 +249,7 @@ def _transposed(scope: Scope, span: Span) -> None:
 # Inner elements -------------------------------------------------------------------------------
 
 
-def _inner(scope: Scope, number: int, body: Body, strip: Strip | None = None) -> None:
+def _inner(scope: Scope, number: int, body: Body, strip: Span | None = None) -> None:
     """Emit stage `number` of the kernel, an inner stage."""
     frame = scope.frame
     ahead, rest = frame.hoisted(body)
@@ -280,30 +258,27 @@ def _inner(scope: Scope, number: int, body: Body, strip: Strip | None = None) ->
         _sort(scope, sort_stage)
         return
     loops = stage_loops(frame, number, rest)
-    stage = _Stage(loops, {}, frame.names.take("chain"), frame.names.take("row"), strip)
-    for s in rest:
-        if isinstance(s, Reduce | ScanStep):
-            stage.carried[s.names[0]] = _carrier(scope, stage, s)
+    collectives = (s for s in rest if isinstance(s, Reduce | ScanStep))
+    stage = _Stage(loops, {s.names[0]: _carrier(scope, loops, s) for s in collectives}, strip)
     if strip is not None:
-        for name, dtype in ({s.name: s.dtype for s in stage.states} | loops.ends).items():
-            strip.declare(scope, name, dtype)
+        _declare_arrays(scope, strip, {s.name: s.dtype for s in stage.states} | loops.ends)
     _outside_loops(
         scope, stage, [], lambda carrier, at: carrier.declare(at), [s.name for s in stage.states]
     )
     if loops.counts:
-        scope.line(f"si64 {stage.count} = 0;")
+        scope.line(f"si64 {loops.count} = 0;")
     if loops.chain:
-        scope.line(f"si64 {stage.chain} = 0;")
+        scope.line(f"si64 {loops.chained} = 0;")
     with _nested_loops(scope, loops.axes[:-1], "--" if loops.backwards else "++") as at:
         _innermost(at, stage) if strip is None else _rows(at, stage)
     _outside_loops(scope, stage, stage.states, lambda carrier, at: carrier.finish(at), loops.ends)
 
 
-def _carrier(scope: Scope, stage: _Stage, s: Reduce | ScanStep) -> Carrier:
+def _carrier(scope: Scope, loops: StageLoops, s: Reduce | ScanStep) -> Carrier:
     if isinstance(s, ScanStep):
-        return Scanner(scope, s, stage.loops, stage.count)
+        return Scanner(scope, s, loops)
     two_pass = scope.frame.reductions[s.names[0]].method is Method.TWO_PASS
-    return (TwoPass if two_pass else Accumulators)(scope, s, stage.loops, stage.count)
+    return (TwoPass if two_pass else Accumulators)(scope, s, loops)
 
 
 def _outside_loops(
@@ -311,14 +286,18 @@ def _outside_loops(
     write: Callable[[Carrier, Scope], None], keep: Iterable[str],
 ) -> None:  # fmt: skip
     """Emit code outside of the inner loops with `write`, for the loop-carried variables, or for
-    each vector of a strip, whose variables are loaded from arrays and stored back."""
+    each vector of a strip, whose variables are loaded from arrays and stored back. Arrays are
+    padded to whole vectors."""
     if stage.strip is None:
         for carrier in stage.carried.values():
             write(carrier, scope)
     elif stage.carried:
-        with stage.strip.each(scope) as at, _loaded(at, states, keep):
-            for carrier in stage.carried.values():
-                write(carrier, at)
+        symbol, strip, width = scope.frame.loops.symbol, stage.strip, scope.frame.width
+        with each(scope, symbol.name, strip.low, strip.high, f" += {width}"):
+            at = scope.nested(lanes=symbol if width > 1 else None, live=None)
+            with _loaded(at, states, keep):
+                for carrier in stage.carried.values():
+                    write(carrier, at)
 
 
 @contextmanager
@@ -334,9 +313,10 @@ def _loaded(at: Scope, states: Sequence[Carried], stored: Iterable[str]) -> Iter
 
 def _count_chain(scope: Scope, stage: _Stage, elements: str) -> None:
     """Emit the counting of a chain's elements, and its end."""
-    if stage.loops.chain:
-        with scope.block(f"if (({stage.chain} += {elements}) >= {stage.loops.chain}) {{"):
-            scope.line(f"{stage.chain} = 0;")
+    loops = stage.loops
+    if loops.chain:
+        with scope.block(f"if (({loops.chained} += {elements}) >= {loops.chain}) {{"):
+            scope.line(f"{loops.chained} = 0;")
             _flush(scope, stage)
 
 
@@ -360,18 +340,13 @@ def _rows(scope: Scope, stage: _Stage) -> None:
 
         def vector(vector_scope: Scope, copy: int) -> None:
             with _loaded(vector_scope, states, [s.name for s in states]):
+                lanes, live = vector_scope.lanes, vector_scope.live
                 for place in scopes:
                     symbols = vector_scope.symbols | place.symbols
                     with vector_scope.block("{"):
-                        _step(
-                            place.nested(
-                                lanes=vector_scope.lanes, live=vector_scope.live, symbols=symbols
-                            ),
-                            stage,
-                            0,
-                        )
+                        _step(place.nested(lanes=lanes, live=live, symbols=symbols), stage, 0)
 
-        vector_loop(at, strip.symbol, strip.span, 1, vector)
+        vector_loop(at, scope.frame.loops.symbol, strip, 1, vector)
         _count_chain(at, stage, str(len(offsets)))
 
     _unrolled(scope, symbol, _full_range(scope, loops.axis), 1, loops.copies, row)
