@@ -21,32 +21,28 @@ SIZE = "GY-HALIDE-004"
 """A tensor beyond Halide's 32-bit coordinates."""
 
 
-def refusal(kernel: Kernel, target: Target, how: Scheduling) -> Diagnostic | None:
-    """Return why the kernel cannot be emitted, or None."""
-    return next(_refusals(kernel, target.capabilities.ops_lacking, how), None)
-
-
-def _refusals(kernel: Kernel, lacking: frozenset[str], how: Scheduling) -> Iterator[Diagnostic]:
-    refusals = Refusals(kernel, "Halide")
-    yield from refusals.types(DTYPE, STORAGE)
+def refusals(kernel: Kernel, target: Target, how: Scheduling) -> Iterator[Diagnostic]:
+    """Yield the reasons why the kernel cannot be emitted."""
+    reasons, lacking = Refusals(kernel, "Halide"), target.capabilities.ops_lacking
+    yield from reasons.types(DTYPE, STORAGE)
     values = Values(kernel, how)
     for s in (s for stage in values.kernel.stages for s in stage.body):
         if isinstance(s, Let):
             types = [values.types[a] for a in s.args]
             if s.op in lacking or not has(s.op, types):
-                yield refusals.op(OPERATION, s, f" of {types[0].value}")
+                yield reasons.op(OPERATION, s, f" of {types[0].value}")
         elif isinstance(s, SortStep):
-            yield refusals.of(OPERATION, "Halide kernels do not sort", s.names[0])
+            yield reasons.of(OPERATION, "Halide kernels do not sort", s.names[0])
         elif isinstance(s, ScanStep) and len(kernel.inner) != 1:
-            yield refusals.of(ORDER, "Halide kernels scan along one axis", s.names[0])
+            yield reasons.of(ORDER, "Halide kernels scan along one axis", s.names[0])
     if how.blocks and not values.single:
-        yield refusals.of(ORDER, "on a GPU, Halide kernels are one loop nest over a strided tensor")
+        yield reasons.of(ORDER, "on a GPU, Halide kernels are one loop nest over a strided tensor")
     for load in values.lost:
-        yield refusals.of(ORDER, "a value is loaded after a store to another address", load)
+        yield reasons.of(ORDER, "a value is loaded after a store to another address", load)
     for buffer in values.kernel.parameters:
         size = accessed_extent(values.kernel, buffer)
         if size is None and values.copied:
             message = "a buffer of unknown length may be read after it is written"
-            yield refusals.of(ORDER, message, buffer.name)
+            yield reasons.of(ORDER, message, buffer.name)
         elif isinstance(size, Const) and size.value > 0x7FFFFFFF:
-            yield refusals.of(SIZE, "Halide's coordinates have 31 bits", buffer.name)
+            yield reasons.of(SIZE, "Halide's coordinates have 31 bits", buffer.name)

@@ -20,7 +20,7 @@ from gyrator_codegen.passes.cores.vectorize import Vectorize
 from gyrator_codegen.passes.merge_repeats import MergeRepeats
 from gyrator_codegen_halide.entry import checks_of, write_entry
 from gyrator_codegen_halide.kernel import KernelText
-from gyrator_codegen_halide.refusals import refusal
+from gyrator_codegen_halide.refusals import refusals
 from gyrator_codegen_halide.values import Scheduling
 from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic
@@ -54,7 +54,7 @@ class HalideBackend(TilingLanguage):
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
         """Return why this kernel cannot be emitted, or None."""
-        return refusal(kernel, target, self.scheduling)
+        return next(refusals(kernel, target, self.scheduling), None)
 
     @property
     def scheduling(self) -> Scheduling:

@@ -32,32 +32,28 @@ LOCAL_EXTENT = 4096
 """Maximum number of elements of a local, which is in thread memory."""
 
 
-def refusal(kernel: Kernel, target: Target) -> Diagnostic | None:
-    """Return why the kernel cannot be emitted, or None."""
-    return next(_refusals(kernel, target), None)
-
-
-def _refusals(kernel: Kernel, target: Target) -> Iterator[Diagnostic]:
-    refusals = Refusals(kernel, "Metal")
-    yield from refusals.types(DTYPE, TYPES)
+def refusals(kernel: Kernel, target: Target) -> Iterator[Diagnostic]:
+    """Yield the reasons why the kernel cannot be emitted."""
+    reasons = Refusals(kernel, "Metal")
+    yield from reasons.types(DTYPE, TYPES)
     if len(kernel.parameters) + len(kernel.sizes) >= MAX_ARGUMENTS:
         message = f"a function has at most {MAX_ARGUMENTS} arguments for tensors, sizes and checks"
-        yield refusals.of(BUFFERS, message)
+        yield reasons.of(BUFFERS, message)
     for t in kernel.locals:
         if not isinstance(t.extent, Const) or t.extent.value > LOCAL_EXTENT:
             message = f"a local of {t.extent!r} elements does not fit in thread memory"
             help = "recompute the values, or store them in a buffer"
-            yield refusals.of(LOCAL, message, t.name, help)
+            yield reasons.of(LOCAL, message, t.name, help)
     everything = [s for stage in kernel.stages for s in stage.body]
     ordered = {type(s) for s in everything if isinstance(s, ScanStep | SortStep)}
     directions = [{s.reverse for s in x.body if isinstance(s, ScanStep)} for x in kernel.stages]
     if len(ordered) > 1 or any(len(x) > 1 for x in directions):
         message = "scans in both directions in one stage, or together with a sort"
-        yield refusals.of(ORDERED, message, help="run them as two kernels")
+        yield reasons.of(ORDERED, message, help="run them as two kernels")
     extent = extent_of(kernel.inner)
     if SortStep in ordered and not (isinstance(extent, Const) and extent.value <= MAX_THREADS):
         message = f"a row of {extent!r} elements is too long to sort in a threadgroup"
-        yield refusals.of(ORDERED, message)
-    yield from refusals.ops(OPERATION, EMITTERS)
-    yield from refusals.locals(LOCAL)
-    yield from refusals.atomics(ATOMIC, target)
+        yield reasons.of(ORDERED, message)
+    yield from reasons.ops(OPERATION, EMITTERS)
+    yield from reasons.locals(LOCAL)
+    yield from reasons.atomics(ATOMIC, target)

@@ -7,7 +7,7 @@ from attrs import frozen
 from gyrator_codegen import Names, TilingLanguage, batched
 from gyrator_codegen.passes import thread_pipeline
 from gyrator_codegen_metal.kernel import emit_kernel
-from gyrator_codegen_metal.refusals import refusal
+from gyrator_codegen_metal.refusals import refusals
 from gyrator_codegen_metal.support import RESERVED, preamble
 from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic
@@ -31,7 +31,7 @@ class MetalBackend(TilingLanguage):
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
         """Return why this kernel cannot be emitted, or None."""
-        return refusal(kernel, target)
+        return next(refusals(kernel, target), None)
 
     def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
         """Return the passes of `thread_pipeline`."""

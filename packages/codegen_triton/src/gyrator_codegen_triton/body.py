@@ -123,8 +123,8 @@ def _load(code: Code, s: Load) -> None:
         code.define(s.name, text, row.dtype, row.x, row.r)
         return
     x, r = _dimensions(code.index(s.index), mask)
-    if code.inner and not r and not _has_elements(code):
-        r = True  # nothing may be read if there are no elements
+    if code.inner and code.blocks.whole and not code.tiled.nonempty:
+        r = True  # nothing may be read if there are no elements, for which a loop does not run
     valid = _valid(code, x, r, mask)
     x = x or (code.inner and s.name in code.tiled.replicated)
     eviction = ""
@@ -156,11 +156,6 @@ def _pair_pointer(code: Code, first: Load | Store) -> str:
     offset = pair_offset(code.tiled, code.form(first.index))
     at = f"({offset} + pair)" if offset else "pair"
     return f"{code.names.stable(first.buffer)} + {at}"
-
-
-def _has_elements(code: Code) -> bool:
-    # The body of a loop without elements does not run.
-    return code.tiled.nonempty or not code.blocks.whole
 
 
 def _pointer(code: Code, s: Load | Store, x: bool, r: bool) -> str:

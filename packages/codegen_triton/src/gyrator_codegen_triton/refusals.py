@@ -15,8 +15,6 @@ from gyrator_ir.tile.choices import name_of
 from gyrator_ir.tile.loops import extent_of, in_one_step
 from gyrator_ir.tile.nodes import Repeat, Tiled, TiledGroup, TiledKernel
 
-Tile = Callable[[Kernel], TiledKernel]
-
 DTYPE = "GY-TRITON-001"
 """A dtype that Triton kernels do not support."""
 OPERATION = "GY-TRITON-002"
@@ -33,29 +31,28 @@ TILING = "GY-TRITON-008"
 """Tiling decisions that Triton kernels cannot express."""
 
 
-def refusal(kernel: Kernel, target: Target, tile: Tile) -> Diagnostic | None:
-    """Return why the kernel cannot be emitted, or None. `tile` tiles it."""
-    return next(_refusals(kernel, target, cache(lambda: in_one_step(tile(kernel)))), None)
-
-
-def _refusals(kernel: Kernel, target: Target, fits: Callable[[], bool]) -> Iterator[Diagnostic]:
+def refusals(
+    kernel: Kernel, target: Target, tile: Callable[[Kernel], TiledKernel]
+) -> Iterator[Diagnostic]:
+    """Yield the reasons why the kernel cannot be emitted. `tile` tiles it."""
+    fits = cache(lambda: in_one_step(tile(kernel)))
     capabilities, extent = target.capabilities, extent_of(kernel.inner)
-    refusals = Refusals(kernel, "Triton", f" on {target.arch}")
-    yield from refusals.types(DTYPE, TYPES.keys() & capabilities.dtypes)
-    yield from refusals.ops(OPERATION, EMITTERS.keys() - capabilities.ops_lacking)
+    reasons = Refusals(kernel, "Triton", f" on {target.arch}")
+    yield from reasons.types(DTYPE, TYPES.keys() & capabilities.dtypes)
+    yield from reasons.ops(OPERATION, EMITTERS.keys() - capabilities.ops_lacking)
     for stage in kernel.stages:
         both = len({s.reverse for s in stage.body if isinstance(s, ScanStep)}) > 1
         if both and not fits():
             message = f"one loop over {extent!r} elements cannot scan in both directions"
-            yield refusals.of(LOOPED, message, help="run the scans as two kernels")
+            yield reasons.of(LOOPED, message, help="run the scans as two kernels")
         if any(isinstance(s, SortStep) for s in stage.body) and not fits():
-            yield refusals.of(SORT, f"a row of {extent!r} elements is too long to sort in a kernel")
-    yield from refusals.locals(LOCAL)
-    yield from refusals.atomics(ATOMIC, target, lacking=(StoreMode.MUL,))
+            yield reasons.of(SORT, f"a row of {extent!r} elements is too long to sort in a kernel")
+    yield from reasons.locals(LOCAL)
+    yield from reasons.atomics(ATOMIC, target, lacking=(StoreMode.MUL,))
     if kernel.locals and not fits():
         message = f"locals of {extent!r} elements do not fit in registers"
         help = "recompute the values, or store them in a buffer"
-        yield refusals.of(LOOPED, message, help=help)
+        yield reasons.of(LOOPED, message, help=help)
 
 
 def check_tiling(tiled: Tiled) -> None:

@@ -10,7 +10,7 @@ from gyrator_codegen.passes import block_pipeline
 from gyrator_codegen_triton.kernel import emit_kernel
 from gyrator_codegen_triton.prelude import preamble
 from gyrator_codegen_triton.product import emit_product
-from gyrator_codegen_triton.refusals import check_tiling, refusal
+from gyrator_codegen_triton.refusals import check_tiling, refusals
 from gyrator_codegen_triton.source import RESERVED
 from gyrator_codegen_triton.templates.emit import emit_template
 from gyrator_codegen_triton.templates.rank_templates import RankTemplates
@@ -38,7 +38,7 @@ class TritonBackend(TilingLanguage):
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
         """Return why this kernel cannot be emitted, or None."""
-        return refusal(kernel, target, lambda k: self._tiled(k, target))
+        return next(refusals(kernel, target, lambda k: self._tiled(k, target)), None)
 
     def _tiled(self, kernel: Kernel, target: Target) -> TiledKernel:
         (tiled,) = self.tile([kernel], ShapeFacts(), (), target).kernels

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gyrator_codegen_triton.refusals import refusal
+from gyrator_codegen_triton.refusals import refusals
 from gyrator_codegen_triton.templates.attention_configs import LEAST_BLOCK, least_bytes
 from gyrator_codegen_triton.templates.attention_text import problem_of
 from gyrator_ir.diagnostics import Diagnostic
@@ -82,9 +82,7 @@ def _formulas(kernel: TemplateKernel, target: Target) -> Iterator[str]:
         tuple(Stage(Level.OUTER, f.body) for f in kernel.formulas),
         parameters=kernel.parameters,
     )  # fmt: skip
-    diagnostic = refusal(stub, target, _untiled)
-    if diagnostic is not None:
-        yield diagnostic.message
+    yield from (reason.message for reason in refusals(stub, target, _untiled))
 
 
 def _untiled(kernel: Kernel) -> TiledKernel:
