@@ -44,12 +44,11 @@ def element_types(kernel: Kernel) -> Iterator[tuple[str, DType]]:
     """Yield the names and types of a kernel's parameters, locals, values, reductions and scans."""
     yield from ((b.name, b.dtype) for b in kernel.parameters)
     yield from ((t.name, t.dtype) for t in kernel.locals)
-    for stage in kernel.stages:
-        for s in stage.body:
-            if isinstance(s, Let | Const | IndexValue):
-                yield s.name, s.dtype
-            elif isinstance(s, Reduce | ScanStep):
-                yield s.names[0], s.dtype
+    for s in kernel.statements:
+        if isinstance(s, Let | Const | IndexValue):
+            yield s.name, s.dtype
+        elif isinstance(s, Reduce | ScanStep):
+            yield s.names[0], s.dtype
 
 
 def ordered(stage: Stage) -> bool:
@@ -61,8 +60,7 @@ def in_order(kernel: Kernel) -> bool:
     """Return whether the kernel has a rounding reduction that must be done in element order."""
     return kernel.numerics is Numerics.BATCH_INVARIANT and any(
         isinstance(s, Reduce) and s.dtype.is_float and s.kind in _ROUNDING
-        for stage in kernel.stages
-        for s in stage.body
+        for s in kernel.statements
     )
 
 

@@ -24,11 +24,10 @@ def consecutive_inside(kernel: Kernel) -> bool:
         return False
     inner = {a.symbol for a in kernel.inner}
     score = 0
-    for stage in kernel.stages:
-        for s in stage.body:
-            if isinstance(s, Load | Store):
-                weight = 1 if s.index.free_symbols.isdisjoint(inner) else _INNER
-                score += weight * consecutive(s.index, kernel.inner[-1])
-                if kernel.axes:
-                    score -= weight * consecutive(s.index, kernel.axes[-1])
+    for s in kernel.statements:
+        if isinstance(s, Load | Store):
+            weight = 1 if s.index.free_symbols.isdisjoint(inner) else _INNER
+            score += weight * consecutive(s.index, kernel.inner[-1])
+            if kernel.axes:
+                score -= weight * consecutive(s.index, kernel.axes[-1])
     return score >= 0

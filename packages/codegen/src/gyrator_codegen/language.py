@@ -141,6 +141,6 @@ def index_check(code: int, check: Check) -> KernelCheck:
 def index_checks(kernel: Kernel) -> dict[Check, KernelCheck]:
     """Return the errors of the codes by which a kernel reports out-of-bounds indices, by kind of
     check."""
-    body = (s for stage in kernel.stages for s in stage.body)
-    kinds = dict.fromkeys(s.check for s in body if isinstance(s, Bind) and s.check)
+    checks = (s.check for s in kernel.statements if isinstance(s, Bind) and s.check)
+    kinds = dict.fromkeys(checks)
     return {kind: index_check(code, kind) for code, kind in enumerate(kinds, 1)}

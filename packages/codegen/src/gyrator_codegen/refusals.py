@@ -7,7 +7,7 @@ from attrs import frozen
 from gyrator_codegen.analysis import element_types, linear_position
 from gyrator_ir.body.nodes import Let, Load, Reduce, ScanStep, SortStep, Store, StoreMode
 from gyrator_ir.diagnostics import Diagnostic
-from gyrator_ir.kernel.nodes import Kernel, KernelStatement
+from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.target import Target
 from gyrator_ir.types import DType
 
@@ -44,7 +44,7 @@ class Refusals:
 
     def ops(self, code: str, supported: Collection[str]) -> Iterator[Diagnostic]:
         """Yield a diagnostic for each value whose op is not supported."""
-        for s in self._statements():
+        for s in self.kernel.statements:
             if isinstance(s, Let) and s.op not in supported:
                 yield self.op(code, s)
 
@@ -56,7 +56,7 @@ class Refusals:
     def locals(self, code: str) -> Iterator[Diagnostic]:
         """Yield a diagnostic for each access of a local that is not at the linear inner index."""
         local, position = {t.name for t in self.kernel.locals}, linear_position(self.kernel.inner)
-        for s in self._statements():
+        for s in self.kernel.statements:
             if isinstance(s, Load | Store) and s.buffer in local and s.index is not position:
                 message = f"local {s.buffer} is not addressed by the position {position!r}"
                 help = "give the intermediate result a buffer of its own"
@@ -82,13 +82,10 @@ class Refusals:
     ) -> Iterator[Diagnostic]:
         """Yield a diagnostic for each store with a mode that is not atomic on the target."""
         types = {b.name: b.dtype for b in self.kernel.parameters}
-        for s in self._statements():
+        for s in self.kernel.statements:
             if not isinstance(s, Store) or s.mode is StoreMode.SET or s.buffer not in types:
                 continue
             dtype = types[s.buffer]
             if (dtype, s.mode) not in target.capabilities.atomics or s.mode in lacking:
                 message = f"no atomic {s.mode.value} of {dtype.value} on {target.arch}"
                 yield self.of(code, message, s.buffer)
-
-    def _statements(self) -> Iterator[KernelStatement]:
-        return (s for stage in self.kernel.stages for s in stage.body)

@@ -53,7 +53,7 @@ class Decisions:
         """Locals with a vector of points, rather than a value, at each address."""
         self.points = [s for g in kernel.stages if g.level is Level.OUTER for s in g.body]
         """The statements that run once per point."""
-        self.statements = [s for stage in kernel.stages for s in stage.body]
+        self.statements = kernel.statements
         bound = {s.symbol.name for s in self.statements if isinstance(s, Bind)}
         named = (*(a.symbol for a in kernel.axes + kernel.inner), *kernel.sizes)
         self.symbols = bound | {symbol.name for symbol in named}

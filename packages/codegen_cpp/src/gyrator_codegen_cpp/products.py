@@ -73,8 +73,9 @@ def _reader(scope: Scope, name: str, value: str, symbols: tuple[Sym, Sym], along
 def _address(scope: Scope, p: Product, column: Axis, depth: Axis) -> str:
     """Emit the function that returns the address of an element of the right factor; return its
     name, and the stride along depth."""
-    body = (s for stage in scope.frame.kernel.stages for s in stage.body)
-    load = next(s for s in body if isinstance(s, Load) and s.name == p.right)
+    load = next(
+        s for s in scope.frame.kernel.statements if isinstance(s, Load) and s.name == p.right
+    )
     name = scope.frame.names.take(f"{p.right}_address")
     declared = f"si64 {column.symbol.name}, si64 {depth.symbol.name}"
     pointer = address(scope, load)

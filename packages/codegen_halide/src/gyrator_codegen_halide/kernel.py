@@ -90,7 +90,7 @@ class KernelText:
         """Emit reductions and scans."""
         recorded = iter(self.tiled.reductions)
         inner = self.values.coordinates(Level.INNER)
-        for s in (s for stage in self.kernel.stages for s in stage.body):
+        for s in self.kernel.statements:
             if not isinstance(s, Reduce | ScanStep):
                 continue
             name = f"{s.names[0]}_fold"

@@ -26,7 +26,7 @@ def refusals(kernel: Kernel, target: Target, how: Scheduling) -> Iterator[Diagno
     reasons, lacking = Refusals(kernel, "Halide"), target.capabilities.ops_lacking
     yield from reasons.types(DTYPE, STORAGE)
     values = Values(kernel, how)
-    for s in (s for stage in values.kernel.stages for s in stage.body):
+    for s in values.kernel.statements:
         if isinstance(s, Let):
             types = [values.types[a] for a in s.args]
             if s.op in lacking or not has(s.op, types):

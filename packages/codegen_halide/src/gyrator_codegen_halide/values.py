@@ -167,7 +167,7 @@ class Values:
                 pending += [self.forwarded[s.name], *used(s)]
             elif not isinstance(s, Reduce | ScanStep):
                 pending += [*used(s), *(x for e in expressions(s) for x in e.free_symbols)]
-        return [s for stage in self.kernel.stages for s in stage.body if s in statements]
+        return [s for s in self.kernel.statements if s in statements]
 
     def needed(self, bind: Bind) -> list[Sym]:
         """Return the coordinates that a bound symbol depends on; for a reduction, those of all
@@ -199,7 +199,7 @@ def accessed_extent(kernel: Kernel, buffer: Buffer) -> Expr | None:
         )
     axes = {a.symbol: a.extent for a in (*kernel.axes, *kernel.inner)}
     ends: list[Expr] = []
-    for s in (s for stage in kernel.stages for s in stage.body):
+    for s in kernel.statements:
         if isinstance(s, Load | Store) and s.buffer == buffer.name:
             split = linear(s.index, axes)
             if split is None or not split[1].free_symbols <= sizes:

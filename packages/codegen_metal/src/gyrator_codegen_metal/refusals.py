@@ -44,7 +44,7 @@ def refusals(kernel: Kernel, target: Target) -> Iterator[Diagnostic]:
             message = f"a local of {t.extent!r} elements does not fit in thread memory"
             help = "recompute the values, or store them in a buffer"
             yield reasons.of(LOCAL, message, t.name, help)
-    everything = [s for stage in kernel.stages for s in stage.body]
+    everything = kernel.statements
     ordered = {type(s) for s in everything if isinstance(s, ScanStep | SortStep)}
     directions = [{s.reverse for s in x.body if isinstance(s, ScanStep)} for x in kernel.stages]
     if len(ordered) > 1 or any(len(x) > 1 for x in directions):

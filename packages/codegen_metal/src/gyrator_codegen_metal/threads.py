@@ -67,7 +67,7 @@ def _threads(tiled: TiledKernel) -> Threads | str:
     assert isinstance(step, int) and isinstance(lanes, int), tiled.loops
     if (lanes > 1 and (lanes % SIMD or (lanes > SIMD and step > 1))) or step * lanes > MAX_THREADS:
         return f"{step} points of {lanes} threads each do not form a threadgroup"
-    body = [s for stage in kernel.stages for s in stage.body]
+    body = kernel.statements
     if step > 1 and any(isinstance(s, SortStep) for s in body):
         return "a row that is sorted needs its own threadgroup"
     if lanes > SIMD and any(isinstance(s, ScanStep) for s in body):

@@ -59,7 +59,7 @@ def emit_kernel(
             _stage(code, stage, n, ahead.get(n, 1))
     if group is not None:
         count = (minimum(count, Const(most)) if most else count) * len(group.members)
-    ranked = with_options(tiled, (s for stage in kernel.stages for s in stage.body))
+    ranked = with_options(tiled, kernel.statements)
     return source_of(launched, symbol, code, facts, ranked, count)
 
 
@@ -133,7 +133,7 @@ def _index_spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
         block = "program // tiles"
     w.line(f"x = {block} * XBLOCK + tl.arange(0, XBLOCK){column}")
     w.line(f"x_mask = x < {show(total)}")
-    used = code.used(s for stage in code.kernel.stages for s in stage.body)
+    used = code.used(code.kernel.statements)
     if code.tiled.fours and not blocks.second:
         w.line(f"x_fours = {block} * XBLOCK + tl.arange(0, XBLOCK // 4) * 4")
     if code.tiled.pairs:

@@ -98,7 +98,7 @@ def emit_product(
     tiles = blocks_over(extent_of(axes.rows), "XBLOCK")
     tiles = tiles * blocks_over(extent_of(axes.columns), "RBLOCK")
     programs = extent_of(axes.batches) * tiles
-    ranked = with_options(tiled, (s for stage in kernel.stages for s in stage.body))
+    ranked = with_options(tiled, kernel.statements)
     return source_of(kernel, symbol, text.result, facts, ranked, programs)
 
 
@@ -142,7 +142,7 @@ def _walk(text: _Text) -> None:
     w, code, show = text.result.writer, text.result, text.result.printer()
     axes, positions = text.axes, text.positions
     products = text.contraction.products
-    body = [s for stage in text.kernel.stages for s in stage.body]
+    body = text.kernel.statements
     types = {s.names[0]: s.dtype for s in body if isinstance(s, Reduce)}
     sums: list[str] = []
     for p in products:

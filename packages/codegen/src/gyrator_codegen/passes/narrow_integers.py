@@ -43,7 +43,7 @@ class NarrowIntegers(KernelPass):
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
         ranges = ValueRanges(kernel_facts(kernel, facts), kernel.storage)
-        names = {n for stage in kernel.stages for s in stage.body for n in defined(s)}
+        names = {n for s in kernel.statements for n in defined(s)}
         stages = []
         for n, stage in enumerate(kernel.stages):
             for s in stage.body:

@@ -35,7 +35,7 @@ class Unroller:
     """
 
     def __init__(self, kernel: Kernel, symbol: Sym, points: Sequence[Expr]) -> None:
-        body = [s for stage in kernel.stages for s in stage.body]
+        body = kernel.statements
         self.values = {name for s in body for name in defined(s)}
         self.bound = {s.symbol for s in body if isinstance(s, Bind)}
         self.symbols: list[dict[Sym, Expr]] = [{symbol: p} for p in points]

@@ -109,14 +109,19 @@ class Kernel:
         return types | {t.name: t.dtype for t in self.locals}
 
     @property
+    def statements(self) -> tuple[KernelStatement, ...]:
+        """The statements of all stages, in order."""
+        return tuple([s for stage in self.stages for s in stage.body])
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """Buffers loaded from, in order of first use."""
-        return self._buffers_of(reads([s for stage in self.stages for s in stage.body]))
+        return self._buffers_of(reads(self.statements))
 
     @property
     def writes(self) -> tuple[str, ...]:
         """Buffers stored to, in order of first use."""
-        return self._buffers_of(writes([s for stage in self.stages for s in stage.body]))
+        return self._buffers_of(writes(self.statements))
 
     def _buffers_of(self, names: tuple[str, ...]) -> tuple[str, ...]:
         if not self.locals:

@@ -48,8 +48,7 @@ def kernel_facts(
     """Return the facts extended by the ranges, from 0 to an extent, of the kernel's axes, of its
     bound symbols, and of `others`."""
     extents = {a.symbol: a.extent for a in (*kernel.axes, *kernel.inner)} | dict(others)
-    for stage in kernel.stages:
-        for s in stage.body:
-            if isinstance(s, Bind):
-                extents[s.symbol] = s.size
+    for s in kernel.statements:
+        if isinstance(s, Bind):
+            extents[s.symbol] = s.size
     return facts.with_ranges(extents)

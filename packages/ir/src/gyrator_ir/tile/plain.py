@@ -27,15 +27,9 @@ def _plain(kernel: Kernel) -> TiledKernel:
     grid = tuple(Loop(LoopKind.GRID, (a.symbol,)) for a in kernel.axes)
     inner = tuple(Loop(LoopKind.LOOP, (a.symbol,)) for a in kernel.inner)
     reductions = tuple(
-        Reduction(s.names[0], Method.ACCUMULATE)
-        for stage in kernel.stages
-        for s in stage.body
-        if isinstance(s, Reduce)
+        Reduction(s.names[0], Method.ACCUMULATE) for s in kernel.statements if isinstance(s, Reduce)
     )
     combined = dict.fromkeys(
-        s.buffer
-        for stage in kernel.stages
-        for s in stage.body
-        if isinstance(s, Store) and s.mode is not StoreMode.SET
+        s.buffer for s in kernel.statements if isinstance(s, Store) and s.mode is not StoreMode.SET
     )
     return TiledKernel(kernel, grid + inner, reductions, atomic=tuple(combined))

@@ -224,7 +224,7 @@ class _Kernel:
 
     def _reductions(self) -> None:
         kernel = self._t.kernel
-        reduces = [s for stage in kernel.stages for s in stage.body if isinstance(s, Reduce)]
+        reduces = [s for s in kernel.statements if isinstance(s, Reduce)]
         named = [r.result for r in self._t.reductions]
         if named != [s.names[0] for s in reduces]:
             self._fail(4, f"the kernel reduces {[s.names[0] for s in reduces]}, not {named}")
@@ -287,7 +287,7 @@ class _Kernel:
         sides = ({*rows, *depth}, {*columns, *depth})
         if len(p.along) != 2 or any(s not in side for s, side in zip(p.along, sides, strict=True)):
             self._fail(6, f"factors of {p.result} must be read along their points or along depth")
-        body = (s for stage in self._t.kernel.stages for s in stage.body)
+        body = self._t.kernel.statements
         loads = {s.name: s for s in body if isinstance(s, Load) and s.mask is None}
         stored = {x.name: x.dtype for x in self._t.kernel.parameters}
         if not p.direct:
@@ -303,7 +303,7 @@ class _Kernel:
             self._fail(6, f"{p.right} must be a load of its own type, contiguous along columns")
 
     def _buffers(self) -> None:
-        body = [s for stage in self._t.kernel.stages for s in stage.body]
+        body = self._t.kernel.statements
         loads = {s.name for s in body if isinstance(s, Load)}
         stored = {s.buffer for s in body if isinstance(s, Store)}
         buffers = {b.name for b in self._t.kernel.parameters}

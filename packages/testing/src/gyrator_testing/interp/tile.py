@@ -213,9 +213,7 @@ class _Run:
         }
         self._read: dict[tuple[int, int], Array] = {}
         """The values of loads that others reuse, by stage and statement."""
-        stored = {
-            s.buffer for g in tiled.kernel.stages for s in g.body if isinstance(s, Store)
-        } & cells.keys()
+        stored = {s.buffer for s in tiled.kernel.statements if isinstance(s, Store)} & cells.keys()
         self._uses = {
             name: _Uses(*(np.full(cells[name].span, _NOBODY, np.int64) for _ in range(2)))
             for name in stored

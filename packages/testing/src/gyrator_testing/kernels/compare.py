@@ -64,7 +64,7 @@ def computed_width(body: Iterable[AnyStatement]) -> int:
 
 def assert_same_writes(kernel: Kernel, got: Mapping[str, Array], want: Mapping[str, Array]) -> None:
     """Assert that all parameters of a kernel that ran twice agree by `assert_close`."""
-    body = [s for stage in kernel.stages for s in stage.body]
+    body = kernel.statements
     width = computed_width(body)
     for buffer in kernel.parameters:
         assert_close(got[buffer.name], want[buffer.name], buffer.name, width)

@@ -164,7 +164,7 @@ def lacking(kernel: Kernel, capabilities: Capabilities) -> str:
         if dtype not in capabilities.dtypes:
             return f"the element type {dtype.value}"
     types = {p.name: p.dtype for p in kernel.parameters}
-    for s in (s for stage in kernel.stages for s in stage.body):
+    for s in kernel.statements:
         match s:
             case Reduce() if not capabilities.reductions:
                 return "reductions"
@@ -196,7 +196,7 @@ def lacking(kernel: Kernel, capabilities: Capabilities) -> str:
 
 def _ordered(kernel: Kernel, capabilities: Capabilities) -> Iterator[tuple[int | None, int]]:
     """Yield the length of each range that is scanned or sorted, and the longest allowed."""
-    for s in (s for stage in kernel.stages for s in stage.body):
+    for s in kernel.statements:
         if isinstance(s, ScanStep | SortStep):
             top = capabilities.scan_extent if isinstance(s, ScanStep) else capabilities.sort_extent
             for axis in kernel.inner:

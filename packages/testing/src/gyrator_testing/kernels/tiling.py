@@ -45,10 +45,7 @@ def _groups(axes: tuple[Axis, ...], rng: np.random.Generator) -> list[tuple[Sym,
 
 def _reduction(r: Reduction, kernel: Kernel, rng: np.random.Generator) -> Reduction:
     reduction = next(
-        s
-        for stage in kernel.stages
-        for s in stage.body
-        if isinstance(s, Reduce) and s.names[0] == r.result
+        s for s in kernel.statements if isinstance(s, Reduce) and s.names[0] == r.result
     )
     if reduction.kind in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
         return Reduction(r.result, Method.TWO_PASS, block=int(rng.choice((16, 2048))))

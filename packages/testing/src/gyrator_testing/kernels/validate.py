@@ -140,7 +140,7 @@ class _Traits:
             empty: frozenset[str] = frozenset()
             loads, wrapped = _template_indices(kernel)
             return cls(loads, wrapped, empty, False, (), False, exact=empty, narrow=_narrow(kernel))
-        body = [s for stage in kernel.stages for s in stage.body]
+        body = kernel.statements
         types = kernel.storage
         eager = kernel.numerics is not Numerics.FAST
         values, rounded = _values(body, types, eager, kernel.device.type == HOST)
@@ -313,7 +313,7 @@ def _expressions(kernel: Launchable) -> Iterator[Expr]:
     if isinstance(kernel, Kernel):
         for a in (*kernel.axes, *kernel.inner):
             yield a.extent
-        for s in (s for stage in kernel.stages for s in stage.body):
+        for s in kernel.statements:
             for e in expressions(s):
                 yield from (x for x in e.free_symbols if x.kind in _SIZES)
 
@@ -481,7 +481,7 @@ class _Trial:
         """Return whether the initial contents of a buffer are irrelevant."""
         if not isinstance(self.kernel, Kernel):
             return name not in self.kernel.reads
-        body = [s for stage in self.kernel.stages for s in stage.body]
+        body = self.kernel.statements
         stores = [s for s in body if isinstance(s, Store) and s.buffer == name]
         return name not in self.kernel.reads and all(s.mode is StoreMode.SET for s in stores)
 
