@@ -37,7 +37,7 @@ class ApproximateQuotients(KernelPass):
         kernel = tiled.kernel
         if kernel.numerics in _EXACT_MODES:
             return tiled
-        body = [s for stage in kernel.stages for s in stage.body]
+        body = kernel.statements
         precise: set[str] = set()
         for s in reversed(body):
             precise.update(_precise(s, precise))

@@ -90,7 +90,7 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
     width = _width(kernel, facts) * (2 if tiled.pairs else 1)
     traffic = _traffic(kernel, facts, count * length)
     loads, strided = _loads(kernel)
-    scans = any(isinstance(s, ScanStep) for stage in kernel.stages for s in stage.body)
+    scans = any(isinstance(s, ScanStep) for s in kernel.statements)
     if tiles and values["XBLOCK"][0] > 1:
         shapes = best = list(_tiles(count, length, width, cores))
     elif tiles:
@@ -131,7 +131,7 @@ def _width(kernel: Kernel, facts: ShapeFacts) -> int:
     if kernel.inner:
         return largest
     widths = {b.name: b.dtype.size for b in kernel.parameters}
-    accesses = (s for stage in kernel.stages for s in stage.body if isinstance(s, Load | Store))
+    accesses = (s for s in kernel.statements if isinstance(s, Load | Store))
     beside = (widths[s.buffer] for s in accesses if _step(kernel, s.index) == 1)
     return max(largest, *beside, 0)
 
@@ -140,9 +140,7 @@ def _step(kernel: Kernel, index: Expr) -> int:
     """Return the stride of an index from point to point, or 0 if it is not constant."""
     if not kernel.axes:
         return 0
-    bound = frozenset(
-        s.symbol for stage in kernel.stages for s in stage.body if isinstance(s, Bind)
-    )
+    bound = frozenset(s.symbol for s in kernel.statements if isinstance(s, Bind))
     access = lane_access(index, kernel.axes[-1].symbol, VECTOR, bound)
     if access.kind is Access.STRIDED and isinstance(access.stride, Const):
         return access.stride.value
@@ -155,14 +153,14 @@ def _traffic(kernel: Kernel, facts: ShapeFacts, points: int) -> int:
     sizes = (math.prod(max(guess(e, facts), 0) for e in b.shape) for b in kernel.parameters)
     each = zip(sizes, kernel.parameters, strict=True)
     moved = sum(min(size, points) * b.dtype.size for size, b in each)
-    body = [s for stage in kernel.stages for s in stage.body]
+    body = kernel.statements
     work = len(body) + _HEAVY * sum(isinstance(s, Reduce) and s.kind in _KEPT for s in body)
     return moved * max(work, _STATEMENTS) // _STATEMENTS
 
 
 def _loads(kernel: Kernel) -> tuple[int, int]:
     """Return the number of different loads, and how many of them are strided."""
-    body = (s for stage in kernel.stages for s in stage.body)
+    body = kernel.statements
     loads = {(s.buffer, s.index) for s in body if isinstance(s, Load)}
     return len(loads), sum(abs(_step(kernel, index)) > 1 for _, index in loads)
 

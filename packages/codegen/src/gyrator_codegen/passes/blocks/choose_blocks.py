@@ -125,4 +125,4 @@ class ChooseBlocks(KernelPass):
 
 def sorts(kernel: Kernel) -> bool:
     """Return whether the kernel sorts its rows."""
-    return any(isinstance(s, SortStep) for stage in kernel.stages for s in stage.body)
+    return any(isinstance(s, SortStep) for s in kernel.statements)

@@ -25,7 +25,7 @@ class DrawFours(KernelPass):
     name: ClassVar[str] = "draw-fours"
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-        body = [s for stage in tiled.kernel.stages for s in stage.body]
+        body = tiled.kernel.statements
         drawn = [s for s in body if isinstance(s, Let) and s.op in DRAWN]
         if not drawn or tiled.contraction is not None or not _blocks_of_fours(tiled):
             return tiled

@@ -62,7 +62,7 @@ def _block_bodies(
         return _product_bodies(tiled, tiled.contraction)
     blocks = blocks_of(tiled)
     pair = Flat("i", blocks.first), Flat("r", blocks.second)
-    body = tuple(s for stage in tiled.kernel.stages for s in stage.body)
+    body = tiled.kernel.statements
     flats = list(zip(pair, (blocks.first, blocks.second), strict=True))
     return flats, [(pair, body)], {}
 

@@ -39,9 +39,8 @@ class IndexWidth(KernelPass):
         most = (1 << 31) - self.beyond
         values = [extent_of(axes_of(kernel, loop)) for loop in tiled.loops]
         values.append(extent_of(kernel.axes))
-        for stage in kernel.stages:
-            for s in stage.body:
-                values += expressions(s)
+        for s in kernel.statements:
+            values += expressions(s)
         checked: set[Node] = set()
         if all(_fits(e, inside, checked, most) for e in values):
             return evolve(tiled, index=DType.I32)

@@ -34,7 +34,7 @@ class ExactCasts(KernelPass):
         """Constants whose product with a `bf16` is exact in `bf16`: powers of two, at least one. An
         overflow of `bf16` is one of `f32` too; the range of `f16` is smaller."""
         exact: dict[str, bool] = {}
-        for s in (s for stage in tiled.kernel.stages for s in stage.body):
+        for s in tiled.kernel.statements:
             for name in defined(s):
                 exact_in.pop(name, None)
                 powers.discard(name)

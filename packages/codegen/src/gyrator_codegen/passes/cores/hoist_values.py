@@ -29,7 +29,7 @@ class HoistValues(KernelPass):
         kernel, loops = tiled.kernel, nest(tiled)
         if loops is None or loops.columns or tiled.transposed:
             return tiled
-        body = [s for stage in kernel.stages for s in stage.body]
+        body = kernel.statements
         written = set(writes(body))
         inner = [stage.body for stage in kernel.stages if stage.level is Level.INNER]
         parts: list[tuple[Sequence[KernelStatement], Sequence[KernelStatement]]] = []

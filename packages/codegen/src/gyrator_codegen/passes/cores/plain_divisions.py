@@ -38,7 +38,7 @@ def _written(tiled: TiledKernel) -> list[Expr]:
     kernel = tiled.kernel
     written = [a.extent for a in (*kernel.axes, *kernel.inner)]
     written += [local.extent for local in kernel.locals]
-    written += [e for stage in kernel.stages for s in stage.body for e in expressions(s)]
+    written += [e for s in kernel.statements for e in expressions(s)]
     written += [p.index for p in tiled.prefetches]
     counts = ((x, step) for x in tiled.loops for step in steps_of(tiled, x))
     return written + [ceildiv(extent_of(axes_of(kernel, x)), step) for x, step in counts]

@@ -62,7 +62,7 @@ def _parts(kernel: Kernel) -> Iterator[tuple[Axis, int, int]]:
 
 def _thresholds(kernel: Kernel) -> Iterator[tuple[Axis, int]]:
     """Yield the points along an axis, the first being 0, at which a comparison changes."""
-    body = [s for stage in kernel.stages for s in stage.body]
+    body = kernel.statements
     numbers = {s.name: s.value for s in body if isinstance(s, Const)}
     indices = {s.name: s.expr for s in body if isinstance(s, IndexValue)}
     for s in body:

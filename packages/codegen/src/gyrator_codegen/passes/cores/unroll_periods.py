@@ -88,12 +88,12 @@ def cheapest(tiled: TiledKernel, unrolled: Iterable[tuple[Kernel, int]], lanes: 
 
 def only_sets(kernel: Kernel) -> bool:
     """Return whether no store combines with the stored value."""
-    stores = (s for stage in kernel.stages for s in stage.body if isinstance(s, Store))
+    stores = (s for s in kernel.statements if isinstance(s, Store))
     return all(s.mode is StoreMode.SET for s in stores)
 
 
 def _stores_adjacent(kernel: Kernel) -> bool:
-    stores = [s for stage in kernel.stages for s in stage.body if isinstance(s, Store)]
+    stores = [s for s in kernel.statements if isinstance(s, Store)]
     addresses = {(s.buffer, s.index) for s in stores}
     return any((s.buffer, s.index + ONE) in addresses for s in stores)
 
@@ -113,7 +113,7 @@ def _periods(kernel: Kernel) -> Iterator[tuple[Axis, int]]:
     """Yield axes with possible periods: small divisors of their extent by which indices divide."""
     longest = most_points(kernel)
     divisors: dict[Sym, set[int]] = {a.symbol: set() for a in kernel.axes}
-    for e in {e for stage in kernel.stages for s in stage.body for e in expressions(s)}:
+    for e in {e for s in kernel.statements for e in expressions(s)}:
         for node in iter_nodes(e):
             if not isinstance(node, FloorDiv | Mod) or not isinstance(node.b, Const):
                 continue
@@ -140,7 +140,7 @@ def _unrolled(kernel: Kernel, axis: Axis, period: int) -> Kernel:
     period."""
     shorter, points = split_axis(kernel, axis, period)
     unroller = Unroller(kernel, axis.symbol, points)
-    body = [s for stage in kernel.stages for s in stage.body]
+    body = kernel.statements
     stored = {s.buffer for s in body if isinstance(s, Store)}
     types = {b.name: b.dtype for b in kernel.parameters}
     stages = tuple(

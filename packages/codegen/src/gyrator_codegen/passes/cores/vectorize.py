@@ -62,7 +62,7 @@ def choose_vector_axis(kernel: Kernel, lanes: int) -> Axis | None:
     """
     inner = () if in_order(kernel) else kernel.inner
     candidates = list(inner[-1:])
-    if not any(isinstance(s, SortStep) for stage in kernel.stages for s in stage.body):
+    if not any(isinstance(s, SortStep) for s in kernel.statements):
         candidates += reversed(kernel.axes)
     candidates += reversed(inner[:-1])
     if len(candidates) < 2:
@@ -89,14 +89,12 @@ def price(kernel: Kernel, lanes: int, axis: Axis) -> float:
         else:
             total += price * runs * waste / lanes
     logarithms = sum(
-        isinstance(s, ScanStep) and s.kind is ScanKind.LOGSUMEXP
-        for stage in kernel.stages
-        for s in stage.body
+        isinstance(s, ScanStep) and s.kind is ScanKind.LOGSUMEXP for s in kernel.statements
     )
     # It computes in f64, for which vectors have half as many lanes.
     total += logarithms * _LOG_ADD * inner_size * (1 if inner else 2 * waste / lanes)
     if inner:
-        reduces = sum(isinstance(s, Reduce) for stage in kernel.stages for s in stage.body)
+        reduces = sum(isinstance(s, Reduce) for s in kernel.statements)
         total += reduces * _REDUCE_END
     return total
 
@@ -122,7 +120,7 @@ def _accesses(kernel: Kernel, symbol: Sym, lanes: int) -> Iterator[tuple[Stage, 
 
 def _varying(kernel: Kernel, symbol: Sym) -> frozenset[Sym]:
     """Return the symbols bound to values that vary along `symbol`."""
-    body = [s for stage in kernel.stages for s in stage.body]
+    body = kernel.statements
     varying: set[Sym] = set()
     if not any(isinstance(s, Bind) for s in body):
         return frozenset()

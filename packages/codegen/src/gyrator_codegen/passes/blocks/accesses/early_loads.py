@@ -41,7 +41,7 @@ class EarlyLoads(KernelPass):
 
 def _free(tiled: TiledKernel) -> Iterator[str]:
     kernel = tiled.kernel
-    body = [s for stage in kernel.stages for s in stage.body]
+    body = kernel.statements
     changed = {s.buffer for s in body if isinstance(s, Store)} | {t.name for t in kernel.locals}
     bound = {s.symbol for s in body if isinstance(s, Bind)}
     paired = {(p.stage, position) for p in tiled.pairs for position in (p.first, p.second)}

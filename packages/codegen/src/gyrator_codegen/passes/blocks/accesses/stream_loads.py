@@ -26,7 +26,7 @@ class StreamLoads(KernelPass):
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         if not tiled.replicated:
             return tiled
-        body = [s for stage in tiled.kernel.stages for s in stage.body]
+        body = tiled.kernel.statements
         if not any(isinstance(s, Reduce) and s.kind is ReduceKind.DOT for s in body):
             return tiled
         row = {a.symbol for a in tiled.kernel.inner}

@@ -35,12 +35,11 @@ class ClassifyAccesses(KernelPass):
 
 
 def _indices(tiled: TiledKernel) -> Iterator[Expr]:
-    for stage in tiled.kernel.stages:
-        for s in stage.body:
-            if isinstance(s, Load | Store):
-                yield s.index
-            elif isinstance(s, IndexValue):
-                yield s.expr
+    for s in tiled.kernel.statements:
+        if isinstance(s, Load | Store):
+            yield s.index
+        elif isinstance(s, IndexValue):
+            yield s.expr
     yield from (p.index for p in tiled.prefetches)
     if tiled.kernel.inner:
         yield linear_position(tiled.kernel.inner)
@@ -59,7 +58,7 @@ def _classify(e: Expr, loops: Nest, bound: frozenset[Sym]) -> IndexAccess:
 
 def _bound_by_lane(tiled: TiledKernel, loops: Nest) -> frozenset[Sym]:
     """Return the symbols bound to values that differ between lanes."""
-    if not any(isinstance(s, Bind) for stage in tiled.kernel.stages for s in stage.body):
+    if not any(isinstance(s, Bind) for s in tiled.kernel.statements):
         return _NO_SYMBOLS
     rows = {x.name for x in tiled.kernel.locals} if loops.across else set()
     staged = {name for r in tiled.reductions for name in r.keep}

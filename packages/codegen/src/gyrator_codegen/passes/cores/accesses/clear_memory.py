@@ -21,7 +21,7 @@ class ClearMemory(KernelPass):
     name: ClassVar[str] = "clear-memory"
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-        body = [s for stage in tiled.kernel.stages for s in stage.body]
+        body = tiled.kernel.statements
         stores = [s for s in body if isinstance(s, Store)]
         if any(not isinstance(s, Const | Store) for s in body):
             return tiled

@@ -28,7 +28,7 @@ class HoistAddresses(KernelPass):
         loops = nest(tiled)
         if loops is None or tiled.transposed:
             return tiled
-        body = (s for stage in tiled.kernel.stages for s in stage.body)
+        body = tiled.kernel.statements
         lanes = {loops.symbol, *(s.symbol for s in body if isinstance(s, Bind))}
         moving: dict[Expr, frozenset[Sym]] = {}
         for stage in tiled.kernel.stages:

@@ -78,10 +78,7 @@ def owners(kernel: Kernel, inside: ShapeFacts) -> tuple[Axis, ...]:
         inside: the facts inside of the kernel's loops, including the ranges of their symbols.
     """
     addresses = {
-        s.index
-        for stage in kernel.stages
-        for s in stage.body
-        if isinstance(s, Store) and s.mode is not StoreMode.SET
+        s.index for s in kernel.statements if isinstance(s, Store) and s.mode is not StoreMode.SET
     }
     return tuple(a for a in kernel.axes if all(_owns(a, e, inside) for e in addresses))
 

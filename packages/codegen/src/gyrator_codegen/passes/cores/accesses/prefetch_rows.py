@@ -42,7 +42,7 @@ class PrefetchRows(KernelPass):
         loops = nest(tiled)
         if loops is None or loops.across or loops.lanes == 1:
             return tiled
-        if any(isinstance(s, Bind) for stage in kernel.stages for s in stage.body):
+        if any(isinstance(s, Bind) for s in kernel.statements):
             return tiled
         row, first, last = kernel.axes[-1].symbol, passes[0], passes[-1]
         sizes = {b.name: length * b.dtype.size for b in kernel.parameters}

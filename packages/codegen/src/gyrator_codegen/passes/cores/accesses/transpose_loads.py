@@ -46,7 +46,7 @@ class TransposeLoads(KernelPass):
         lanes, along = loops.lanes, loops.axis
         if extent_guess(along.extent) < lanes:
             return tiled
-        body = [s for stage in kernel.stages for s in stage.body]
+        body = kernel.statements
         bound = {s.symbol for s in body if isinstance(s, Bind)}
         loads = [s for s in body if isinstance(s, Load) and _affine(s, bound)]
         best: Sym | None = None

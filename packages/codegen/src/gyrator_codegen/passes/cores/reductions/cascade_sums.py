@@ -63,7 +63,7 @@ class CascadeSums(KernelPass):
 
 
 def _wide(tiled: TiledKernel) -> TiledKernel:
-    reduces = (s for stage in tiled.kernel.stages for s in stage.body if isinstance(s, Reduce))
+    reduces = (s for s in tiled.kernel.statements if isinstance(s, Reduce))
     pairs = zip(tiled.reductions, reduces, strict=True)
     return evolve(tiled, reductions=tuple(evolve(r, wide=_sums(s)) for r, s in pairs))
 

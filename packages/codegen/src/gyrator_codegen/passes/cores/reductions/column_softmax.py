@@ -49,7 +49,7 @@ class _Names:
     """Generates value names that are unused in a kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self._used = {n for stage in kernel.stages for s in stage.body for n in defined(s)}
+        self._used = {n for s in kernel.statements for n in defined(s)}
 
     def fresh(self, name: str) -> str:
         """Return an unused name: the name itself, or with a numeric suffix."""

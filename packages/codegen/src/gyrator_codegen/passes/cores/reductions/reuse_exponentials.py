@@ -46,7 +46,7 @@ class ReuseExponentials(KernelPass):
 def _shared_exponentials(kernel: Kernel) -> dict[str, tuple[str, ...]]:
     """Return the names of later values that equal exp(x - maximum) of an `online_softmax`, by the
     name of the maximum."""
-    written = set(writes(s for stage in kernel.stages for s in stage.body))
+    written = set(writes(kernel.statements))
     outer: dict[str, int] = {}
     exponentials: dict[int, str] = {}
     again: dict[str, tuple[str, ...]] = {}

@@ -53,7 +53,7 @@ class UnrollReductions(KernelPass):
         smaller to limit code size."""
         nonempty = all((static(a.extent) or 0) > 0 for a in kernel.inner)
         symbols = [a.symbol for a in kernel.inner]
-        written = writes(s for g in kernel.stages for s in g.body)
+        written = writes(kernel.statements)
         _, rest = invariant(stage.body, symbols, written, nonempty)
         price = work(rest)
         count = 4 if price <= self.rows_by_four else 2 if price <= self.rows_by_two else 1
