@@ -271,3 +271,13 @@ def later_values(kernel: Kernel, number: int, storage: dict[str, DType]) -> dict
     later = {name for g in kernel.stages[number + 1 :] for s in g.body for name in used(s)}
     values = [x for s in kernel.stages[number].body for x in results(s, storage)]
     return {name: dtype for name, dtype in values if name in later}
+
+
+def transposed_tile(decisions: Decisions) -> tuple[Axis, int, list[Load]]:
+    """Return the axis along which loads are transposed, the length of a tile along it, and the
+    loads."""
+    symbol = decisions.tiled.transposed[0].along
+    rows = settled(next(x.step for x in decisions.loops.grid if x.axes[0] is symbol))
+    names = {t.load for t in decisions.tiled.transposed}
+    loads = [s for s in decisions.statements if isinstance(s, Load) and s.name in names]
+    return axis_of(decisions.kernel, symbol), rows, loads

@@ -1,5 +1,4 @@
-"""Emission of statements as C++: values, and all kinds of accesses, for whole vectors, partial
-vectors, and single elements."""
+"""Emission of statements as C++, for whole vectors, partial vectors, and single elements."""
 
 from collections.abc import Callable, Iterable
 
@@ -48,9 +47,6 @@ def _statement(scope: Scope, s: KernelStatement) -> None:
         case _:
             assert scope.collective is not None, s
             scope.collective(scope, s)
-
-
-# Values ---------------------------------------------------------------------------------------
 
 
 def _let(scope: Scope, s: Let) -> None:
@@ -124,14 +120,10 @@ def _bind(scope: Scope, s: Bind) -> None:
         scope.varying |= {s.symbol}
 
 
-# Addresses ------------------------------------------------------------------------------------
-
-
 def address(
     scope: Scope, s: Load | Store | Prefetch, text: Callable[[Scope, Expr], str] = Scope.index
 ) -> str:
-    """Return a pointer to the element that an access or a prefetch addresses for the first lane, or
-    with indices printed by `text`."""
+    """Return a pointer to the element of the first lane, or with indices printed by `text`."""
     ahead = scope.frame.access(s.index).ahead
     pointer, rest = scope.pointers.get((s.buffer, ahead)), s.index - ahead
     if pointer is None:
@@ -172,21 +164,18 @@ def _row(scope: Scope, s: Load | Store) -> str:
 
 def _vector_index(scope: Scope, access: IndexAccess) -> tuple[str, str]:
     """Return the uniform offset of a gather, and the `i64` vector of offsets that vary by lane."""
-    assert scope.lanes is not None
-    rest, total = access.index, ""
+    total = ""
     for name, factor in access.terms:
         symbol = Sym(name)
-        rest = rest - factor * symbol
         text = f"gy_viota({scope.at(symbol)})" if symbol is scope.lanes else name
         if factor is not ONE:
             text = f"gy_mul({text}, gy_vsplat((si64)({scope.index(factor)})))"
         total = f"gy_add({total}, {text})" if total else text
-    return scope.index(rest), total
+    return scope.index(access.uniform), total
 
 
 def hoist(scope: Scope, body: Iterable[KernelStatement]) -> Scope:
-    """Emit the loop-invariant parts of the addresses in `body`; return the scope inside of the
-    loop."""
+    """Emit the loop-invariant parts of addresses in `body`; return the scope inside the loop."""
     inside, frame = scope.nested(), scope.frame
     for s in body:
         if isinstance(s, Load | Store) and s.buffer not in frame.rows:
@@ -203,9 +192,6 @@ def requests(scope: Scope, prefetches: Iterable[Prefetch]) -> list[str]:
     return [
         f"__builtin_prefetch({address(scope, p)}{', 1' if p.write else ''});" for p in prefetches
     ]
-
-
-# Accesses -------------------------------------------------------------------------------------
 
 
 def _test(scope: Scope, mask: str | None) -> str | None:
@@ -324,8 +310,7 @@ def _store_pair(scope: Scope, *pair: Store) -> None:
 
 
 def clear(scope: Scope, s: Store, symbol: Sym, span: Span) -> None:
-    """Emit a store of zeros to consecutive elements over `span` of `symbol`, by the C library's
-    optimised function."""
+    """Emit a store of zeros to consecutive elements over `span` of `symbol`, by `memset`."""
     at = scope.index(s.index, **{symbol.name: span.low})
     element = STORAGE[scope.frame.storage[s.buffer]]
     count = f"({span.high} - {span.low}) * (si64)sizeof({element})"

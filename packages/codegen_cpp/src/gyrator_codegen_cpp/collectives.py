@@ -146,7 +146,7 @@ class Accumulators(Collective[Reduce]):
         """Emit the definitions of the results."""
         kind, dtype, acc = self.step.kind, self.step.dtype, self._acc[0]
         if kind in POSITIONS:
-            texts = [self._where(scope)]
+            texts = [self._position(scope)]
         elif kind is ReduceKind.WELFORD:
             texts = [cast(x, DType.F64, dtype) for x in (acc, *self._second)]
         elif kind is ReduceKind.ONLINE_SOFTMAX:
@@ -167,7 +167,7 @@ class Accumulators(Collective[Reduce]):
             count = f"(s{lane_type(dtype)}){self.loops.count}"
             scope.define(self.step.names[2], count, dtype, varying=False)
 
-    def _where(self, scope: Scope) -> str:
+    def _position(self, scope: Scope) -> str:
         """Return the position of the minimum or maximum."""
         best, at, word = self._acc[0], self._second[0], self.step.kind.value
         for other, place in zip(self._acc[1:], self._second[1:], strict=True):

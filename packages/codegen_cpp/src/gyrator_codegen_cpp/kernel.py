@@ -51,10 +51,8 @@ def emit_group(group: TiledGroup, origins: Sequence[Origin], isa: Isa) -> Kernel
         for place, (tiled, cost) in enumerate(zip(group.kernels, group.costs, strict=True)):
             source = _source(_frame(tiled, origins, isa, cost))
             texts.append(source.text)
-            arguments = (
-                ", ".join(f"sizes[{sizes.index(s.name)}]" for s in tiled.kernel.sizes) or "0"
-            )
-            w.line(f"const si64 sizes{place}[] = {{{arguments}}};")
+            own = ", ".join(f"sizes[{sizes.index(s.name)}]" for s in tiled.kernel.sizes)
+            w.line(f"const si64 sizes{place}[] = {{{own or 0}}};")
             functions = f"{source.symbol}_part, {source.symbol}_share(sizes{place})"
             rows.append(f"{{{functions}, sizes{place}, {len(checks)}}}")
             checks += [evolve(c, code=len(checks) + c.code) for c in source.checks]
@@ -69,8 +67,7 @@ def emit_group(group: TiledGroup, origins: Sequence[Origin], isa: Isa) -> Kernel
 
 
 def _frame(tiled: TiledKernel, origins: Sequence[Origin], isa: Isa, cost: int = 1) -> Frame:
-    """Emit a kernel's `<symbol>_part`, and `<symbol>_share`, which returns its amount of work with
-    `cost` per element."""
+    """Emit a kernel's functions `<symbol>_part`, and `<symbol>_share` with `cost` per element."""
     frame = Frame(tiled, isa)
     write_origins(frame.writer, tiled.kernel.origins, origins, "//")
     _part(frame)
@@ -106,8 +103,7 @@ def _part(frame: Frame) -> None:
 def parameters(
     w: Writer, kernel: Kernel | TemplateKernel, take: Callable[[str], str]
 ) -> dict[str, str]:
-    """Emit local variables for the buffers and sizes that a function receives. Pointers are named
-    by `take`; return these names."""
+    """Emit variables for a function's buffers and sizes; return the pointers' names by `take`."""
     names = {buffer.name: take(buffer.name) for buffer in kernel.parameters}
     for number, buffer in enumerate(kernel.parameters):
         element = STORAGE[buffer.dtype]

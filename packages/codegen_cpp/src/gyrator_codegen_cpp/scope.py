@@ -133,8 +133,6 @@ class Scope:
         self.line(f"alignas(64) s{lane_type(array.dtype)} {array.name}[{length}];")
         return array
 
-    # Values ---------------------------------------------------------------------------------
-
     def index(self, e: Expr, **names: str) -> str:
         """Return an index expression as text; `names` overrides symbols by name."""
         symbols = self.symbols
@@ -174,8 +172,6 @@ class Scope:
         self.line(f"const {form}{lane_type(dtype)} {word} = {text};")
         self.env[name] = Value(word, dtype, varying)
 
-    # Addresses ------------------------------------------------------------------------------
-
     def access(self, e: Expr) -> IndexAccess:
         """Return how an index varies in this scope."""
         return self.frame.access(e, lanes=self.lanes is not None)
@@ -191,8 +187,7 @@ class Scope:
         return f"{array}[lane]"
 
     def by_lane(self, name: str, dtype: DType, lane_text: str, test: str = "") -> str:
-        """Return a vector that is computed lane by lane, as `lane_text` for lane `lane`, under the
-        condition in `test`."""
+        """Return a vector of `lane_text`, computed for each lane `lane` that meets `test`."""
         array = self.frame.names.take(f"{name}_lanes")
         self.line(f"s{lane_type(dtype)} {array}[GY_LANES] = {{}};")
         self.line(f"{self.each_lane} {test}{array}[lane] = {lane_text};")

@@ -49,7 +49,7 @@ class CppBackend(TilingLanguage):
         group and template as a unit. Choices are bound to the first candidate.
 
         Raises:
-            UnsupportedError: GY-CPP-004, when a kernel is tiled for another kind of machine, or
+            UnsupportedError: GY-CPP-004 for a kernel that is tiled for another kind of machine, or
                 with the diagnostic of `refuses_template`.
         """
         takes("emit_tiled", program, TileProgram)

@@ -11,7 +11,7 @@ from math import gcd
 
 from attrs import frozen
 
-from gyrator_codegen import axis_of, static
+from gyrator_codegen import static
 from gyrator_codegen.reductions import Carried
 from gyrator_codegen.stage_loops import (
     SortedStage,
@@ -19,17 +19,17 @@ from gyrator_codegen.stage_loops import (
     later_values,
     sorted_stage,
     stage_loops,
+    transposed_tile,
 )
 from gyrator_codegen.unrolling import parts_of
 from gyrator_codegen_cpp.body import clear, hoist, requests, run
 from gyrator_codegen_cpp.collectives import Accumulators, Scanner, TwoPass, type_of
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.scope import Array, Scope, Span, Value
-from gyrator_ir.body.nodes import Axis, Load, Reduce, ScanStep, Store
+from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, Store
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import KernelStatement, Level
-from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import Method
 from gyrator_ir.types import DType
@@ -38,10 +38,6 @@ Body = Sequence[KernelStatement]
 Carrier = Accumulators | TwoPass | Scanner
 Emit = Callable[[Scope, int], None]
 """Emits one vector (or element) of a loop in a scope, for accumulator number `copy`."""
-
-UnrolledStep = Callable[[Scope, range, str | None], None]
-"""Emits the steps of an unrolled iteration, at offsets from the first; for a partial vector, with
-its number of elements."""
 
 
 @frozen
@@ -64,9 +60,6 @@ class _Stage:
         return [s for carrier in self.carried.values() for s in carrier.states]
 
 
-# Loops ----------------------------------------------------------------------------------------
-
-
 def _full_range(scope: Scope, axis: Axis) -> Span:
     """Return the whole range of an axis."""
     exact = static(axis.extent)
@@ -74,8 +67,7 @@ def _full_range(scope: Scope, axis: Axis) -> Span:
 
 
 def axis_range(scope: Scope, axis: Axis, first: str, last: str, step: int) -> Span:
-    """Emit the range of steps `first` to `last` of an axis, and return it. For an axis of a single
-    step, nothing is emitted."""
+    """Return the range of steps `first` to `last` of an axis; of several steps, emit the bounds."""
     name, extent = axis.symbol.name, static(axis.extent)
     if first == "0" and extent is not None and extent <= step:
         return _full_range(scope, axis)
@@ -109,10 +101,11 @@ def _nested_loops(scope: Scope, axes: Iterable[Axis], step: str = "++") -> Itera
 
 
 def _unrolled(
-    scope: Scope, symbol: Sym, span: Span, width: int, copies: int, emit: UnrolledStep
-) -> None:
-    """Emit loops over `span` of `symbol` in steps of `width`, unrolled by `copies`, followed by the
-    remainder."""
+    scope: Scope, symbol: Sym, span: Span, width: int, copies: int,
+    emit: Callable[[Scope, range, str | None], None],
+) -> None:  # fmt: skip
+    """Emit loops over `span` in steps of `width`, unrolled by `copies`, and the remainder. `emit`
+    takes the offsets of an iteration's steps and, of a partial vector, the number of elements."""
     name, high = symbol.name, span.high
     with scope.block("{"):
         scope.line(f"si64 {name} = {span.low};")
@@ -146,9 +139,6 @@ def vector_loop(scope: Scope, symbol: Sym, span: Span, copies: int, emit: Emit) 
                 emit(inside, copy)
 
     _unrolled(scope, symbol, span, scope.frame.width, copies, iteration)
-
-
-# Points ---------------------------------------------------------------------------------------
 
 
 def tiles(scope: Scope, first: str, last: str) -> None:
@@ -219,34 +209,25 @@ def _transposed(scope: Scope, span: Span) -> None:
     The tile is read in vectors along the axis that is consecutive in memory, and transposed in
     registers into a small array, from which the body loads its vectors.
     """
-    frame, loops = scope.frame, scope.frame.loops
-    symbol = frame.tiled.transposed[0].along
-    rows = settled(next(x.step for x in loops.grid if x.axes[0] is symbol))
-    tile = f"{symbol.name}_tile"
-    across = axis_range(scope, axis_of(frame.kernel, symbol), tile, f"({tile} + 1)", rows)
+    frame, (axis, rows, loads) = scope.frame, transposed_tile(scope.frame)
+    symbol, tile = axis.symbol, f"{axis.symbol.name}_tile"
+    across = axis_range(scope, axis, tile, f"({tile} + 1)", rows)
     low, high = across.low, across.high
-    names = {t.load for t in frame.tiled.transposed}
-    loads = [s for s in frame.statements if isinstance(s, Load) and s.name in names]
-    frame.kept |= names
+    frame.kept |= {s.name for s in loads}
     for s in loads:
         array = Array(f"{s.name}_tile", frame.storage[s.buffer], symbol, low, "GY_LANES*")
         frame.arrays[s.name] = scope.array(array, rows * frame.width)
 
     def vector(at: Scope, copy: int) -> None:
         for s in loads:
-            first = at.index(s.index, **{symbol.name: low})
-            arguments = (
-                f"{frame.pointers[s.buffer]} + {first}, {at.index(at.access(s.index).stride)}"
-            )
-            to = f"{frame.arrays[s.name].name}, {high} - {low}, {at.live or 'GY_LANES'}"
-            at.line(f"gy_turn({arguments}, {to});")
+            pointer = f"{frame.pointers[s.buffer]} + {at.index(s.index, **{symbol.name: low})}"
+            stride, to = at.index(at.access(s.index).stride), frame.arrays[s.name].name
+            live = at.live or "GY_LANES"
+            at.line(f"gy_turn({pointer}, {stride}, {to}, {high} - {low}, {live});")
         with each(at, symbol.name, low, high):
             run(at.nested(), frame.statements)
 
-    vector_loop(scope, loops.symbol, span, 1, vector)
-
-
-# Inner elements -------------------------------------------------------------------------------
+    vector_loop(scope, frame.loops.symbol, span, 1, vector)
 
 
 def _inner(scope: Scope, number: int, body: Body, strip: Span | None = None) -> None:
@@ -262,9 +243,8 @@ def _inner(scope: Scope, number: int, body: Body, strip: Span | None = None) -> 
     stage = _Stage(loops, {s.names[0]: _carrier(scope, loops, s) for s in collectives}, strip)
     if strip is not None:
         _declare_arrays(scope, strip, {s.name: s.dtype for s in stage.states} | loops.ends)
-    _outside_loops(
-        scope, stage, [], lambda carrier, at: carrier.declare(at), [s.name for s in stage.states]
-    )
+    names = [s.name for s in stage.states]
+    _outside_loops(scope, stage, [], lambda carrier, at: carrier.declare(at), names)
     if loops.counts:
         scope.line(f"si64 {loops.count} = 0;")
     if loops.chain:
@@ -322,9 +302,8 @@ def _count_chain(scope: Scope, stage: _Stage, elements: str) -> None:
 
 def _flush(scope: Scope, stage: _Stage) -> None:
     states = [s for carrier in stage.carried.values() if carrier.cascade for s in carrier.states]
-    _outside_loops(
-        scope, stage, states, lambda carrier, at: carrier.flush(at), [s.name for s in states]
-    )
+    names = [s.name for s in states]
+    _outside_loops(scope, stage, states, lambda carrier, at: carrier.flush(at), names)
 
 
 def _rows(scope: Scope, stage: _Stage) -> None:
@@ -399,10 +378,8 @@ def _span(scope: Scope, span: Span, stage: _Stage) -> None:
 
 def _sort(scope: Scope, stage: SortedStage) -> None:
     """Emit a stage with a `SortStep`, element by element."""
-    axes, step = scope.frame.kernel.inner, stage.step
-    values, positions = (
-        scope.frame.names.take(f"{step.names[0]}_{x}") for x in ("values", "places")
-    )
+    axes, step, take = scope.frame.kernel.inner, stage.step, scope.frame.names.take
+    values, positions = take(f"{step.names[0]}_values"), take(f"{step.names[0]}_places")
     with scope.block("{"):
         scope.line(f"const si64 count = {scope.index(extent_of(axes))};")
         for name, element in ((values, f"s{lane_type(step.dtype)}"), (positions, "si64")):

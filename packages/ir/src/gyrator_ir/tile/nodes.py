@@ -30,7 +30,7 @@ from enum import StrEnum
 from attrs import field, frozen
 
 from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of, natural
-from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym
+from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym, sum_of
 from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration
@@ -235,6 +235,11 @@ class IndexAccess:
     and their factors. The other terms are the same for all lanes."""
     ahead: Expr = field(default=ZERO, validator=instance_of(Expr))
     """The hoisted part."""
+
+    @property
+    def uniform(self) -> Expr:
+        """The terms of a gathered access that are the same for all lanes."""
+        return self.index - sum_of(factor * Sym(name) for name, factor in self.terms)
 
 
 @frozen
