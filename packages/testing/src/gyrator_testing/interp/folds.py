@@ -53,46 +53,6 @@ def highest(dtype: DType) -> Any:
     return True if dtype is DType.BOOL else np.iinfo(NUMPY[dtype]).max
 
 
-def _sum(args: list[Array], dtype: DType) -> list[Array]:
-    return [np.sum(args[0], axis=-1, dtype=NUMPY[dtype])]
-
-
-def _prod(args: list[Array], dtype: DType) -> list[Array]:
-    return [np.prod(args[0], axis=-1, dtype=NUMPY[dtype])]
-
-
-def _min(args: list[Array], dtype: DType) -> list[Array]:
-    return [np.minimum.reduce(args[0], axis=-1, initial=highest(dtype))]
-
-
-def _max(args: list[Array], dtype: DType) -> list[Array]:
-    return [np.maximum.reduce(args[0], axis=-1, initial=lowest(dtype))]
-
-
-def _argmin(args: list[Array], _: DType) -> list[Array]:
-    if args[0].shape[-1] == 0:
-        return [np.zeros(args[0].shape[:-1], np.int64)]
-    return [np.argmin(args[0], axis=-1)]
-
-
-def _argmax(args: list[Array], _: DType) -> list[Array]:
-    if args[0].shape[-1] == 0:
-        return [np.zeros(args[0].shape[:-1], np.int64)]
-    return [np.argmax(args[0], axis=-1)]
-
-
-def _any(args: list[Array], _: DType) -> list[Array]:
-    return [np.any(args[0], axis=-1)]
-
-
-def _all(args: list[Array], _: DType) -> list[Array]:
-    return [np.all(args[0], axis=-1)]
-
-
-def _xor(args: list[Array], _: DType) -> list[Array]:
-    return [np.bitwise_xor.reduce(args[0], axis=-1)]
-
-
 def _welford(args: list[Array], dtype: DType) -> list[Array]:
     x = args[0].astype(np.float64)
     count = x.shape[-1]
@@ -103,47 +63,40 @@ def _welford(args: list[Array], dtype: DType) -> list[Array]:
 
 
 def _online_softmax(args: list[Array], dtype: DType) -> list[Array]:
-    largest = _max(args, dtype)[0]
+    largest = np.maximum.reduce(args[0], axis=-1, initial=lowest(dtype))
     distance = args[0].astype(np.float64) - np.asarray(largest, np.float64)[..., None]
     return [largest, np.sum(np.exp(distance), axis=-1).astype(NUMPY[dtype])]
 
 
-def _dot(args: list[Array], dtype: DType) -> list[Array]:
-    return [np.sum(args[0] * args[1], axis=-1, dtype=NUMPY[dtype])]
+def _position(least: Callable[..., Any]) -> Callable[[list[Array], DType], list[Array]]:
+    """Return the evaluator of a position, which is 0 without elements."""
+
+    def evaluate(args: list[Array], _: DType) -> list[Array]:
+        if args[0].shape[-1] == 0:
+            return [np.zeros(args[0].shape[:-1], np.int64)]
+        return [least(args[0], axis=-1)]
+
+    return evaluate
 
 
-_REDUCE: Mapping[ReduceKind, Callable[[list[Array], DType], list[Array]]] = MappingProxyType(
-    {
-        ReduceKind.SUM: _sum,
-        ReduceKind.PROD: _prod,
-        ReduceKind.MIN: _min,
-        ReduceKind.MAX: _max,
-        ReduceKind.ARGMIN: _argmin,
-        ReduceKind.ARGMAX: _argmax,
-        ReduceKind.ANY: _any,
-        ReduceKind.ALL: _all,
-        ReduceKind.XOR: _xor,
-        ReduceKind.WELFORD: _welford,
-        ReduceKind.ONLINE_SOFTMAX: _online_softmax,
-        ReduceKind.DOT: _dot,
-    }
-)
-
-
-def _running_sum(line: Array) -> Array:
-    return np.add.accumulate(line, axis=-1, dtype=line.dtype)
-
-
-def _running_product(line: Array) -> Array:
-    return np.multiply.accumulate(line, axis=-1, dtype=line.dtype)
-
-
-def _running_min(line: Array) -> Array:
-    return np.minimum.accumulate(line, axis=-1)
-
-
-def _running_max(line: Array) -> Array:
-    return np.maximum.accumulate(line, axis=-1)
+_REDUCE: Mapping[ReduceKind, Callable[[list[Array], DType], list[Array]]] = MappingProxyType({
+    ReduceKind.SUM: lambda args, dtype: [np.sum(args[0], axis=-1, dtype=NUMPY[dtype])],
+    ReduceKind.PROD: lambda args, dtype: [np.prod(args[0], axis=-1, dtype=NUMPY[dtype])],
+    ReduceKind.DOT: lambda args, dtype: [np.sum(args[0] * args[1], axis=-1, dtype=NUMPY[dtype])],
+    ReduceKind.MIN: lambda args, dtype: [
+        np.minimum.reduce(args[0], axis=-1, initial=highest(dtype))
+    ],
+    ReduceKind.MAX: lambda args, dtype: [
+        np.maximum.reduce(args[0], axis=-1, initial=lowest(dtype))
+    ],
+    ReduceKind.ARGMIN: _position(np.argmin),
+    ReduceKind.ARGMAX: _position(np.argmax),
+    ReduceKind.ANY: lambda args, _: [np.any(args[0], axis=-1)],
+    ReduceKind.ALL: lambda args, _: [np.all(args[0], axis=-1)],
+    ReduceKind.XOR: lambda args, _: [np.bitwise_xor.reduce(args[0], axis=-1)],
+    ReduceKind.WELFORD: _welford,
+    ReduceKind.ONLINE_SOFTMAX: _online_softmax,
+})  # fmt: skip
 
 
 def _running_logsumexp(line: Array) -> Array:
@@ -151,20 +104,18 @@ def _running_logsumexp(line: Array) -> Array:
     return np.logaddexp.accumulate(wide, axis=-1).astype(line.dtype)
 
 
-_SCAN: Mapping[ScanKind, Callable[[Array], Array]] = MappingProxyType(
-    {
-        ScanKind.SUM: _running_sum,
-        ScanKind.PROD: _running_product,
-        ScanKind.MIN: _running_min,
-        ScanKind.MAX: _running_max,
-        ScanKind.LOGSUMEXP: _running_logsumexp,
-    }
-)
+_SCAN: Mapping[ScanKind, Callable[[Array], Array]] = MappingProxyType({
+    ScanKind.SUM: lambda line: np.add.accumulate(line, axis=-1, dtype=line.dtype),
+    ScanKind.PROD: lambda line: np.multiply.accumulate(line, axis=-1, dtype=line.dtype),
+    ScanKind.MIN: lambda line: np.minimum.accumulate(line, axis=-1),
+    ScanKind.MAX: lambda line: np.maximum.accumulate(line, axis=-1),
+    ScanKind.LOGSUMEXP: _running_logsumexp,
+})  # fmt: skip
 
 
 def _running_position(kind: ScanKind, arg: Array, reverse: bool) -> Array:
     line = arg[..., ::-1] if reverse else arg
-    best = _running_min(line) if kind is ScanKind.ARGMIN else _running_max(line)
+    best = _SCAN[ScanKind.MIN if kind is ScanKind.ARGMIN else ScanKind.MAX](line)
     moves = line == best
     if DTYPES[arg.dtype].is_float:
         moves |= np.isnan(line)

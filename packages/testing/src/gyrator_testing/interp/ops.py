@@ -26,10 +26,6 @@ def _precise(function: Callable[..., Any]) -> Evaluator:
     return evaluate
 
 
-def _floordiv(a: Array, b: Array) -> Array:
-    return np.asarray(np.floor_divide(a, b))
-
-
 def _truncdiv(a: Array, b: Array) -> Array:
     quotient = np.asarray(np.floor_divide(a, b))
     inexact = np.fmod(a, b) != 0
@@ -72,96 +68,32 @@ def _sigmoid(a: Array) -> Array:
     return np.where(a >= 0, 1.0, e) / (1.0 + e)
 
 
-def _pow(a: Array, b: Array) -> Array:
-    return np.asarray(np.power(a, b))
-
-
-def _ldexp(a: Array, b: Array) -> Array:
-    return np.asarray(np.ldexp(a, b))
-
-
-def _where(c: Array, a: Array, b: Array) -> Array:
-    return np.where(c, a, b)
-
-
 _SAME: dict[str, Callable[..., Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "fma": special.fma,
-    "floordiv": _floordiv,
-    "truncdiv": _truncdiv,
-    "mod": np.mod,
-    "rem": np.fmod,
-    "fmod": np.fmod,
-    "remainder": _remainder,
-    "neg": np.negative,
-    "abs": np.abs,
-    "maximum": _maximum,
-    "minimum": _minimum,
-    "fmax": np.fmax,
-    "fmin": np.fmin,
-    "sqrt": np.sqrt,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "trunc": np.trunc,
-    "round": np.rint,
-    "copysign": np.copysign,
-    "nextafter": np.nextafter,
-    "ldexp": _ldexp,
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
-    "bit_and": np.bitwise_and,
-    "bit_or": np.bitwise_or,
-    "bit_xor": np.bitwise_xor,
-    "bit_not": np.invert,
-    "shl": _shl,
-    "shr": _shr,
-    "isnan": np.isnan,
-    "isinf": np.isinf,
-    "signbit": np.signbit,
-    "where": _where,
-    "rand": philox.rand,
-    "randn": philox.randn,
-    "randint": philox.randint,
-}
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "fma": special.fma,
+    "floordiv": np.floor_divide, "truncdiv": _truncdiv, "mod": np.mod, "rem": np.fmod,
+    "fmod": np.fmod, "remainder": _remainder, "neg": np.negative, "abs": np.abs,
+    "maximum": _maximum, "minimum": _minimum, "fmax": np.fmax, "fmin": np.fmin,
+    "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.rint,
+    "copysign": np.copysign, "nextafter": np.nextafter, "ldexp": np.ldexp,
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal,
+    "gt": np.greater, "ge": np.greater_equal,
+    "bit_and": np.bitwise_and, "bit_or": np.bitwise_or, "bit_xor": np.bitwise_xor,
+    "bit_not": np.invert, "shl": _shl, "shr": _shr,
+    "isnan": np.isnan, "isinf": np.isinf, "signbit": np.signbit, "where": np.where,
+    "rand": philox.rand, "randn": philox.randn, "randint": philox.randint,
+}  # fmt: skip
 
 _PRECISE: dict[str, Callable[..., Any]] = {
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "expm1": np.expm1,
-    "log": np.log,
-    "log2": np.log2,
-    "log10": np.log10,
-    "log1p": np.log1p,
-    "sin": np.sin,
-    "cos": np.cos,
-    "tan": np.tan,
-    "sinh": np.sinh,
-    "cosh": np.cosh,
-    "tanh": np.tanh,
-    "asin": np.arcsin,
-    "acos": np.arccos,
-    "atan": np.arctan,
-    "asinh": np.arcsinh,
-    "acosh": np.arccosh,
-    "atanh": np.arctanh,
-    "erf": special.erf,
-    "erfc": special.erfc,
-    "sigmoid": _sigmoid,
-    "rsqrt": lambda a: 1.0 / np.sqrt(a),
-    "erfinv": special.erfinv,
-    "lgamma": special.lgamma,
-    "digamma": special.digamma,
-    "pow": _pow,
-    "atan2": np.arctan2,
-    "hypot": np.hypot,
-}
+    "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1,
+    "log": np.log, "log2": np.log2, "log10": np.log10, "log1p": np.log1p,
+    "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos,
+    "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
+    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
+    "erf": special.erf, "erfc": special.erfc, "erfinv": special.erfinv,
+    "lgamma": special.lgamma, "digamma": special.digamma,
+    "sigmoid": _sigmoid, "rsqrt": lambda a: 1.0 / np.sqrt(a),
+    "pow": np.power, "atan2": np.arctan2, "hypot": np.hypot,
+}  # fmt: skip
 
 EVALUATE: Mapping[str, Evaluator] = MappingProxyType(
     _SAME | {name: _precise(function) for name, function in _PRECISE.items()}
