@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
-from attrs import define, evolve, field, frozen
+from attrs import asdict, define, evolve, field, frozen
 from torch._dynamo.utils import (
     CompileEventLogger,
     dynamo_timed,
@@ -50,6 +50,7 @@ from gyrator_ir.modes import Numerics
 from gyrator_lowering.folding import FROZEN, ZEROS, Folding
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 from gyrator_runtime.collector import only_new_objects
+from gyrator_runtime.typed_json import read
 
 _FILE = "graph.json"
 _NONE: frozenset[int] = frozenset()
@@ -166,7 +167,7 @@ class Frontend:
         keys = [part.key.hex for part in parts if part.key is not None]
         if key is not None and len(keys) == len(parts):
             constants = None if folding is None else folding.as_json()
-            stored = {"facts": facts.as_json(), "programs": keys, "folding": constants}
+            stored = {"facts": asdict(facts), "programs": keys, "folding": constants}
             self.cache.try_put(key, {_FILE: json.dumps(stored).encode()})
 
     def loaded(
@@ -191,7 +192,7 @@ class Frontend:
         phases: tuple[Phase, ...] = ("inference",)
         try:
             stored = json.loads(entry.read(_FILE))
-            facts = GraphFacts.from_json(stored["facts"])
+            facts = read(GraphFacts, stored["facts"])
             if facts.tangents is not None:
                 phases = ("forward", "backward")
             programs = list(zip(stored["programs"], phases, strict=True))

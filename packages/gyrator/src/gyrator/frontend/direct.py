@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from attrs import asdict, frozen
+from attrs import frozen
 from torch.autograd import forward_ad
 
 from gyrator.frontend.double_backward import Replay, WeakInputs
@@ -53,29 +53,6 @@ class GraphFacts:
     graph."""
     refusal: str = ""
     """Why second-order gradients are unavailable; empty if they are available."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the facts as JSON data."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "GraphFacts":
-        """Read the data that `as_json` returned."""
-        tangents = data["tangents"]
-        return cls(
-            data["outputs"],
-            tuple(data["constant"]),
-            tuple(data["mutated"]),
-            data["autocast"],
-            None if tangents is None else tuple(map(_tangent, tangents)),
-            tuple(data["detached"]),
-            data["refusal"],
-        )
-
-
-def _tangent(data: dict[str, Any]) -> Tangent:
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-    return Tangent(**values)
 
 
 def facts_of(

@@ -1,15 +1,13 @@
 """The manifest of a compiled program, stored with its plan and its kernels."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from attrs import asdict, field, frozen
 
 from gyrator.reports.records import ExternRecord, KernelRecord, PartitionRecord, StorageRecord
 from gyrator_runtime.native import BuiltKernel
+from gyrator_runtime.typed_json import read
 
 
 @frozen
@@ -84,25 +82,7 @@ class ProgramManifest:
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> ProgramManifest:
-        """Read the manifest of a stored program. Raises TypeError or KeyError if it is invalid."""
-        row = json.loads(text)
-        row["kernels"] = tuple(_build(KernelRecord, k) for k in row["kernels"])
-        row["externs"] = tuple(_build(ExternRecord, e) for e in row["externs"])
-        row["built"] = tuple(_build(BuiltKernel, k) for k in row["built"])
-        row["partitions"] = tuple(_build(PartitionRecord, p) for p in row["partitions"])
-        row["storages"] = tuple(_build(StorageRecord, s) for s in row["storages"])
-        row["user_kernels"] = tuple(_build(StoredUserKernel, k) for k in row["user_kernels"])
-        row["parts"] = {name: _build(Captured, p) for name, p in row["parts"].items()}
-        for name, kind in (("compiled", CompiledHost), ("graph", Captured)):
-            row[name] = None if row[name] is None else _build(kind, row[name])
-        manifest: ProgramManifest = _build(cls, row)
-        return manifest
-
-
-def _build(kind: type[Any], row: Mapping[str, Any]) -> Any:
-    return kind(**{name: _frozen(value) for name, value in row.items()})
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    def from_json(cls, text: str) -> "ProgramManifest":
+        """Read the manifest of a stored program. Raises TypeError or ValueError if it is
+        invalid."""
+        return read(cls, json.loads(text))
