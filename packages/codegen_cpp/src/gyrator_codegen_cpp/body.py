@@ -204,8 +204,7 @@ def _lane_test(scope: Scope, mask: str | None) -> str:
 
 
 def _access(scope: Scope, s: Load | Store, function: str, value: str = "", zero: str = "") -> str:
-    """Return the call of the prelude's function for consecutive elements, one per active lane:
-    those of the mask, the first ones, or all."""
+    """Return the call of the prelude's function for consecutive elements, one per active lane."""
     arguments = f"{address(scope, s)}{value}"
     if s.mask is not None and scope.value(s.mask).varying:
         return f"{function}_mask({arguments}, {scope.live_mask(s.mask)}{zero})"

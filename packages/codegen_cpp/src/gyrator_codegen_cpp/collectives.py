@@ -31,7 +31,6 @@ _ACROSS_BOOL = dict.fromkeys(ReduceKind, "gy_hall({1})") | {
     ReduceKind.XOR: "(sbool)(gy_hxor(gy_to_i32({1})) & 1)",
 }
 Step = TypeVar("Step", Reduce, ScanStep)
-_REACHES = {ScanKind.ARGMIN: "gy_le", ScanKind.ARGMAX: "gy_ge"}
 
 
 def merge(kind: ReduceKind, dtype: DType, form: str, *parts: str) -> str:
@@ -224,8 +223,7 @@ class TwoPass(Collective[Reduce]):
         if self._source is not None:
             first = scope.nested(symbols=scope.symbols | {symbol: span.low})
             row = address(first, self._source)
-        requests_text = " ".join(requests(scope, prefetches))
-        prefetch = f"[&](si64 {symbol.name}) GY_LAMBDA {{{requests_text}}}"
+        prefetch = f"[&](si64 {symbol.name}) GY_LAMBDA {{{' '.join(requests(scope, prefetches))}}}"
         first_pass = merge(self.step.kind, dtype, "v", *self._acc)
         names = ", ".join(s.name for s in self.states)
         arguments = f"{row}, {span.low}, {span.high}, {first_pass}, {names}"
@@ -259,9 +257,9 @@ class Scanner(Collective[ScanStep]):
         dtype = self.states[0].dtype
         x = cast(scope.operand(scan.args[0], varying=True), scan.dtype, dtype)
         text = cast(acc, dtype, scan.dtype)
-        if kind in _REACHES:
+        if kind in POSITIONS:
             place, text = index_text(scope, scope.frame.position, varying=True), self.states[1].name
-            reaches = f"{_REACHES[kind]}({x}, {acc})"
+            reaches = f"gy_{'le' if kind is ScanKind.ARGMIN else 'ge'}({x}, {acc})"
             scope.line(f"gy_reach({acc}, {text}, {x}, {place}, {reaches});")
         elif kind is ScanKind.LOGSUMEXP:
             scope.line(f"{acc} = gy_log_add({acc}, {x});")

@@ -33,6 +33,5 @@ def refusals(kernel: Kernel, target: Target) -> Iterator[Diagnostic]:
 def tiling_refusal(tiled: TiledKernel, isa: Isa) -> Diagnostic | None:
     """Return why the kernel cannot be emitted as tiled, or None."""
     reason = vector_refusal(tiled, isa.lanes)
-    if reason is None:
-        return None
-    return Refusals(tiled.kernel, "C++").tiling(TILING, reason, "vector_pipeline")
+    refused = Refusals(tiled.kernel, "C++")
+    return None if reason is None else refused.tiling(TILING, reason, "vector_pipeline")

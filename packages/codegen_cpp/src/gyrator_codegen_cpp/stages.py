@@ -72,11 +72,10 @@ def axis_range(scope: Scope, axis: Axis, first: str, last: str, step: int) -> Sp
     if first == "0" and extent is not None and extent <= step:
         return _full_range(scope, axis)
     low, high = f"{name}_low", f"{name}_high"
-    scope.line(f"const si64 {low} = {first} * {step};")
     end = f"{last} * {step}"
     if extent is None or extent % step:
         end = f"gy_least({end}, {scope.index(axis.extent)})"
-    scope.line(f"const si64 {high} = {end};")
+    scope.line(f"const si64 {low} = {first} * {step};", f"const si64 {high} = {end};")
     return Span(low, high, None, 1 if extent is None else gcd(extent, step))
 
 
@@ -152,8 +151,7 @@ def tiles(scope: Scope, first: str, last: str) -> None:
     elif len(frame.points) == len(frame.statements):
         _points(scope, frame.points, span)
     else:
-        inside = hoist(scope, frame.points)
-        vector_loop(inside, loops.symbol, span, 1, lambda at, copy: point(at))
+        vector_loop(hoist(scope, frame.points), loops.symbol, span, 1, lambda at, copy: point(at))
 
 
 def point(scope: Scope) -> None:
@@ -212,19 +210,18 @@ def _transposed(scope: Scope, span: Span) -> None:
     frame, (axis, rows, loads) = scope.frame, transposed_tile(scope.frame)
     symbol, tile = axis.symbol, f"{axis.symbol.name}_tile"
     across = axis_range(scope, axis, tile, f"({tile} + 1)", rows)
-    low, high = across.low, across.high
     frame.kept |= {s.name for s in loads}
     for s in loads:
-        array = Array(f"{s.name}_tile", frame.storage[s.buffer], symbol, low, "GY_LANES*")
+        array = Array(f"{s.name}_tile", frame.storage[s.buffer], symbol, across.low, "GY_LANES*")
         frame.arrays[s.name] = scope.array(array, rows * frame.width)
 
     def vector(at: Scope, copy: int) -> None:
         for s in loads:
-            pointer = f"{frame.pointers[s.buffer]} + {at.index(s.index, **{symbol.name: low})}"
-            stride, to = at.index(at.access(s.index).stride), frame.arrays[s.name].name
-            live = at.live or "GY_LANES"
-            at.line(f"gy_turn({pointer}, {stride}, {to}, {high} - {low}, {live});")
-        with each(at, symbol.name, low, high):
+            first = at.index(s.index, **{symbol.name: across.low})
+            source = f"{frame.pointers[s.buffer]} + {first}, {at.index(at.access(s.index).stride)}"
+            to = f"{frame.arrays[s.name].name}, {across.high} - {across.low}"
+            at.line(f"gy_turn({source}, {to}, {at.live or 'GY_LANES'});")
+        with each(at, symbol.name, across.low, across.high):
             run(at.nested(), frame.statements)
 
     vector_loop(scope, frame.loops.symbol, span, 1, vector)
@@ -250,7 +247,7 @@ def _inner(scope: Scope, number: int, body: Body, strip: Span | None = None) -> 
     if loops.chain:
         scope.line(f"si64 {loops.chained} = 0;")
     with _nested_loops(scope, loops.axes[:-1], "--" if loops.backwards else "++") as at:
-        _innermost(at, stage) if strip is None else _rows(at, stage)
+        _innermost(at, stage) if strip is None else _rows(at, stage, strip)
     _outside_loops(scope, stage, stage.states, lambda carrier, at: carrier.finish(at), loops.ends)
 
 
@@ -265,9 +262,8 @@ def _outside_loops(
     scope: Scope, stage: _Stage, states: Sequence[Carried],
     write: Callable[[Carrier, Scope], None], keep: Iterable[str],
 ) -> None:  # fmt: skip
-    """Emit code outside of the inner loops with `write`, for the loop-carried variables, or for
-    each vector of a strip, whose variables are loaded from arrays and stored back. Arrays are
-    padded to whole vectors."""
+    """Emit code outside of the inner loops with `write`, once, or for each vector of a strip, whose
+    variables are loaded from arrays, padded to whole vectors, and stored back."""
     if stage.strip is None:
         for carrier in stage.carried.values():
             write(carrier, scope)
@@ -306,10 +302,9 @@ def _flush(scope: Scope, stage: _Stage) -> None:
     _outside_loops(scope, stage, states, lambda carrier, at: carrier.flush(at), names)
 
 
-def _rows(scope: Scope, stage: _Stage) -> None:
+def _rows(scope: Scope, stage: _Stage, strip: Span) -> None:
     """Emit the loop of a strip over the rows, several at a time."""
-    strip, loops, symbol = stage.strip, stage.loops, stage.loops.axis.symbol
-    assert strip is not None
+    loops, symbol = stage.loops, stage.loops.axis.symbol
     states = [s for s in stage.states if not s.total]
 
     def row(at: Scope, offsets: range, live: str | None) -> None:
@@ -348,8 +343,7 @@ def _innermost(scope: Scope, stage: _Stage) -> None:
     low, high = f"{name}_low", f"{name}_high"
     with each(inside, low, "0", span.high, f" += {block}"):
         inside.line(f"const si64 {high} = gy_least({low} + {block}, {span.high});")
-        multiple = 1 if span.exact is None else gcd(span.exact, block)
-        _span(inside, Span(low, high, None, multiple), stage)
+        _span(inside, Span(low, high, None, gcd(span.exact or 1, block)), stage)
         _flush(inside, stage)
 
 
