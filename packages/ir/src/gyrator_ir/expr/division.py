@@ -37,6 +37,7 @@ from gyrator_ir.expr.nodes import (
     raw_mul,
     raw_pair,
 )
+from gyrator_ir.expr.recombine import divide_monomials
 
 _LARGE = 1 << 31
 """A coefficient below this times an index or a size fits in 64 bits."""
@@ -268,20 +269,6 @@ def _reduce_symbolic(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr, Expr]:
     assert top is not None
     assert bottom is not None
     return quotient, top, bottom, common
-
-
-def divide_monomials(a: Expr, b: Expr) -> Expr | None:
-    """Return the monomial (or one) `a / b` if `b` divides `a` as a monomial, else None."""
-    if a is b:
-        return ONE
-    powers = dict(factors_of(a))
-    for atom, power in factors_of(b):
-        left = powers.get(atom, 0) - power
-        if left < 0:
-            return None
-        powers[atom] = left
-    rest = tuple((atom, power) for atom, power in powers.items() if power)
-    return raw_mul(rest) if rest else ONE
 
 
 def common_factor(a: Expr, b: Expr) -> Expr:

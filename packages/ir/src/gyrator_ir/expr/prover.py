@@ -14,7 +14,7 @@ from math import gcd
 from typing import NamedTuple
 
 from gyrator_ir.expr.build import accumulate, mul, sum_of_terms, terms_of
-from gyrator_ir.expr.division import divide_monomials, exact_quotient, floordiv
+from gyrator_ir.expr.division import exact_quotient, floordiv
 from gyrator_ir.expr.nodes import (
     MINUS_ONE,
     ONE,
@@ -40,6 +40,7 @@ from gyrator_ir.expr.nodes import (
     Where,
     raw_add,
 )
+from gyrator_ir.expr.recombine import divide_monomials
 
 
 class Range(NamedTuple):

@@ -144,14 +144,20 @@ def _split_cofactor(k: int, cofactor: Expr, divisor: Expr) -> tuple[int, Expr] |
         ((divisor, scale),) = divisor.terms
     if k % scale:
         return None
-    powers = dict(_factors(cofactor))
-    for atom, power in _factors(divisor):
+    rest = divide_monomials(cofactor, divisor)
+    return None if rest is None else (k // scale, rest)
+
+
+def divide_monomials(a: Expr, b: Expr) -> Expr | None:
+    """Return the monomial (or one) `a / b` if `b` divides `a` as a monomial, else None."""
+    powers = dict(_factors(a))
+    for atom, power in _factors(b):
         left = powers.get(atom, 0) - power
         if left < 0:
             return None
         powers[atom] = left
-    rest = tuple((a, p) for a, p in powers.items() if p)
-    return k // scale, (raw_mul(rest) if rest else ONE)
+    rest = tuple((atom, power) for atom, power in powers.items() if power)
+    return raw_mul(rest) if rest else ONE
 
 
 def _factors(monomial: Expr) -> tuple[tuple[Expr, int], ...]:

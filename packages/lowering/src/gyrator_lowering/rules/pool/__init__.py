@@ -1,5 +1,6 @@
 """Pooling, and its gradients."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -348,9 +349,9 @@ def _divisor(
 ) -> Expr:
     """Return how many elements of a window count: with padding, or only those in bounds."""
     if include_pad and not ceil:
-        return Const(_product(window))
+        return Const(math.prod(window))
     if not any(pad) and not ceil:
-        return Const(_product(window))
+        return Const(math.prod(window))
     total: Expr = ONE
     for i, n, w, s, p in zip(index, plane, window, step, pad, strict=True):
         start = i * s - p
@@ -360,13 +361,6 @@ def _divisor(
         else:
             total = total * (minimum(end, n) - maximum(start, 0))
     return total
-
-
-def _product(values: Sequence[int]) -> int:
-    result = 1
-    for value in values:
-        result *= value
-    return result
 
 
 def avg_pool_backward(rank: int) -> Rule:
