@@ -1,6 +1,6 @@
 """Operations executed by the host, shared by Loop IR and Kernel IR."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -173,20 +173,11 @@ class Machine:
 
     def assign(self, results: Sequence[str | tuple[str, ...] | Sym | None], values: Any) -> None:
         """Bind the results of a call: fill buffers and set symbols."""
-        if not isinstance(values, tuple | list):
-            values = (values,)
-        if len(results) > len(values):
-            raise InterpreterError.of(
-                "GY-INTERP-005", f"the call gave {len(values)} results, not {len(results)}"
-            )
-        for result, value in zip(results, values, strict=False):
-            match result:
-                case str():
-                    self.fill(result, value)
-                case tuple():
-                    self.assign(result, value)
-                case Sym():
-                    self.symbols[result] = int(value)
+        for result, value in paired(results, values):
+            if isinstance(result, Sym):
+                self.symbols[result] = int(value)
+            else:
+                self.fill(result, value)
 
     def _flat(self, name: str) -> Array:
         if name not in self.storage:
@@ -234,6 +225,27 @@ class Machine:
         for step in range(integer(op.count, self.symbols)):
             carried = _own(self.subprogram(op.body, [step, *carried, *operands]))
         self.assign(op.results, carried)
+
+
+def paired(
+    results: Sequence[str | tuple[str, ...] | Sym | None], values: Any
+) -> Iterator[tuple[str | Sym, Any]]:
+    """Yield the names and symbols of a call's results with their values, those of lists one by one.
+
+    Raises:
+        InterpreterError: GY-INTERP-005, if the call returned fewer results.
+    """
+    if not isinstance(values, tuple | list):
+        values = (values,)
+    if len(results) > len(values):
+        raise InterpreterError.of(
+            "GY-INTERP-005", f"the call gave {len(values)} results, not {len(results)}"
+        )
+    for result, value in zip(results, values, strict=False):
+        if isinstance(result, tuple):
+            yield from paired(result, value)
+        elif result is not None:
+            yield result, value
 
 
 def _own(values: Sequence[Any]) -> list[Any]:

@@ -11,7 +11,7 @@ from gyrator_ir.host import nodes as h
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup
 from gyrator_ir.loop.nodes import Literal, TypeArg
 from gyrator_ir.types import DType
-from gyrator_testing.interp.calls import find_program
+from gyrator_testing.interp.calls import find_program, paired
 from gyrator_testing.interp.dtypes import DTYPES, NUMPY, POISON_BYTE, Array, cast, poisoned
 from gyrator_testing.interp.errors import InterpreterError
 from gyrator_testing.interp.externs import DEFAULT, Externs, function_of
@@ -304,20 +304,11 @@ class _Host:
                 target[...] = value
 
     def _bind(self, results: Sequence[str | tuple[str, ...] | Sym | None], values: Any) -> None:
-        if not isinstance(values, tuple | list):
-            values = (values,)
-        if len(results) > len(values):
-            raise InterpreterError.of(
-                "GY-INTERP-005", f"the call gave {len(values)} results, not {len(results)}"
-            )
-        for result, value in zip(results, values, strict=False):
-            match result:
-                case str():
-                    self.names[result] = _tensor(value)
-                case tuple():
-                    self._bind(result, value)
-                case Sym():
-                    self.symbols[result] = int(value)
+        for result, value in paired(results, values):
+            if isinstance(result, Sym):
+                self.symbols[result] = int(value)
+            else:
+                self.names[result] = _tensor(value)
 
     def _structure(self, i: h.Instruction) -> bool:
         match i:
