@@ -16,26 +16,6 @@ from gyrator_wrapper_fx.errors import NanError
 from gyrator_wrapper_fx.kernels import KernelTable
 from gyrator_wrapper_fx.leaf import leaf
 
-__all__ = [
-    "assert_no_nan",
-    "assert_true",
-    "branch",
-    "conform",
-    "floordiv_or_zero",
-    "from_pool",
-    "launch",
-    "loop",
-    "mod_or_zero",
-    "read_scalar",
-    "repeat",
-    "select",
-    "separate",
-    "stacking_loop",
-    "view",
-    "within_device",
-    "within_profile",
-]
-
 Strided = tuple[int, ...]
 Body = torch.nn.Module
 
