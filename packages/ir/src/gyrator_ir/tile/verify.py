@@ -33,7 +33,7 @@ GY-TILE-010  a repeat follows its kernel
 The kernel itself is verified as in a schedule (GY-KERNEL-001 to 024).
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
 from gyrator_ir.body.nodes import Bind, Let, Load, Reduce, ReduceKind, Store, StoreMode
@@ -302,6 +302,12 @@ class _Kernel:
         ):
             self._fail(6, f"{p.right} must be a load of its own type, contiguous along columns")
 
+    def _require(self, names: Iterable[str], known: Collection[str], message: str) -> None:
+        """Fail for the first of these names that is not known, with the message formatted by it."""
+        for name in names:
+            if name not in known:
+                self._fail(8, message.format(name))
+
     def _buffers(self) -> None:
         body = self._t.kernel.statements
         loads = {s.name for s in body if isinstance(s, Load)}
@@ -309,39 +315,23 @@ class _Kernel:
         buffers = {b.name for b in self._t.kernel.parameters}
         buffers |= {local.name for local in self._t.kernel.locals}
         read = (*(x.load for x in self._t.transposed), *self._t.replicated, *self._t.streamed)
-        for name in read:
-            if name not in loads:
-                self._fail(8, f"there is no load {name!r}")
-        for name in (*self._t.atomic, *self._t.cleared):
-            if name not in stored:
-                self._fail(8, f"nothing is stored to {name!r}")
+        self._require(read, loads, "there is no load {!r}")
+        self._require((*self._t.atomic, *self._t.cleared), stored, "nothing is stored to {!r}")
         fixed = {x.name for x in self._t.kernel.locals if isinstance(x.extent, Const)}
-        for name in self._t.stack:
-            if name not in fixed:
-                self._fail(8, f"there is no local {name!r} of a constant extent")
+        self._require(self._t.stack, fixed, "there is no local {!r} of a constant extent")
         named = {n for s in body for n in defined(s)}
         named |= {s.symbol.name for s in body if isinstance(s, Bind)}
-        for name in self._t.ahead:
-            if name not in named:
-                self._fail(8, f"there is no value {name!r} to hoist")
+        self._require(self._t.ahead, named, "there is no value {!r} to hoist")
         casts = {s.name for s in body if isinstance(s, Let) and s.op == "cast"}
-        for name in self._t.exact:
-            if name not in casts:
-                self._fail(8, f"there is no cast {name!r}")
+        self._require(self._t.exact, casts, "there is no cast {!r}")
         computed = (s for s in body if isinstance(s, Let) and s.dtype is DType.F32)
         quotients = {s.name for s in computed if s.op in QUOTIENTS}
-        for name in self._t.approximate:
-            if name not in quotients:
-                self._fail(8, f"there is no quotient {name!r} in f32")
+        self._require(self._t.approximate, quotients, "there is no quotient {!r} in f32")
         plain = {s.name for s in body if isinstance(s, Load) and s.mask is None}
         plain -= {s.name for s in body if isinstance(s, Load) and s.buffer in stored}
-        for name in self._t.early:
-            if name not in plain:
-                self._fail(8, f"there is no load {name!r} that can be moved first")
+        self._require(self._t.early, plain, "there is no load {!r} that can be moved first")
         random = {s.name for s in body if isinstance(s, Let) and s.op in DRAWN}
-        for name in self._t.fours:
-            if name not in random:
-                self._fail(8, f"there is no random number {name!r}")
+        self._require(self._t.fours, random, "there is no random number {!r}")
         for e in self._t.plain:
             if not isinstance(e, FloorDiv | Mod):
                 self._fail(8, f"{e!r} is neither a quotient nor a remainder")
