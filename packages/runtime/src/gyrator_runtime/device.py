@@ -246,31 +246,27 @@ def cpu_flags() -> frozenset[str]:
 
     The kernel lists only features whose state it saves on a task switch, so they are usable.
     """
-    try:
-        with open("/proc/cpuinfo") as lines:
-            for line in lines:
-                if line.startswith("flags"):
-                    return frozenset(line.partition(":")[2].split())
-    except OSError:
-        pass
-    return frozenset()
+    return frozenset(_fields("/proc/cpuinfo").get("flags", "").split())
 
 
 def processor() -> str:
     """Return an identification of this CPU model from the first core in /proc/cpuinfo; empty if
     there is none."""
-    entries = []
-    try:
-        with open("/proc/cpuinfo") as lines:
-            for line in lines:
-                name, _, value = line.partition(":")
-                if not value:
-                    break
-                if name.strip() in _OF_PROCESSOR:
-                    entries.append(f"{name.strip()}: {value.strip()}")
-    except OSError:
-        pass
-    return "\n".join(entries)
+    fields = _fields("/proc/cpuinfo")
+    return "\n".join(f"{n}: {value}" for n, value in fields.items() if n in _OF_PROCESSOR)
+
+
+def _fields(path: str) -> dict[str, str]:
+    """Return the fields that a file has before an empty line, such as those of the first core;
+    none if it cannot be read."""
+    fields: dict[str, str] = {}
+    with contextlib.suppress(OSError), open(path) as lines:
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if not colon:
+                break
+            fields[name.strip()] = value.strip()
+    return fields
 
 
 def _isa_of_flags(flags: frozenset[str]) -> str:
@@ -286,23 +282,14 @@ def _isa_of_flags(flags: frozenset[str]) -> str:
 
 
 def _model_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return "unknown"
+    return _fields("/proc/cpuinfo").get("model name", "unknown")
 
 
 def _meminfo(field: str) -> int:
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith(f"{field}:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    amount = _fields("/proc/meminfo").get(field)
+    if amount is None:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(amount.split()[0]) * 1024
 
 
 def _resident() -> int:
