@@ -62,8 +62,8 @@ class SplitReductions:
 
     `by_device` overrides these numbers for a device type, and adds the number of points to keep
     adjacent. On devices that process adjacent points together, parts have at least `part` elements:
-    merging more of them takes longer than reducing their elements. On devices with `matrix_units`, matrix products are split if they have too few output
-    blocks.
+    merging more of them takes longer than reducing their elements. On devices with `matrix_units`,
+    matrix products are split if they have too few output blocks.
     """
 
     name: ClassVar[str] = "split-reductions"
