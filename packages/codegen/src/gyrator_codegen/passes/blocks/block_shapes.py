@@ -37,7 +37,7 @@ _ACCESS = 16  # bytes per access of a thread
 _STRIDED = 4  # elements per thread if some loads are strided...
 _MANY_STRIDED = 4  # ... and half of that with more strided loads than this
 _HELD = 64  # bytes of a row that a thread holds in registers, with up to two loads
-_LAUNCH = 6000  # bytes that the device could move in the time of a program launch...
+_LAUNCH = 4096  # bytes that the device could move in the time of a program launch...
 _START = 30000  # ... and that each core could move in the time in which a kernel starts
 _STATEMENTS = 10  # statements that are free; more cost as much as additional traffic...
 _HEAVY = 16  # ... and a reduction with several accumulators counts as this many
@@ -272,15 +272,12 @@ class _Weights:
 _POINTWISE = _Weights(
     threads=1024, narrow=0.7, crowded=0.4, warps=48, idle=0.05, programs=0.5, few=0.4
 )
-_ROWS_AT_ONCE = _Weights(narrow=0.5, crowded=0.3, warps=2, programs=2, few=0.1, apart=0.25)
+_ROWS_AT_ONCE = _Weights(narrow=0.5, crowded=0.8, warps=2, programs=2, few=0.2, apart=0.25)
 _ROWS_IN_STEPS = _Weights(warps=19, programs=4.5)
-_ACROSS_AT_ONCE = _Weights(
-    threads=256, crowded=0.95, scattered=0.63, idle=0.1, programs=3, uneven=0.8, few=0.1, apart=1.5
-)
+_ACROSS_AT_ONCE = _Weights(crowded=0.95, scattered=0.63, uneven=0.8, apart=0.5)
 _ACROSS_IN_STEPS = _Weights(
-    elements=3.5, threads=256, most=28, scattered=0.45, idle=0.75, programs=3, uneven=0.5,
-    apart=0.33,
-)  # fmt: skip
+    elements=3.5, most=28, scattered=0.45, idle=0.75, programs=3, uneven=0.5, apart=0.33
+)
 
 
 def _weights(space: _Space, at_once: bool) -> _Weights:

@@ -24,7 +24,7 @@ from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, Method, TiledKernel
 _ELEMENT = 4  # bytes of a typical element
 _KEPT = 4  # factor for rows that a loop cannot process
 _POINTS: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
-_ROWS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_ROWS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
 _ELEMENTS: tuple[int, ...] = (16, 64, 256, 1024, 2048, 4096)
 
 
