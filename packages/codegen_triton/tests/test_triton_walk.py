@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from triton_corpus import scan, sorted_rows
+from triton_corpus import scan, sorted_rows, widened_rows
 from triton_harness import NUMPY, Library
 
 from gyrator_ir.body.nodes import ScanKind
@@ -11,6 +11,7 @@ from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.kernels.write import F32, F64, I64, S0, S1
 
 SORTED = (F32, F64, I64, DType.U8, DType.F16)
+WIDENED = (DType.F16, DType.BF16)
 WAYS = ("up", "down")
 
 
@@ -22,6 +23,9 @@ def kernels():
     for dtype in SORTED:
         for way in WAYS:
             yield sorted_rows(f"sorted_{dtype.value}_{way}", 3, 21, dtype, way == "down")
+    for dtype in WIDENED:
+        for way in WAYS:
+            yield widened_rows(f"widened_{dtype.value}_{way}", 3, 21, dtype, way == "down")
     yield sorted_rows("sorted_one", 3, 1)
     yield sorted_rows("sorted_whole", 3, 16)
 
@@ -93,6 +97,16 @@ def test_sort(library, dtype, way):
     np.testing.assert_array_equal(got["y"], want["y"])
     signs = np.signbit if not dtype.is_int else np.sign
     np.testing.assert_array_equal(signs(got["y"]), signs(want["y"]))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", WIDENED)
+def test_sort_of_widened_floats(library, dtype, way):
+    name = f"widened_{dtype.value}_{way}"
+    got, want = run(library, name, drawn(dtype, 21))
+    np.testing.assert_array_equal(got["z"], want["z"])
+    np.testing.assert_array_equal(got["y"], want["y"])
+    assert "gy_sorted_places_in_32(" in library.sources[name].text
 
 
 @pytest.mark.parametrize(("name", "n"), [("sorted_one", 1), ("sorted_whole", 16)])

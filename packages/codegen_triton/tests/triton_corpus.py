@@ -158,6 +158,18 @@ def sorted_rows(name, m, n, dtype=F32, descending=False):
     )  # fmt: skip
 
 
+def widened_rows(name, m, n, dtype, descending=False):
+    """Rows of `dtype` that are sorted as `f32`."""
+    at = expr(n) * I0 + R0
+    return kernel(
+        name, [(I0, m)], [(R0, n)],
+        [inner(Load("a", "x", at), Let("w", "cast", ("a",), F32),
+               SortStep(("v", "p"), ("w",), F32, descending),
+               Store("y", at, "v"), Store("z", at, "p"))],
+        {"x": dtype, "y": F32, "z": I64},
+    )  # fmt: skip
+
+
 def turned(name, m, n, dtype=F32):
     """z[i, j] = x[j, i]."""
     return kernel(

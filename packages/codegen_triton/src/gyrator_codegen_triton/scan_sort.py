@@ -1,10 +1,13 @@
 """Emission of scans, in a block or a loop, and of sorts."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from gyrator_codegen import REDUCTION_OF, identity
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
 from gyrator_codegen_triton.reduction import filled, positions
-from gyrator_ir.body.nodes import POSITIONS, ScanKind, ScanStep, SortStep
+from gyrator_ir.body.nodes import POSITIONS, Let, ScanKind, ScanStep, SortStep
 from gyrator_ir.types import DType
 
 _SCANS = {
@@ -16,6 +19,9 @@ _SCANS = {
     ScanKind.ARGMIN: "gy_scan_argmin",
     ScanKind.ARGMAX: "gy_scan_argmax",
 }
+
+_PLACE_BITS: Mapping[DType, int] = MappingProxyType({DType.BF16: 16, DType.F16: 13})
+"""For floats of 16 bits, the bits of an `f32` that they leave 0. A place in a row fits there."""
 
 
 def scan_block(code: Code, s: ScanStep) -> None:
@@ -80,10 +86,23 @@ def sort_block(code: Code, s: SortStep) -> None:
     value = code.values[s.args[0]]
     row = code.let(f"{s.names[0]}_row", code.full(value.text), s.dtype, True, True).text
     key = f"{'~' if s.descending else ''}{_key(row, s.dtype)}"
-    helper = "gy_sorted_places" if s.dtype.size < 8 else "gy_sorted_places_64"
-    order = code.let(s.names[1], f"{helper}({key}, r, r_mask)", DType.I32, True, True).text
+    bits = _PLACE_BITS.get(_source(code, s.args[0]), 0)
+    places = f"gy_sorted_places_64({key}, r, r_mask)"
+    if bits:
+        places = f"gy_sorted_places_in_32({key}, r, r_mask, {bits})"
+    elif s.dtype.size < 8:
+        places = f"gy_sorted_places({key}, r, r_mask)"
+    order = code.let(s.names[1], places, DType.I32, True, True).text
     code.define(s.names[0], f"tl.gather({row}, {order}, 1)", s.dtype, True, True)
     code.values[s.names[1]] = Value(f"{order}.to(tl.int64)", DType.I64, True, True)
+
+
+def _source(code: Code, name: str) -> DType:
+    """Return the type from which a value is cast, or else its own."""
+    body = (s for stage in code.kernel.stages for s in stage.body)
+    casts = (s for s in body if isinstance(s, Let) and s.name == name and s.op == "cast")
+    source = next((s.args[0] for s in casts), name)
+    return code.values[source].dtype
 
 
 def _key(row: str, dtype: DType) -> str:

@@ -98,7 +98,7 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
         shapes = list(_rows(values["XBLOCK"], values["RBLOCK"], space))
         best = sorted(shapes, key=lambda s: _row_price(s, space))[:_MOST]
     elif at_once and sorts(kernel):
-        shapes = best = list(_sorting(power_of_two(length), power_of_two(count)))
+        shapes = best = list(_sorting(power_of_two(length), count, cores))
     elif not at_once and values["RBLOCK"] == (1,):
         shapes = best = list(_steps(count, cores))
     else:
@@ -173,12 +173,14 @@ def _steps(count: int, cores: int) -> Iterator[_Shape]:
         yield xblock, 1, min(xblock // _LANES, 4)
 
 
-def _sorting(block: int, most: int) -> Iterator[_Shape]:
+def _sorting(block: int, count: int, cores: int) -> Iterator[_Shape]:
     """Yield shapes with few elements per thread and few warps, since exchanges dominate a sort.
 
-    Exchanges among warps cost more than those among 16 elements of a thread.
+    Exchanges among warps cost more than those among 16 elements of a thread, unless rows are so few
+    that the time of one thread dominates.
     """
-    for each in (16, 8, 4) if block > 8 * _LANES else (8, 4, 16):
+    most = power_of_two(count)
+    for each in (16, 8, 4) if block > 8 * _LANES and count > 2 * cores else (8, 4, 16):
         xblock = min(max(_LANES * each // block, 1), most)
         yield xblock, block, min(max(xblock * block // (_LANES * each), 1), 16)
 
