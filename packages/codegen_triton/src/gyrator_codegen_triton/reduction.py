@@ -116,8 +116,8 @@ class LoopReduction:
         first = identity(kind, dtype)
         shape = "[XBLOCK, RBLOCK]"
         rest: list[bool | int | float] = [0] * (len(self._acc) - 1)
-        started = self._acc[:-1] if self._counts else self._acc
-        for name, value in zip(started, [first, *rest], strict=False):
+        names = self._acc[:-1] if self._counts else self._acc
+        for name, value in zip(names, [first, *rest], strict=False):
             code.writer.line(f"{name} = tl.full({shape}, {literal(value, dtype)}, {TYPES[dtype]})")
         if self._at:
             code.writer.line(f"{self._at} = tl.full({shape}, {_NOWHERE}, tl.int64)")

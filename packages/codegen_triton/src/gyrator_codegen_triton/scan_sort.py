@@ -87,12 +87,12 @@ def sort_block(code: Code, s: SortStep) -> None:
     row = code.let(f"{s.names[0]}_row", code.full(value.text), s.dtype, True, True).text
     key = f"{'~' if s.descending else ''}{_key(row, s.dtype)}"
     bits = _PLACE_BITS.get(_source(code, s.args[0]), 0)
-    places = f"gy_sorted_places_64({key}, r, r_mask)"
+    text = f"gy_sorted_places_64({key}, r, r_mask)"
     if bits:
-        places = f"gy_sorted_places_in_32({key}, r, r_mask, {bits})"
+        text = f"gy_sorted_places_in_32({key}, r, r_mask, {bits})"
     elif s.dtype.size < 8:
-        places = f"gy_sorted_places({key}, r, r_mask)"
-    order = code.let(s.names[1], places, DType.I32, True, True).text
+        text = f"gy_sorted_places({key}, r, r_mask)"
+    order = code.let(s.names[1], text, DType.I32, True, True).text
     code.define(s.names[0], f"tl.gather({row}, {order}, 1)", s.dtype, True, True)
     code.values[s.names[1]] = Value(f"{order}.to(tl.int64)", DType.I64, True, True)
 
