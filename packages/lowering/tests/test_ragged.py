@@ -22,6 +22,28 @@ def test_histc(check, dtype: torch.dtype) -> None:
         check(f, x[:0].to(dtype))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_histc_of_the_range_of_the_elements(check, dtype: torch.dtype) -> None:
+    x = torch.randn(60).to(dtype)
+    for f in (lambda x: torch.histc(x, 7), lambda x: torch.histc(x, 3, 2, 2)):
+        check(f, x)
+        check(f, x.view(5, 12)[:, ::2].t())
+        check(f, x[:1])
+        for equal in (-2.5, 1e9, 1e18):  # some farther than 1 from the next number
+            check(f, torch.full((4, 3), equal, dtype=dtype))
+        check(f, x[0])
+    check(lambda x: torch.histc(x, 7), x[:0], externs={"aten.histc.default"})
+
+
+def test_histc_of_an_infinite_range_raises(check) -> None:
+    x = torch.randn(60)
+    program = check.lower(lambda x: torch.histc(x, 7), (x,))
+    for wrong in (torch.inf, -torch.inf, torch.nan):
+        x[7] = wrong
+        with pytest.raises(RuntimeError):
+            check._run(program, lambda *_: [], (x,), True, None, None)
+
+
 def test_bincount(check) -> None:
     first, second = torch.randint(0, 9, (20,)), torch.randint(0, 30, (11,))
     weights = torch.randn(20), torch.randn(11)

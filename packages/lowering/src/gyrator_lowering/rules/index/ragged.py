@@ -1,6 +1,6 @@
 """Ops with data-dependent sizes: counts, repetition, nonzero elements, rows of any length."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -16,6 +16,7 @@ from gyrator_lowering.rules.index import index_tensor as indexed
 from gyrator_lowering.rules.scatter import supports_store, to_output
 from gyrator_lowering.table import FallbackToAten, TableBuilder
 
+_INFINITY = float("inf")
 _ANY_COUNT = Const((1 << 62) - 1)
 
 
@@ -82,29 +83,65 @@ def _counts_up_to(b: LoopBuilder, limits: TensorValue, size: Expr) -> TensorValu
 # Counts ---------------------------------------------------------------------------------------
 
 
+Ends = Callable[[Tracer], tuple[Value, Value]]
+"""The lower and the upper end of a range."""
+
+
 def histc(
     b: LoopBuilder, x: TensorValue, bins: int = 100, min: Any = 0, max: Any = 0
 ) -> TensorValue:
-    """The number of elements in each of `bins` equal parts of a given range."""
+    """The number of elements in each of `bins` equal parts of a given range, or of the range of the
+    elements if its ends are equal."""
     out = b.out
-    has_range = isinstance(min, int | float) and isinstance(max, int | float) and min < max
-    if not has_range or x.dtype.is_narrow_float or not out.device.is_host:
+    known = isinstance(min, int | float) and isinstance(max, int | float) and min <= max
+    if not known or x.dtype.is_narrow_float or not out.device.is_host:
         raise FallbackToAten
     _require_adds(b, x, scans=False)
-    total = _zeros(b, evolve(out, dtype=DType.I64))
     kind = DType.I64 if x.dtype.is_int else x.dtype
+    ends: Ends = lambda ops: (ops.const(min, kind), ops.const(max, kind))  # noqa: E731
+    if min == max:
+        ends = _range_of(b, x)
+    total = _zeros(b, evolve(out, dtype=DType.I64))
 
     def body(ops: Tracer, index: Index) -> None:
-        low, high = ops.const(min, kind), ops.const(max, kind)
+        low, high = ends(ops)
         value = ops.cast(ops.load(x, index), kind)
         mask = ops.ge(value, low) & ops.le(value, high)
         quotient = "truncdiv" if x.dtype.is_int else "div"
-        position = ops.let(quotient, (value - low) * bins, high - low)
-        at = ops.bind(ops.minimum(ops.cast(position, DType.I64), bins - 1), out.shape[0], mask=mask)
+        position = ops.cast(ops.let(quotient, (value - low) * bins, high - low), DType.I64)
+        if min == max:  # `high` may be `low` after rounding
+            position = ops.where(ops.eq(low, high), ops.const(bins // 2, DType.I64), position)
+        at = ops.bind(ops.minimum(position, bins - 1), out.shape[0], mask=mask)
         ops.store(total, (at,), ops.const(1, DType.I64), StoreMode.ADD, mask)
 
     b.scatter(x.shape, body)
     return to_output(b, total, out)
+
+
+def _range_of(b: LoopBuilder, x: TensorValue) -> Ends:
+    """Return the least and the greatest element, or numbers around them if they are equal.
+
+    Kernels raise RuntimeError, as in eager mode, if one is not finite.
+    """
+    if not x.dtype.is_float or not all(isinstance(n, Const) and n.value for n in x.shape):
+        raise FallbackToAten
+    least, greatest = (b.temp((), x.dtype, x) for _ in range(2))
+    for kind, end in ((ReduceKind.MIN, least), (ReduceKind.MAX, greatest)):
+        b.reduction(kind, lambda ops, _, index: ops.load(x, index), (), x.shape, [end], x.dtype)
+
+    def widened(ops: Tracer) -> tuple[Value, Value]:
+        low, high = ops.load(least, ()), ops.load(greatest, ())
+        one = ops.where(ops.eq(low, high), ops.const(1, x.dtype), ops.const(0, x.dtype))
+        return low - one, high + one
+
+    def checked(ops: Tracer, _: Index) -> Value:
+        low, high = widened(ops)
+        valid = (low <= high) & (low > -_INFINITY) & (high < _INFINITY)
+        number = ops.where(valid, ops.const(0, DType.I64), ops.const(1, DType.I64))
+        return ops.cast(ops.index(ops.bind(number, ONE, check=Check.RUNTIME)), x.dtype) + low
+
+    low = b.pointwise(checked, Spec(x.dtype, x.device, (), ()))
+    return lambda ops: (ops.load(low, ()), widened(ops)[1])
 
 
 def bincount(
