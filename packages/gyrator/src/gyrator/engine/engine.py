@@ -35,6 +35,7 @@ from gyrator_ir.diagnostics import (
 )
 from gyrator_runtime.build import BuildError
 from gyrator_runtime.cache import Cache, CacheKey, make_key
+from gyrator_runtime.typed_json import read
 from gyrator_runtime.warn import warn
 
 if TYPE_CHECKING:
@@ -295,10 +296,7 @@ class Engine(CompilerContext):
         Stages(self).prepare(gm, Budget(self.options.autotune_seconds))
         nodes = list(gm.graph.nodes)
         rows = json.loads(entry.read(_PIECES))
-        return {
-            nodes[k].name: Diagnostic(**why | {"provenance": tuple(why["provenance"])})
-            for k, why in rows
-        }
+        return {nodes[k].name: read(Diagnostic, why) for k, why in rows}
 
     def _finish(self, key: CacheKey, stored: StoredProgram, record: GraphRecord) -> CompiledGraph:
         self.report(record.externs)
