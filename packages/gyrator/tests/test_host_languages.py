@@ -500,6 +500,20 @@ def test_without_a_compiler_host_programs_are_in_python(
     assert len([w for w in recwarn if "GY-WRAPPER-001" in str(w.message)]) == 1
 
 
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+def test_integers_that_nothing_uses_may_be_symbolic(wrapper: str) -> None:
+    """The ragged size of a nested tensor is a symbol at run time, too."""
+    options = {"strict": True, "progress": False, "cache": False, "wrapper": wrapper}
+    parts = [torch.randn(2, 3), torch.randn(4, 3)]
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    with Session(options=options) as session:
+        torch._dynamo.reset()
+        run = torch.compile(lambda n: n.sin() * 2, backend=session.backend, dynamic=True)
+        result = run(nested)
+    for actual, part in zip(result.unbind(), parts, strict=True):
+        torch.testing.assert_close(actual, part.sin() * 2)
+
+
 def test_a_device_that_a_host_language_cannot_drive_gets_python(
     recwarn: pytest.WarningsRecorder,
 ) -> None:

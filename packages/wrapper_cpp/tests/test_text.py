@@ -287,6 +287,9 @@ def program(*instructions: h.Instruction) -> h.HostProgram:
     return h.HostProgram("main", X, (), (), symbols + instructions, subprograms=(SUB,))
 
 
+USE = h.DefineSymbol(Sym("s1"), S0 + 1)
+
+
 def written(*instructions: h.Instruction) -> list[str]:
     """Return the lines after those of the inputs and of `s0`."""
     text = CppWrapper(SCHEMAS, mixed_results=True, abi=(2, 13)).emit(program(*instructions)).text
@@ -303,7 +306,12 @@ def test_every_instruction_is_tested_here() -> None:
 
 @pytest.mark.parametrize(("instruction", "lines"), CASES, ids=lambda v: type(v).__name__)
 def test_instructions(instruction: h.Instruction, lines: list[str]) -> None:
-    assert written(instruction) == lines
+    used = [USE] if isinstance(instruction, h.BindParameter) else []
+    assert written(instruction, *used) == [*lines, *written(*used)]
+
+
+def test_an_integer_that_nothing_uses_is_not_read() -> None:
+    assert written(h.BindParameter(S0, "n")) == []
 
 
 def test_a_reuse_of_the_same_layout_is_a_move() -> None:

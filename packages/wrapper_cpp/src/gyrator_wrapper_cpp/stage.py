@@ -10,8 +10,8 @@ from attrs import field, frozen
 from gyrator_ir.checks import takes
 from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
-from gyrator_ir.host.nodes import BindConstant, HostProgram, Instruction, Launch
-from gyrator_ir.host.walk import walk
+from gyrator_ir.host.nodes import BindConstant, BindParameter, HostProgram, Instruction, Launch
+from gyrator_ir.host.walk import unused_parameters, walk
 from gyrator_ir.source import Program
 from gyrator_wrapper_cpp.calls import CallWriter
 from gyrator_wrapper_cpp.emit import BodyWriter
@@ -151,7 +151,7 @@ class _Writer:
         calls = CallWriter(kinds, size, wrapper.schemas, wrapper.abi, *choices, layouts=layouts)
         writer = BodyWriter(calls, name, self.kernels, self.constants, runners)
         inputs = [_input(k, p.name, kinds) for k, p in enumerate(program.parameters)]
-        body = writer.sequence(program.instructions, inputs)
+        body = writer.sequence(_needed(program), inputs)
         self.frames.extend(_frame(name, kinds))
         start = [
             f"[[maybe_unused]] {name}_frame f{{}};",
@@ -163,6 +163,14 @@ class _Writer:
         run = Function(f"{name}_run", parameters, (*start, *body))
         self.functions.extend([*writer.functions, run])
         return run.name
+
+
+def _needed(program: HostProgram) -> Iterator[Instruction]:
+    """Yield the instructions of a program but the bindings of integers that nothing uses."""
+    unused = unused_parameters(program)
+    for i in program.instructions:
+        if not (isinstance(i, BindParameter) and i.name in unused):
+            yield i
 
 
 def _frame(name: str, kinds: Kinds) -> Iterator[str]:

@@ -18,7 +18,7 @@ from gyrator.store.manifest import CompiledHost
 from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import LayoutError
 from gyrator_ir.host import nodes as h
-from gyrator_ir.host.walk import programs, uses, walk
+from gyrator_ir.host.walk import programs, unused_parameters, uses, walk
 from gyrator_ir.source import HostUnit, Program
 from gyrator_runtime import host
 from gyrator_runtime.build import Builder, BuildHandle
@@ -113,7 +113,7 @@ def _written(program: h.HostProgram) -> tuple[int, ...]:
 
 def _letters(program: h.HostProgram) -> str:
     """Return a letter for each parameter: `t` for a tensor, `c` for a tensor that is passed to
-    ops."""
+    ops, `o` for any object and for an integer that nothing uses, which may be symbolic."""
     called = {
         name
         for i in walk(program.instructions)
@@ -122,7 +122,8 @@ def _letters(program: h.HostProgram) -> str:
         )
         for name in uses(i)
     }
-    kinds = ((p.name, p.kind[0]) for p in program.parameters)
+    unused = unused_parameters(program)
+    kinds = ((p.name, "o" if p.name in unused else p.kind[0]) for p in program.parameters)
     return "".join("c" if kind == "t" and name in called else kind for name, kind in kinds)
 
 

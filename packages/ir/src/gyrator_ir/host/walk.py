@@ -101,6 +101,22 @@ def uses(instruction: h.Instruction) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def unused_parameters(program: h.HostProgram) -> frozenset[str]:
+    """Return the integer parameters of a program that are bound to symbols which nothing uses."""
+    needed: set[str] = set()
+    for i in walk(program.instructions):
+        needed.update(uses(i))
+        match i:
+            case h.Branch():
+                needed.update(i.then_values, i.otherwise_values)
+            case h.Loop():
+                needed.update(i.next, (i.test,))
+            case h.Repeat():
+                needed.update(i.next)
+    bindings = (i for i in program.instructions if isinstance(i, h.BindParameter))
+    return frozenset(i.name for i in bindings if i.symbol.name not in needed)
+
+
 def free_names(instructions: Iterable[h.Instruction]) -> tuple[str, ...]:
     """Return the names that a sequence uses before it binds them, in order of first use."""
     local_names: set[str] = set()
