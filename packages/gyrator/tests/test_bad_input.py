@@ -76,6 +76,7 @@ TOO_LARGE: dict[str, Case] = {
     "pad": (lambda x: F.pad(x, (1, 1), value=1e6), (HALVES,)),
     "scatter": (lambda x, i: x.scatter(0, i, 300), (BYTES, WHOLE)),
     "index_fill": (lambda x, i: x.index_fill(0, i, 300), (BYTES, WHOLE)),
+    "logit": (lambda x: torch.logit(x, 1e6), (HALVES,)),
     "alpha": (lambda x: torch.add(x, x, alpha=300), (BYTES,)),
 }
 FITTING: dict[str, Case] = {
@@ -224,6 +225,12 @@ BY_PYTORCH: dict[str, Case] = {
     "select_scatter_outside": (lambda x, y: x.select_scatter(y, 0, 9), (ROWS, ROWS[0])),
     "diagonal_scatter": (lambda x, y: x.diagonal_scatter(y), (ROWS, X)),
     "diagonal_of_overlapping": (lambda x: x.diagonal_scatter(x.diagonal() * 2), (SHIFTED,)),
+    "hardshrink": (lambda x: F.hardshrink(x, 1e6), (HALVES,)),
+    "celu": (lambda x: F.celu(x, 0.0), (X,)),
+    "quantised": (
+        lambda x: torch.quantize_per_tensor(x, 0.1, 3, torch.quint8).dequantize(),
+        (X,),
+    ),
     "huber": (F.huber_loss, (X, X.double() * 2)),
     "soft_margin": (F.soft_margin_loss, (X, X.double() * 2)),
 }
@@ -256,6 +263,7 @@ COMPILED: dict[str, Case] = {
         (ROWS, WHOLE[:2], ROWS[:2], X[:2]),
     ),
     "huber": (F.huber_loss, (X, X * 2)),
+    "shrink": (lambda x: (F.hardshrink(x, 6e4), F.celu(x.float(), 0.5)), (HALVES,)),
     "logits": (F.binary_cross_entropy_with_logits, (X, X.bfloat16())),
 }
 

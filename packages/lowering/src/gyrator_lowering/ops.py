@@ -272,7 +272,7 @@ Eager supports little more, and refuses the rest with its own errors."""
 _CONVERTS_NUMBERS = frozenset(
     """
     full full_like new_full scalar_tensor fill masked_fill index_fill scatter constant_pad_nd clamp
-    clamp_min clamp_max hardtanh threshold
+    clamp_min clamp_max hardtanh threshold logit
     """.split()
 )
 """Ops that convert numbers to the dtype of their result."""

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from gyrator_lowering.torch_bridge.dtypes import is_in_range
+
 
 def refused(node: Node, name: str) -> str:
     """Return why eager mode rejects the arguments of a call; empty if it does not, or if tracing
@@ -18,6 +20,8 @@ def refused(node: Node, name: str) -> str:
     """
     if name in _COUNTING_OPS:
         return _counts(node, name)
+    if node.target in _QUANTISING:
+        return "makes a quantised tensor, which is traced as one of floats"
     if name == _LOGITS_LOSS:
         return _loss_of_logits(node)
     check = _CHECKS.get(name)
@@ -30,6 +34,10 @@ def refused(node: Node, name: str) -> str:
     return check(x, args, kwargs) if isinstance(x, torch.Tensor) else ""
 
 
+_QUANTISING = frozenset(
+    {torch.quantize_per_tensor, torch.quantize_per_tensor_dynamic, torch.quantize_per_channel}
+)
+"""Functions that return quantised tensors; those of `quantized_decomposed` return integers."""
 _COUNTING_OPS = frozenset({"unique", "unique_consecutive", "bincount"})
 
 
@@ -128,6 +136,19 @@ def _probability(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, An
     return "has a probability outside [0, 1]" if wrong else ""
 
 
+def _threshold(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Detect a threshold that eager mode cannot convert; torch always traces a comparison with it,
+    which accepts any number."""
+    limit = _argument(args, kwargs, 1, "lambd")
+    overflows = type(limit) in (int, float) and not is_in_range(limit, x.dtype)
+    return f"has a threshold that overflows {x.dtype}" if overflows else ""
+
+
+def _nonzero_alpha(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    alpha = _argument(args, kwargs, 1, "alpha")
+    return "has an alpha of 0" if type(alpha) in (int, float) and alpha == 0 else ""
+
+
 def _result_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     other = _argument(args, kwargs, 1, "other")
     if not isinstance(other, torch.Tensor | int | float | complex):
@@ -148,5 +169,7 @@ _CHECKS: Mapping[str, _Check] = MappingProxyType(
     | dict.fromkeys(("add_", "sub_", "mul_"), _result_dtype)
     | {f.__name__: _result_dtype for f in (operator.iadd, operator.isub, operator.imul)}
     | {"index_select": _index_dtype, "smooth_l1_loss": _negative_beta, "one_hot": _class_dtype}
-    | {"_assert_async": _assertion, "bernoulli": _probability, "bernoulli_": _probability}
+    | dict.fromkeys(("celu", "celu_"), _nonzero_alpha)
+    | {"hardshrink": _threshold, "_assert_async": _assertion}
+    | {"bernoulli": _probability, "bernoulli_": _probability}
 )
