@@ -34,7 +34,7 @@ def unguarded_convolutions(mode: FakeTensorMode) -> Iterator[None]:
         with environment.suppress_guards() if func in _CONVOLUTIONS else nullcontext():
             return dispatch(func, *args)
 
-    mode.dispatch = unguarded  # type: ignore[method-assign]
+    mode.dispatch = unguarded  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
