@@ -35,7 +35,8 @@ def _thnn_fused_gru_cell(
 ) -> tuple[Tensor, Tensor]:
     """Return the next hidden state, of shape (rows, n), and what is saved, of (rows, 5 * n)."""
     rows, n = hx.shape
-    torch._check(input_gates.shape == hidden_gates.shape == (rows, _GATES * n))
+    if not input_gates.shape == hidden_gates.shape == (rows, _GATES * n):
+        raise RuntimeError(f"the gates must have the shape ({rows}, {_GATES * n})")
     return hx.new_empty(rows, n), hx.new_empty(rows, _SAVED * n)
 
 
