@@ -264,7 +264,7 @@ def trace(
         count=sum(spec.kind in _WEIGHTS for spec in program.graph_signature.input_specs),
     )
     with torch.no_grad(), tracing(TracingContext(mode)), ExitStack() as stack:
-        if environment is not None:
+        if mode is not None and environment is not None:
             stack.enter_context(_with_ranges(environment, _at_least_two(environment)))
             stack.enter_context(_without_compound_hints(environment))
             stack.enter_context(unguarded_convolutions(mode))
