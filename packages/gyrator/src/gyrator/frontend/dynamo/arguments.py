@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from gyrator_lowering.torch_bridge.dtypes import is_in_range
-
 
 def refused(node: Node, name: str) -> str:
     """Return why eager mode rejects the arguments of a call; empty if it does not, or if tracing
@@ -139,6 +137,8 @@ def _probability(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, An
 def _threshold(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Detect a threshold that eager mode cannot convert; torch always traces a comparison with it,
     which accepts any number."""
+    from gyrator_lowering.torch_bridge.dtypes import is_in_range  # which a warm start does without
+
     limit = _argument(args, kwargs, 1, "lambd")
     overflows = type(limit) in (int, float) and not is_in_range(limit, x.dtype)
     return f"has a threshold that overflows {x.dtype}" if overflows else ""
