@@ -372,7 +372,7 @@ def test_nothing_is_kept(tmp_path: Path, prefix: Path, libtorch: Path) -> None:
     _called([driver, "memory", path])
 
 
-def test_sanitizers_find_nothing(tmp_path: Path, libtorch: Path) -> None:
+def test_sanitizers_find_nothing(tmp_path: Path, libtorch: Path, twice: Path) -> None:
     # Without optimisation the library builds in half the time.
     flags = ("-g", "-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
     cache = default_session().cache
@@ -389,8 +389,11 @@ def test_sanitizers_find_nothing(tmp_path: Path, libtorch: Path) -> None:
     aot.compile(Raises(), (torch.ones(4, 4),), package=raises, runtime="libtorch")
     with pytest.raises(AssertionError, match=r"aten\.multinomial\.default"):
         _called([driver, "memory", str(raises)], env=alone)
+    lacks = tmp_path / "lacks.gya"  # an operator, since no library of its own is loaded there
+    aot.compile(Twice(), (torch.ones(2, 16),), package=lacks, runtime="libtorch")
     # Each copy that opens fails when it is called: whatever its arguments were is freed.
-    _called([driver, "fuzz", str(raises), "100", "7"], env=alone)
+    for wrong in (raises, lacks):
+        _called([driver, "fuzz", str(wrong), "100", "7"], env=alone)
 
 
 def test_threads_share_what_no_call_writes(tmp_path: Path, libtorch: Path) -> None:

@@ -16,12 +16,21 @@ namespace gyr {
 
 namespace {
 
-void check(AOTITorchError code, const std::string& what) {
-  if (!code) return;
+// In the message of libtorch's dispatcher about an operator that does not exist.
+constexpr const char* kUnknown = "Could not find schema";
+
+// Returns the message of libtorch's last error; empty before torch 2.13.
+const char* reason() {
   const char* message = torch_exception_get_what_without_backtrace
                          ? torch_exception_get_what_without_backtrace()
                          : nullptr;
-  if (message && *message) fail(GYR_ERROR_OPERATOR, words(what, ": ", message));
+  return message ? message : "";
+}
+
+void check(AOTITorchError code, const std::string& what) {
+  if (!code) return;
+  const std::string message = reason();
+  if (!message.empty()) fail(GYR_ERROR_OPERATOR, words(what, ": ", message));
   fail(GYR_ERROR_OPERATOR, words(what, " failed; before 2.13, torch prints the reason to stderr"));
 }
 
@@ -659,8 +668,14 @@ class TorchOperator final : public Operator {
       slots.push_back(encoder.encode(kind, items[k], kind.around.size()));
     }
     std::vector<StableIValue> stack(std::max<size_t>({slots.size(), returns_.size(), 1}));
-    for (size_t k = 0; k < slots.size(); k++) stack[k] = slots[k].take();
-    check(aoti_torch_call_dispatcher(op_.c_str(), overload_.c_str(), stack.data()), name_);
+    for (size_t k = 0; k < slots.size(); k++) stack[k] = slots[k].peek();
+    const AOTITorchError code =
+        aoti_torch_call_dispatcher(op_.c_str(), overload_.c_str(), stack.data());
+    // An operator that does not exist takes none of the arguments.
+    const bool taken = !code || std::string(reason()).find(kUnknown) == std::string::npos;
+    for (Slot& slot : slots)
+      if (taken) slot.take();
+    check(code, name_);
     return stack;
   }
 
