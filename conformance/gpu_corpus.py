@@ -43,7 +43,7 @@ def lengths(kernel: Kernel) -> dict[str, int]:
     last: dict[Sym, Expr] = {s: expr(SIZES[s.name]) for s in kernel.sizes}
     for axis in (*kernel.axes, *kernel.inner):
         last[axis.symbol] = subs(axis.extent, last) - 1
-    body = [s for stage in kernel.stages for s in stage.body]
+    body = kernel.statements
     for s in body:
         if isinstance(s, Bind):
             last[s.symbol] = subs(s.size, last) - 1

@@ -51,7 +51,7 @@ class ToyBackend:
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
         """Refuse what the target's capabilities should have kept away."""
-        for s in (s for stage in kernel.stages for s in stage.body):
+        for s in kernel.statements:
             lacking = isinstance(s, Let) and s.op in LACKING
             if lacking or isinstance(s, ScanStep | SortStep):
                 what = f"the toy has no instruction for {s}"

@@ -99,8 +99,8 @@ def sort_block(code: Code, s: SortStep) -> None:
 
 def _source(code: Code, name: str) -> DType:
     """Return the type from which a value is cast, or else its own."""
-    body = (s for stage in code.kernel.stages for s in stage.body)
-    casts = (s for s in body if isinstance(s, Let) and s.name == name and s.op == "cast")
+    lets = (s for s in code.kernel.statements if isinstance(s, Let))
+    casts = (s for s in lets if s.name == name and s.op == "cast")
     source = next((s.args[0] for s in casts), name)
     return code.values[source].dtype
 

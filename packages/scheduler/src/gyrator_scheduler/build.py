@@ -234,8 +234,7 @@ def _launches(
             return None
         if not node.parameters or elements(node) > heuristics.together_elements:
             return None
-        statements = (s for stage in node.stages for s in stage.body)
-        if any(isinstance(s, Reduce) and s.kind is ReduceKind.DOT for s in statements):
+        if any(isinstance(s, Reduce) and s.kind is ReduceKind.DOT for s in node.statements):
             return None  # a matrix product occupies the whole device
         same = canonical(node)[0] if heuristics.together_alike else None
         return node.device, kinds.get(c.id), same
