@@ -170,16 +170,18 @@ class _Package:
 
     def add(self, name: str, program: ExportedProgram, targets: Sequence[PackageTarget]) -> None:
         """Compile an entry point for each level or architecture."""
-        moves, by_name = device_of(program) != self.device, self.runtime == "libtorch"
+        moves = device_of(program) != self.device
         device = self.device if moves else None
+        # libtorch's C ABI leaks the texts that calls of quantised products pass.
+        in_bytes = self.runtime != "libtorch"
         traced: dict[PackageTarget, Traced] = {}
         computing: dict[PackageTarget, CompiledProgram] = {}
         for target in targets:
             with target.session(self.options) as session:
                 engine = session.engine(self.options)
+                engine = evolve(engine, packs=self.packs, in_bytes=in_bytes)
                 try:
-                    result = trace(program, engine, device, self.packs, by_name)
-                    traced[target] = result
+                    result = traced[target] = trace(program, engine, device)
                     if self.at_load and result.folded is not None and result.folded.indices:
                         computing[target] = trace_folding(result.folded, engine, program, device)
                 finally:

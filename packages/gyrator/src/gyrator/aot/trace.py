@@ -109,13 +109,11 @@ class PackageEngine(Engine):
         program: ExportedProgram,
         environment: Any,
         device: torch.device | None = None,
-        packs: bool = False,
         conditions: Mapping[str, torch.SymBool] = MappingProxyType({}),
-        by_name: bool = False,
     ) -> Self:
         """Return an engine with the settings of another, for an exported program."""
         settings = {f.name: getattr(engine, f.name) for f in fields(Engine)}
-        settings |= {"complete": True, "packs": packs, "in_bytes": not by_name}
+        settings |= {"complete": True}
         names = [spec.arg.name for spec in program.graph_signature.input_specs]
         ranges = program.range_constraints
         return cls(
@@ -228,20 +226,15 @@ def trace(
     program: ExportedProgram,
     engine: Engine,
     device: torch.device | None = None,
-    packs: bool = False,
-    by_name: bool = False,
 ) -> Traced:
     """Compile an exported program.
 
     Args:
         program: the exported program, which is not modified.
         engine: the compiler. With its option `freezing`, the program takes constants computed from
-            the weights that no call writes.
+            the weights that no call writes; those that it `packs` are packed when a package is
+            loaded.
         device: the device to move a CPU program to, if any.
-        packs: with `freezing`, weights may be packed into layouts of this machine's libraries when
-            a package is loaded.
-        by_name: operators will be called through libtorch's C ABI, which leaks the texts that calls
-            of quantised products pass.
 
     Raises:
         UnsupportedError: GY-AOT-001, or a refusal of the compiler.
@@ -253,7 +246,7 @@ def trace(
     environment = None if mode is None else mode.shape_env
     guards = 0 if environment is None else len(environment.guards)
     known = _conditions(program)
-    own = PackageEngine.of(engine, program, environment, device, packs, known, by_name)
+    own = PackageEngine.of(engine, program, environment, device, known)
     weights = _constant_weights(program) if own.options.freezing else {}
     work = Freezing(
         own,
