@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
 from itertools import product as pairs
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -76,6 +77,9 @@ _SAMPLE_SECONDS = 3e-4
 _ERROR_TOLERANCE = 1.05
 """The tolerated ratio of measured errors if both libraries round alike."""
 _PARAMETERS = ("X", "W", "B", "attr", "scalars", "algorithm")
+_DISTURBED: dict[tuple[Path, str], Measured | None] = {}
+"""The answers of this process to what it could not measure, by cache folder and key. They hold for
+later graphs too, and for the other targets of a package."""
 
 
 @frozen
@@ -183,13 +187,18 @@ class LibraryChoice:
 
     def _lookup(self, question: Any, device: str, measure_it: Callable[[Measure], Any]) -> Any:
         """Return the answer to a question about this machine, from the cache or by measuring; None
-        if it cannot be measured now."""
+        if it could not be measured."""
         key = self._key(repr(question), device)
+        place = self.context.cache.root, key.hex
+        if place in _DISTURBED:
+            return None
         answer = remembered(self.context.cache, key)
         if answer is None:
             with self._measuring(device) as measure:
                 answer = measure_it(measure)
-            if answer is not None:
+            if answer is None:
+                _DISTURBED[place] = None
+            else:
                 remember(self.context.cache, key, answer)
         return answer
 
@@ -220,6 +229,9 @@ class LibraryChoice:
         """Return the measurements of this machine, from the cache or by measuring."""
         products = probes(device)
         key = self._key(repr((products, _DEPTHS)), device)
+        place = self.context.cache.root, key.hex
+        if (answer := _DISTURBED.get(place)) is not None:
+            return answer
         entry = self.context.cache.get(key)
         if entry is not None:
             stored = json.loads(entry.read(_FILE))
@@ -232,10 +244,13 @@ class LibraryChoice:
                     results[n] = measure.quicker(product)
             quicker = [n for n, faster in results.items() if faster]
             depth = measure.depth() if quicker else 0
-        if None not in results.values():
+        measured = Measured(frozenset(products[n] for n in quicker), depth)
+        if None in results.values():
+            _DISTURBED[place] = measured
+        else:
             text = json.dumps({"quicker": quicker, "depth": depth})
             self.context.cache.put(key, {_FILE: text.encode()})
-        return Measured(frozenset(products[n] for n in quicker), depth)
+        return measured
 
     def _tuned(self, product: Product) -> bool:
         """Measure this product, if the budget allows, and store the result."""
