@@ -1,4 +1,4 @@
-"""A process that compiles units for a GPU: reads a pickle of jobs, writes a pickle of failures."""
+"""A process that compiles units for a GPU: reads a pickle of jobs, writes a pickle of sizes."""
 
 import importlib.util
 import pickle
@@ -36,21 +36,20 @@ def build(function, job, arch):
     return len(compiled.asm[MACHINE_CODE[arch]])
 
 
-def main():
-    """Compile every job for every target."""
+def main(arch):
+    """Compile every job for a target."""
     result = {}
     for job in pickle.load(sys.stdin.buffer):
         spec = importlib.util.spec_from_file_location(job["symbol"], job["path"])
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        for arch in TARGETS:
-            key = (job["symbol"], tuple(job["types"]), arch)
-            try:
-                result[key] = build(getattr(module, job["symbol"]), job, arch)
-            except Exception as error:
-                result[key] = f"{type(error).__name__}: {error}"
+        key = (job["symbol"], tuple(job["types"]))
+        try:
+            result[key] = build(getattr(module, job["symbol"]), job, arch)
+        except Exception as error:
+            result[key] = f"{type(error).__name__}: {error}"
     pickle.dump(result, sys.stdout.buffer)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])
