@@ -326,6 +326,7 @@ def tests(session: nox.Session) -> None:
 
 
 IMPORT_EVERYTHING = {
+    "codegen": ("test_lanes.py", "test_unrolling.py", "test_value_ranges.py", "test_writer.py"),
     "codegen_cpp": ("test_flex_attention.py", "test_group.py", "test_refusals.py"),
     "codegen_halide": ("test_halide_emit.py",),
     "codegen_metal": ("test_metal_emit.py",),
@@ -359,10 +360,9 @@ def isolated(session: nox.Session, package: str) -> None:
         declared = {requirement_name(line) for line in outside}
         absent = [name for name in ("torch", "triton") if name not in declared]
         session.run(python, "ci/check_absent.py", *absent, external=True)
-    arguments = session.posargs or PARALLEL
     files = [f"packages/{package}/tests/{name}" for name in IMPORT_EVERYTHING.get(package, ("",))]
     # pytest answers 5 when it collects nothing: a package without tests is a failure
-    session.run(python, "-m", "pytest", *files, *arguments, external=True)
+    session.run(python, "-m", "pytest", *files, *session.posargs, external=True)
     readme = f"packages/{package}/README.md"
     session.run(python, "ci/run_doc_examples.py", readme, external=True)
 
