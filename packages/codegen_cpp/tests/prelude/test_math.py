@@ -364,6 +364,20 @@ def test_functions_of_two_arguments(name, isa, folder):
         assert same_bits(wide, library.map("f64_v", "f64", widen(a), widen(b))).all()
 
 
+def test_powers_of_vectors_with_at_most_one_special_lane(isa, folder):
+    """Vectors of positive finite numbers take a path of their own, which one other lane must leave."""
+    library = build(elementwise("f32", "gy_pow(a, b)", "f32 f32", "f32"), isa, folder)
+    rng = np.random.default_rng(7)
+    a = rng.integers(1, 0x7F800000, 64000).astype(np.uint32).view(np.float32)
+    b = (rng.uniform(-140, 140, 64000) / np.log(a.astype(np.float64) + 1e-50)).astype(np.float32)
+    odd = np.float32([0, -0.0, -2, np.inf, -np.inf, np.nan])
+    a[40000:52000:24], b[52000::24] = np.resize(odd, 500), np.resize(odd, 500)
+    with np.errstate(all="ignore"):
+        want = np.power(widen(a), widen(b))
+    for kind in "sv" if isa is not Isa.PLAIN else "s":
+        assert ulps(library.map(f"f32_{kind}", "f32", a, b), want).max() <= 0.51
+
+
 def test_pow_follows_ieee_at_every_pair_of_specials(isa, folder):
     library = build(elementwise("f32", "gy_pow(a, b)", "f32 f32", "f32"), isa, folder)
     a, b = pairs(1)

@@ -1,8 +1,11 @@
-//% gy_log_d
-template <class T> GY_FN T gy_log_d(T x) {
+//% gy_log_finite_d
+// log(x) of a positive normal double.
+template <class T> GY_FN T gy_log_finite_d(T x) {
   T e, m = gy_log_parts_d(x, e);
-  return gy_log_ends(x, gy_mad(e, T{} + 0.6931471805599453, gy_log_m_d(m - 1.0)));
+  return gy_mad(e, T{} + 0.6931471805599453, gy_log_m_d(m - 1.0));
 }
+//% gy_log_d : gy_log_finite_d
+template <class T> GY_FN T gy_log_d(T x) { return gy_log_ends(x, gy_log_finite_d(x)); }
 //% gy_log_parts_f gy_log_tail_f
 // x = 2^e (1 + f) with 1 + f in [2/3, 4/3), for x of at least 0; and log(1 + f) - f.
 #if GY_ISA != 0

@@ -17,12 +17,18 @@ template <class T> GY_FN T gy_pow_d(T x, T y) {
   r = gy_sel((x == x) & (y == y), r, x + y);
   return gy_sel((y == 0) | (x == 1.0), one, r);
 }
-//% gy_pow : gy_pow_d
+//% gy_pow : gy_pow_d gy_log_finite_d gy_all
 #if GY_VEC
-static __attribute__((noinline)) gy_hf32 gy_pow_half(gy_hf32 x, gy_hf32 y) {
-  return GY_C(gy_pow_d(GY_C(x, gy_hf64), GY_C(y, gy_hf64)), gy_hf32);
+static __attribute__((noinline)) vf32 gy_pow_ends(vf32 x, vf32 y) {
+  return gy_join(GY_C(gy_pow_d(GY_C(gy_lo(x), gy_hf64), GY_C(gy_lo(y), gy_hf64)), gy_hf32),
+    GY_C(gy_pow_d(GY_C(gy_hi(x), gy_hf64), GY_C(gy_hi(y), gy_hf64)), gy_hf32));
 }
-GY_FN vf32 gy_pow(vf32 x, vf32 y) {
+GY_FN gy_hf32 gy_pow_half(gy_hf32 x, gy_hf32 y) {
+  return GY_C(gy_exp_d(GY_C(y, gy_hf64) * gy_log_finite_d(GY_C(x, gy_hf64))), gy_hf32);
+}
+// Powers of positive finite numbers to finite exponents have no special cases.
+static __attribute__((noinline)) vf32 gy_pow(vf32 x, vf32 y) {
+  if (__builtin_expect(!gy_all(gy_mask((x > 0.0f) & (x < GY_INF) & (gy_abs(y) < GY_INF))), 0)) return gy_pow_ends(x, y);
   return gy_join(gy_pow_half(gy_lo(x), gy_lo(y)), gy_pow_half(gy_hi(x), gy_hi(y)));
 }
 #endif
