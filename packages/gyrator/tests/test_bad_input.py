@@ -233,6 +233,10 @@ BY_PYTORCH: dict[str, Case] = {
     ),
     "huber": (F.huber_loss, (X, X.double() * 2)),
     "soft_margin": (F.soft_margin_loss, (X, X.double() * 2)),
+    "unused_max": (lambda x: x.max().new_ones(2), (X[:0],)),
+    "unused_min": (lambda x: torch.min(x, dim=-1)[0].shape[0] + x.sum(), (ROWS[:, :0],)),
+    "unused_median": (lambda x: (x.median(0), x + 1)[1], (ROWS[:0],)),
+    "unused_mode": (lambda x: (x.mode(dim=-2), x + 1)[1], (ROWS[:0],)),
 }
 
 
@@ -265,6 +269,7 @@ COMPILED: dict[str, Case] = {
     "huber": (F.huber_loss, (X, X * 2)),
     "shrink": (lambda x: (F.hardshrink(x, 6e4), F.celu(x.float(), 0.5)), (HALVES,)),
     "logits": (F.binary_cross_entropy_with_logits, (X, X.bfloat16())),
+    "nothing": (lambda x: (x.max(1), torch.max(x, x), x.median(1)), (ROWS[:0],)),
 }
 
 

@@ -161,6 +161,29 @@ def _result_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, A
     )
 
 
+def _extremum(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Detect an extremum of no elements. Tracing drops eager's error with the op if nothing but the
+    shape or the dtype of its result is used."""
+    if len(args) + len(kwargs) > 1:
+        return _along(x, args, kwargs)
+    return _NO_ELEMENTS if any(_is_zero(size) for size in x.shape) else ""
+
+
+def _along(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Detect a choice among the elements of an empty dimension."""
+    dim = _argument(args, kwargs, 1, "dim")
+    inside = type(dim) is int and -x.dim() <= dim < x.dim()
+    return _NO_ELEMENTS if inside and _is_zero(x.shape[dim]) else ""
+
+
+_NO_ELEMENTS = "has no elements to choose from"
+
+
+def _is_zero(size: int | torch.SymInt) -> bool:
+    """Return whether a size is known to be 0, without a guard."""
+    return type(size) is int and size == 0
+
+
 _CHECKS: Mapping[str, _Check] = MappingProxyType(
     dict.fromkeys(("softmax", "log_softmax", "softmin", "sort", "argsort"), _dimension)
     | dict.fromkeys(("var", "std", "var_mean", "std_mean"), _of_floats)
@@ -172,4 +195,6 @@ _CHECKS: Mapping[str, _Check] = MappingProxyType(
     | dict.fromkeys(("celu", "celu_"), _nonzero_alpha)
     | {"hardshrink": _threshold, "_assert_async": _assertion}
     | {"bernoulli": _probability, "bernoulli_": _probability}
+    | dict.fromkeys(("max", "min"), _extremum)
+    | dict.fromkeys(("median", "nanmedian", "mode"), _along)
 )
