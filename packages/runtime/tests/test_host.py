@@ -148,6 +148,34 @@ def arguments(name):
         "sort": (a, 1, True),
         "topk": (a, 2, 1, False, True),
         "vdot": (a[0, 0], b[0, :, 0]),
+        "_log_softmax_backward_data": (a, a - 1, 1, torch.float32),
+        "_native_batch_norm_legit": (a, a[0, :, 0], None, True, 0.1, 1e-5),
+        "_native_batch_norm_legit_no_training": (
+            (a, None, a[0, :, 0], *torch.rand(2, 3), 0.1, 1e-5)
+        ),
+        "_trilinear": (a[0], a[1], a[0], [], [], [], [1]),
+        "add": (a, a[0]),
+        "addcdiv": (a, a[0], a[1]),
+        "addcmul": (a, a[0], a[1]),
+        "atan2": (a, a[0]),
+        "binary_cross_entropy_with_logits": (a, a - 1, a[0], None, 2),
+        "col2im": (torch.rand(1, 8, 4), [3, 3], [2, 2], [1, 1], [0, 0], [1, 1]),
+        "cumprod": (a, 1),
+        "cumsum": (a, 1),
+        "grid_sampler_2d": (a[None], torch.rand(1, 2, 2, 2), 0, 0, False),
+        "huber_loss": (a, a.flip(0), 1, 0.5),
+        "hypot": (a, a[0]),
+        "lerp": (a, a[0], 0.3 if variant == "Scalar_out" else a[1]),
+        "linalg_vector_norm": (a, 3, [0, 2], True),
+        "logaddexp": (a, a[0]),
+        "logcumsumexp": (a, 1),
+        "logsumexp": (a, [0, 2], True),
+        "mse_loss": (a, a.flip(0), 0),
+        "pow": {"Scalar_out": (1.5, a), "Tensor_Scalar_out": (a, 2.5)}.get(variant, (a, a[0])),
+        "prod": (a, 1, True),
+        "smooth_l1_loss": (a, a.flip(0), 2, 0.5),
+        "sub": (a, a[0]),
+        "xlogy": (a, a[0]),
     }
     if op in {"asin", "acos", "atanh", "erfinv"}:
         return (a - 1,)
@@ -156,13 +184,17 @@ def arguments(name):
 
 def plain(name):
     """Return the overload that makes what another one writes."""
-    known = {"aten.sum.IntList_out": "aten.sum.dim_IntList", "aten.mean.out": "aten.mean.dim"}
-    return overload(known.get(name, name.replace(".out", ".default")))
+    known = {
+        "aten.sum.IntList_out": "aten.sum.dim_IntList", "aten.mean.out": "aten.mean.dim",
+        "aten.prod.int_out": "aten.prod.dim_int", "aten.xlogy.OutTensor": "aten.xlogy.Tensor",
+        "aten.add.out": "aten.add.Tensor", "aten.sub.out": "aten.sub.Tensor",
+    }  # fmt: skip
+    return overload(known.get(name, name.replace(".out", ".default").removesuffix("_out")))
 
 
 def writes(name):
     """Whether an overload takes the tensor that it writes."""
-    return name.endswith("out")
+    return name.lower().rpartition(".")[2].startswith("out") or name.endswith("_out")
 
 
 def leaves(results):
@@ -196,6 +228,11 @@ def test_public_entries_are_the_same_operator(name):
         ("aten.mean.out", ([-1], True), {"dtype": torch.float64}),
         ("aten.gelu.out", (), {"approximate": "tanh"}),
         ("aten.elu.out", (2.0, 1, 3.0), {}),
+        ("aten.add.out", (2.5,), {"alpha": 3}),
+        ("aten.cumsum.out", (0,), {"dtype": torch.float64}),
+        ("aten.linalg_vector_norm.out", (), {}),
+        ("aten.linalg_vector_norm.out", (float("inf"), None), {"dtype": torch.float64}),
+        ("aten.prod.int_out", (0,), {"dtype": torch.float64}),
         ("aten.softplus.out", (2, 1.5), {}),
         ("aten.histc.default", (4,), {}),
         ("aten.kthvalue.default", (2,), {}),

@@ -11,11 +11,15 @@ from gyrator_ir.diagnostics import GyratorError
 _FLASH_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 _DEFAULTS = f"""
     {_FLASH_ATTENTION} _fft_c2c _fft_c2r _fft_r2c _int_mm
-    addmv dot histc kthvalue median mv sort topk vdot
+    _native_batch_norm_legit_no_training _trilinear addmv binary_cross_entropy_with_logits col2im dot
+    grid_sampler_2d histc huber_loss kthvalue logsumexp median mse_loss mv smooth_l1_loss sort topk
+    vdot
 """.split()
 _FUNCTIONS = """
-    acos acosh asin asinh atan atanh cos cosh digamma elu erf erfc erfinv exp exp2 expm1 gelu lgamma
-    log log10 log1p log2 mish rsqrt sigmoid silu sin sinh softplus sqrt tan tanh
+    _log_softmax _log_softmax_backward_data _softmax acos acosh add addcdiv addcmul asin asinh atan
+    atan2 atanh cos cosh cumprod cumsum digamma elu erf erfc erfinv exp exp2 expm1 gelu hypot lgamma
+    linalg_vector_norm log log10 log1p log2 logaddexp logcumsumexp mean mish rsqrt sigmoid silu sin
+    sinh softplus sqrt sub tan tanh
 """.split()
 
 PUBLIC_ENTRY: Mapping[str, str] = MappingProxyType(
@@ -29,22 +33,27 @@ PUBLIC_ENTRY: Mapping[str, str] = MappingProxyType(
         "aten.baddbmm.default": "baddbmm",
         "aten.baddbmm.out": "baddbmm",
         "aten.convolution.default": "convolution",
-        "aten._softmax.out": "_softmax",
-        "aten._log_softmax.out": "_log_softmax",
         "aten.sum.default": "sum",
         "aten.sum.IntList_out": "sum",
         "aten.mean.default": "mean",
-        "aten.mean.out": "mean",
         "aten.native_layer_norm.default": "native_layer_norm",
         "aten.native_group_norm.default": "native_group_norm",
         "aten.median.dim": "median",
         "aten.mode.default": "mode",
         "aten.nanmedian.dim": "nanmedian",
+        "aten._native_batch_norm_legit.no_stats": "_native_batch_norm_legit",
+        "aten.lerp.Scalar_out": "lerp",
+        "aten.lerp.Tensor_out": "lerp",
+        "aten.pow.Scalar_out": "pow",
+        "aten.pow.Tensor_Scalar_out": "pow",
+        "aten.pow.Tensor_Tensor_out": "pow",
+        "aten.prod.int_out": "prod",
+        "aten.xlogy.OutTensor": "xlogy",
         **{f"aten.{name}.default": name for name in _DEFAULTS},
         **{f"aten.{name}.out": name for name in _FUNCTIONS},
     }
 )
-"""Overloads whose generated C binding is 0.3 to 3 us faster than `torch.ops`.
+"""Overloads whose generated C binding is 0.3 to 4 us faster than `torch.ops`.
 
 The binding selects the overload from the arguments, so only operators are listed whose arguments
 (tensors, dimensions, presence of `out=`) determine the overload.
@@ -62,7 +71,7 @@ def extern(name: str) -> Callable[..., Any]:
     """
     public = PUBLIC_ENTRY.get(name)
     if public is not None:
-        for bindings in (torch._C._VariableFunctions, torch._C._nn):
+        for bindings in (torch._C._VariableFunctions, torch._C._nn, torch._C._linalg):
             quick: Callable[..., Any] | None = getattr(bindings, public, None)
             if quick is not None:
                 return quick
