@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from gyrator_ir.body.nodes import Let, ReduceKind, ScanKind
 from gyrator_ir.body.ops import OPS, Numerics
 from gyrator_ir.loop.nodes import Operation, Pointwise, Reduction, Scan, Scatter, Sort
+from gyrator_ir.types import DType
 
 _BASIC = frozenset(
     """
@@ -24,11 +25,14 @@ _BASIC = frozenset(
 _FORMULAS = frozenset(
     """
     addcdiv hardsigmoid hardsigmoid_backward hardswish hardswish_backward native_dropout_backward
-    _prelu_kernel_backward
+    _prelu_kernel_backward sigmoid_backward
     """.split()
 )
 """Ops of several float operations which ATen computes in the same order, none of which can be
 contracted."""
+
+_ROUNDED_IN_HALF = frozenset({"sigmoid_backward"})
+"""Formulas of which ATen rounds every step to `float16`, and kernels only the result."""
 
 _ROUNDING = frozenset({
     ReduceKind.SUM, ReduceKind.PROD, ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX, ReduceKind.DOT,
@@ -48,9 +52,11 @@ def why_not_bitwise(name: str, operations: Sequence[Operation]) -> str:
         name: the overload, as `aten.add.Tensor`.
         operations: the operations that its rule emitted.
     """
-    rounded = 0
+    rounded, op = 0, name.split(".")[1]
     for s in _lets(operations):
         row = OPS[s.op]
+        if s.dtype is DType.F16 and op in _ROUNDED_IN_HALF:
+            return "its formula in float16"
         if not s.dtype.is_float or s.op == "cast":
             continue
         if (
@@ -59,7 +65,6 @@ def why_not_bitwise(name: str, operations: Sequence[Operation]) -> str:
         ):
             return f"the function {s.op!r}"
         rounded += row.numerics is Numerics.ROUNDED
-    op = name.split(".")[1]
     if rounded > (op in _BASIC) and op not in _FORMULAS:
         return "its formula"
     return _order(operations)
