@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from triton_corpus import scan, sorted_rows, widened_rows
+from triton_corpus import cast_rows, scan, sorted_rows
 from triton_harness import NUMPY, Library
 
 from gyrator_ir.body.nodes import ScanKind
@@ -25,7 +25,10 @@ def kernels():
             yield sorted_rows(f"sorted_{dtype.value}_{way}", 3, 21, dtype, way == "down")
     for dtype in WIDENED:
         for way in WAYS:
-            yield widened_rows(f"widened_{dtype.value}_{way}", 3, 21, dtype, way == "down")
+            descending = way == "down"
+            yield cast_rows(f"widened_{dtype.value}_{way}", 3, 21, dtype, descending=descending)
+        for target in (F64, DType.I32):
+            yield cast_rows(f"cast_{dtype.value}_to_{target.value}", 3, 21, dtype, target)
     yield sorted_rows("sorted_one", 3, 1)
     yield sorted_rows("sorted_whole", 3, 16)
 
@@ -107,6 +110,15 @@ def test_sort_of_widened_floats(library, dtype, way):
     np.testing.assert_array_equal(got["z"], want["z"])
     np.testing.assert_array_equal(got["y"], want["y"])
     assert "gy_sorted_places_in_32(" in library.sources[name].text
+
+
+@pytest.mark.parametrize("target", [F64, DType.I32])
+@pytest.mark.parametrize("dtype", WIDENED)
+def test_sort_of_16_bit_floats_in_another_type(library, dtype, target):
+    x = np.random.default_rng(1).integers(-3000, 3000, (3, 21)).astype(NUMPY[dtype])
+    got, want = run(library, f"cast_{dtype.value}_to_{target.value}", x)
+    np.testing.assert_array_equal(got["z"], want["z"])
+    np.testing.assert_array_equal(got["y"], want["y"])
 
 
 @pytest.mark.parametrize(("name", "n"), [("sorted_one", 1), ("sorted_whole", 16)])

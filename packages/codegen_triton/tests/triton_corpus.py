@@ -158,15 +158,15 @@ def sorted_rows(name, m, n, dtype=F32, descending=False):
     )  # fmt: skip
 
 
-def widened_rows(name, m, n, dtype, descending=False):
-    """Rows of `dtype` that are sorted as `f32`."""
+def cast_rows(name, m, n, dtype, target=F32, descending=False):
+    """Rows of `dtype` that are sorted as `target`."""
     at = expr(n) * I0 + R0
     return kernel(
         name, [(I0, m)], [(R0, n)],
-        [inner(Load("a", "x", at), Let("w", "cast", ("a",), F32),
-               SortStep(("v", "p"), ("w",), F32, descending),
+        [inner(Load("a", "x", at), Let("w", "cast", ("a",), target),
+               SortStep(("v", "p"), ("w",), target, descending),
                Store("y", at, "v"), Store("z", at, "p"))],
-        {"x": dtype, "y": F32, "z": I64},
+        {"x": dtype, "y": target, "z": I64},
     )  # fmt: skip
 
 

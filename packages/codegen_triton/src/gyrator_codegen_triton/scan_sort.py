@@ -1,13 +1,10 @@
 """Emission of scans, in a block or a loop, and of sorts."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 from gyrator_codegen import REDUCTION_OF, identity
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
 from gyrator_codegen_triton.reduction import filled, positions
-from gyrator_ir.body.nodes import POSITIONS, Let, ScanKind, ScanStep, SortStep
+from gyrator_ir.body.nodes import POSITIONS, ScanKind, ScanStep, SortStep
 from gyrator_ir.types import DType
 
 _SCANS = {
@@ -19,9 +16,6 @@ _SCANS = {
     ScanKind.ARGMIN: "gy_scan_argmin",
     ScanKind.ARGMAX: "gy_scan_argmax",
 }
-
-_PLACE_BITS: Mapping[DType, int] = MappingProxyType({DType.BF16: 16, DType.F16: 13})
-"""For floats of 16 bits, the bits of an `f32` that they leave 0. A place in a row fits there."""
 
 
 def scan_block(code: Code, s: ScanStep) -> None:
@@ -86,23 +80,13 @@ def sort_block(code: Code, s: SortStep) -> None:
     value = code.values[s.args[0]]
     row = code.let(f"{s.names[0]}_row", code.full(value.text), s.dtype, True, True).text
     key = f"{'~' if s.descending else ''}{_key(row, s.dtype)}"
-    bits = _PLACE_BITS.get(_source(code, s.args[0]), 0)
-    text = f"gy_sorted_places_64({key}, r, r_mask)"
-    if bits:
-        text = f"gy_sorted_places_in_32({key}, r, r_mask, {bits})"
-    elif s.dtype.size < 8:
-        text = f"gy_sorted_places({key}, r, r_mask)"
+    function = "gy_sorted_places_64" if s.dtype.size == 8 else "gy_sorted_places"
+    if s.names[0] in code.tiled.packed:
+        function = "gy_sorted_places_in_32"
+    text = f"{function}({key}, r, r_mask)"
     order = code.let(s.names[1], text, DType.I32, True, True).text
     code.define(s.names[0], f"tl.gather({row}, {order}, 1)", s.dtype, True, True)
     code.values[s.names[1]] = Value(f"{order}.to(tl.int64)", DType.I64, True, True)
-
-
-def _source(code: Code, name: str) -> DType:
-    """Return the type from which a value is cast, or else its own."""
-    lets = (s for s in code.kernel.statements if isinstance(s, Let))
-    casts = (s for s in lets if s.name == name and s.op == "cast")
-    source = next((s.args[0] for s in casts), name)
-    return code.values[source].dtype
 
 
 def _key(row: str, dtype: DType) -> str:

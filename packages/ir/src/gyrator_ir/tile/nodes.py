@@ -347,6 +347,9 @@ class TiledKernel:
     fours: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Random numbers (`DRAWN`) whose counters are consecutive along the last dimension of a block
     and start at a multiple of four, so that four are generated at a time."""
+    packed: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Sorts, by their first result, of `f32` values that `bf16` or `f16` represents exactly: their
+    13 lowest bits are zero, and can hold the position in a row of at most 8192 elements."""
     replicated: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Loads that give the same value for all points of a step, but are loaded for each point."""
     streamed: tuple[str, ...] = field(default=(), validator=a_tuple)

@@ -13,6 +13,7 @@ from gyrator_codegen.passes.blocks.flatten_indices import FlattenIndices
 from gyrator_codegen.passes.blocks.index_width import IndexWidth
 from gyrator_codegen.passes.blocks.keep_programs import KeepPrograms
 from gyrator_codegen.passes.blocks.map_contraction import MapContraction
+from gyrator_codegen.passes.blocks.pack_sorts import PackSorts
 from gyrator_codegen.passes.blocks.pipeline_loads import PipelineLoads
 from gyrator_codegen.passes.blocks.rank_configurations import RankConfigurations
 from gyrator_codegen.passes.blocks.tile_rows import TileRows
@@ -46,6 +47,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         EarlyLoads(),
         StreamLoads(),
         DrawFours(),
+        PackSorts(),
         ReuseLoads(),
         PlaceBarriers(),
         ApproximateQuotients(),
