@@ -29,6 +29,7 @@ def read_statement(line: Line) -> AnyStatement:
     """Parse the output of `show_statement`."""
     s = Scanner(line.leaf())
     first = s.name()
+    statement: AnyStatement
     if first == "store" and not (s.looks("=") or s.looks(":") or s.looks(",")):
         statement = _store(s)
     elif s.take("="):
@@ -36,7 +37,7 @@ def read_statement(line: Line) -> AnyStatement:
     else:
         statement = _typed(s, first)
     s.end()
-    return statement  # type: ignore[no-any-return]  # each branch builds a statement
+    return statement
 
 
 def _mask(s: Scanner) -> str | None:
@@ -65,14 +66,14 @@ def _member(s: Scanner, words: type[StrEnum], description: str) -> Any:
     return words(word)
 
 
-def _store(s: Scanner) -> Any:
+def _store(s: Scanner) -> Store:
     mode = _member(s, StoreMode, "a store mode") if s.take(".") else StoreMode.SET
     address = _address(s)
     s.expect(",")
     return build(s.line, Store, address | {"value": s.name(), "mode": mode, "mask": _mask(s)})
 
 
-def _load_or_bind(s: Scanner, name: str) -> Any:
+def _load_or_bind(s: Scanner, name: str) -> Load | Bind:
     if s.take("load"):
         return build(s.line, Load, {"name": name, **_address(s), "mask": _mask(s)})
     if not s.take("bind"):
@@ -101,13 +102,13 @@ def _check(s: Scanner) -> Check:
     return Check.RUNTIME
 
 
-def _typed(s: Scanner, first: str) -> Any:
+def _typed(s: Scanner, first: str) -> AnyStatement:
     names = (first, *_names(s)) if s.take(",") else (first,)
     s.expect(":")
     dtype = s.dtype()
     s.expect("=")
     values: dict[str, Any] = {"dtype": dtype}
-    cls: Callable[..., Any]
+    cls: Callable[..., AnyStatement]
     if s.take("reduce"):
         s.expect(".")
         cls, values["names"] = Reduce, names
@@ -129,7 +130,7 @@ def _typed(s: Scanner, first: str) -> Any:
     return build(s.line, cls, values)
 
 
-def _single(s: Scanner, values: dict[str, Any]) -> Callable[..., Any]:
+def _single(s: Scanner, values: dict[str, Any]) -> Callable[..., AnyStatement]:
     """Parse `const 0.5`, `index i0` or `add a, b` into `values`, and return the class."""
     if s.take("const"):
         values["value"] = s.number()

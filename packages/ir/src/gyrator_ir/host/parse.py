@@ -10,8 +10,7 @@ from gyrator_ir.kernel.parse import read_launchable
 from gyrator_ir.text.forms import INTEGERS, build
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import PREAMBLE, read_header, read_preamble, sections, sole
-from gyrator_ir.text.scanner import Scanner
-from gyrator_ir.types import Device
+from gyrator_ir.text.scanner import Scanner, read_line
 
 __all__ = ["parse"]
 
@@ -50,41 +49,27 @@ def _program(line: Line) -> HostProgram:
         "kernels": tuple(map(read_launchable, groups["kernels"])),
         "instructions": read_instructions(do.children),
         "subprograms": tuple(map(_program, groups["subprograms"])),
-        "capture": _sole(groups["capture"], _capture),
-        "home": _sole(groups["home"], _home),
+        "capture": _sole("capture", groups["capture"], _capture),
+        "home": _sole("home", groups["home"], Scanner.device),
     }
-    program = build(line, HostProgram, values)
-    assert isinstance(program, HostProgram)
-    return program
+    return build(line, HostProgram, values)
 
 
 def _parameter(line: Line) -> Parameter:
-    s = Scanner(line.leaf())
-    s.expect("parameter")
-    parameter = Parameter(s.name(), s.word())
-    s.end()
-    return parameter
+    return read_line(line, "parameter", lambda s: Parameter(s.name(), s.word()))
 
 
-def _sole(lines: list[Line], read: Callable[[Scanner], Read]) -> Read | None:
-    """Parse the rest of an optional line, after its first word."""
+def _sole(word: str, lines: list[Line], read: Callable[[Scanner], Read]) -> Read | None:
+    """Parse the rest of an optional line, after `word`."""
     if not lines:
         return None
     if len(lines) > 1:
-        lines[1].fail(f"expected one `{lines[0].text.split()[0]}`")
-    s = Scanner(lines[0].leaf())
-    s.name()
-    value = read(s)
-    s.end()
-    return value
+        lines[1].fail(f"expected one `{word}`")
+    return read_line(lines[0], word, read)
 
 
 def _capture(s: Scanner) -> Capture:
     return Capture(s.device(), INTEGERS.read(s) if s.take("mutates") else ())
-
-
-def _home(s: Scanner) -> Device:
-    return s.device()
 
 
 def read_instructions(lines: tuple[Line, ...]) -> tuple[Instruction, ...]:

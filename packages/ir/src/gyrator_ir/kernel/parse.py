@@ -1,6 +1,6 @@
 """Parser of Kernel IR, the inverse of `gyrator_ir.kernel.print`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyrator_ir.body.parse import read_statement
@@ -22,11 +22,11 @@ from gyrator_ir.loop.forms import CALLS, TEMPLATE_PARTS
 from gyrator_ir.loop.formulas import read_formula
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.loop.parse import read_operation, read_return
-from gyrator_ir.text.forms import ORIGINS, build
+from gyrator_ir.text.forms import NAMES, ORIGINS, SYMBOLS, build
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import (
+    AXES,
     PREAMBLE,
-    read_axes,
     read_buffer,
     read_header,
     read_preamble,
@@ -34,7 +34,7 @@ from gyrator_ir.text.program import (
     sole,
     whole_buffers,
 )
-from gyrator_ir.text.scanner import Scanner, read_symbol
+from gyrator_ir.text.scanner import Scanner, read_line
 
 __all__ = ["parse"]
 
@@ -67,9 +67,7 @@ def _schedule(line: Line) -> Schedule:
         "together": tuple(map(_item, groups["together"])),
         "subschedules": tuple(map(_schedule, groups["subschedules"])),
     }
-    schedule = build(line, Schedule, values)
-    assert isinstance(schedule, Schedule)
-    return schedule
+    return build(line, Schedule, values)
 
 
 def _node(line: Line, buffers: Mapping[str, Buffer]) -> ScheduleNode:
@@ -92,25 +90,24 @@ def read_launchable(line: Line) -> Launchable:
 
 def _group(line: Line) -> KernelGroup:
     kernels = tuple(map(read_kernel, sections(line, {"kernel": "kernels"})["kernels"]))
-    indices = {k.name: n for n, k in enumerate(kernels)}
     s = Scanner(line)
     s.expect("kernel")
     values: dict[str, Any] = {"name": s.name(), "kernels": kernels}
     s.expect("on")
     values["device"] = s.device()
     s.expect("together")
-    s.expect("(")
-    members: list[int] = []
-    while not members or s.take(","):
-        name = s.name()
+    members = NAMES.read(s)
+    s.end()
+    return build(line, KernelGroup, values | {"members": read_members(line, members, kernels)})
+
+
+def read_members(line: Line, names: Sequence[str], kernels: Sequence[Kernel]) -> tuple[int, ...]:
+    """Return the indices of a group's members, which its line names, among the kernels below it."""
+    indices = {k.name: n for n, k in enumerate(kernels)}
+    for name in names:
         if name not in indices:
             line.fail(f"there is no kernel {name!r} below")
-        members.append(indices[name])
-    s.expect(")")
-    s.end()
-    group = build(line, KernelGroup, values | {"members": tuple(members)})
-    assert isinstance(group, KernelGroup)
-    return group
+    return tuple(indices[name] for name in names)
 
 
 def _template_kernel(line: Line) -> TemplateKernel:
@@ -123,13 +120,11 @@ def _template_kernel(line: Line) -> TemplateKernel:
     values["device"] = s.device()
     s.expect("template")
     values |= {part.attribute: part.read(s) for part in TEMPLATE_PARTS}
-    values["sizes"] = _symbols(s) if s.take("sizes") else ()
+    values["sizes"] = SYMBOLS.read(s) if s.take("sizes") else ()
     values["origins"] = ORIGINS.read(s)
     values["formulas"] = tuple(map(read_formula, below["formulas"]))
     s.end()
-    kernel = build(line, TemplateKernel, values)
-    assert isinstance(kernel, TemplateKernel)
-    return kernel
+    return build(line, TemplateKernel, values)
 
 
 def read_kernel(line: Line) -> Kernel:
@@ -139,9 +134,9 @@ def read_kernel(line: Line) -> Kernel:
     values: dict[str, Any] = {"name": s.name()}
     s.expect("on")
     values["device"] = s.device()
-    values["axes"] = read_axes(s)
-    values["inner"] = read_axes(s) if s.take("inner") else ()
-    values["sizes"] = _symbols(s) if s.take("sizes") else ()
+    values["axes"] = AXES.read(s)
+    values["inner"] = AXES.read(s) if s.take("inner") else ()
+    values["sizes"] = SYMBOLS.read(s) if s.take("sizes") else ()
     values["numerics"] = next((n for n in Numerics if s.take(n.value)), Numerics.EAGER)
     values["origins"] = ORIGINS.read(s)
     s.end()
@@ -157,40 +152,22 @@ def read_kernel(line: Line) -> Kernel:
     )
     values["refusals"] = tuple(map(_item, groups["refusals"]))
     values["parameters"] = tuple(map(_parameter, groups["parameters"]))
-    values["locals"] = tuple(map(_local, groups["locals"]))
+    values["locals"] = tuple(read_line(c, "local", _local) for c in groups["locals"])
     values["stages"] = tuple(map(_stage, groups["stages"]))
-    kernel = build(line, Kernel, values)
-    assert isinstance(kernel, Kernel)
-    return kernel
-
-
-def _symbols(s: Scanner) -> tuple[Any, ...]:
-    s.expect("(")
-    symbols = [read_symbol(s)]
-    while s.take(","):
-        symbols.append(read_symbol(s))
-    s.expect(")")
-    return tuple(symbols)
+    return build(line, Kernel, values)
 
 
 def _parameter(line: Line) -> Buffer:
-    s = Scanner(line.leaf())
-    s.expect("parameter")
-    buffer = read_buffer(s)
-    s.end()
-    return buffer
+    return read_line(line, "parameter", read_buffer)
 
 
-def _local(line: Line) -> Local:
-    s = Scanner(line.leaf())
-    s.expect("local")
+def _local(s: Scanner) -> Local:
     name = s.name()
     s.expect(":")
     dtype = s.dtype()
     s.expect("[")
     local = Local(name, dtype, s.expr())
     s.expect("]")
-    s.end()
     return local
 
 

@@ -20,7 +20,7 @@ from gyrator_ir.loop.formulas import show_formula
 from gyrator_ir.loop.print import show_call
 from gyrator_ir.text.forms import ORIGINS
 from gyrator_ir.text.lines import indented
-from gyrator_ir.text.program import show_axes, show_buffer, show_preamble, show_user_kernels
+from gyrator_ir.text.program import AXES, show_buffer, show_preamble, show_user_kernels
 from gyrator_ir.text.scanner import Writer, show_device
 from gyrator_ir.text.values import OUTPUTS
 
@@ -37,11 +37,11 @@ def show(schedule: Schedule) -> str:
 
 def show_head(k: Kernel, writer: Writer) -> str:
     """Print `kernel k0 on cpu (i0 < 4096) inner (r0 < 1024) sizes (s0) fast @0`."""
-    inner = f" inner {show_axes(k.inner, writer)}" if k.inner else ""
+    inner = f" inner {AXES.show(k.inner, writer)}" if k.inner else ""
     sizes = f" sizes ({', '.join(s.name for s in k.sizes)})" if k.sizes else ""
     fast = "" if k.numerics is Numerics.EAGER else f" {k.numerics.value}"
     origins = f" {ORIGINS.show(k.origins, writer)}" if k.origins else ""
-    axes = show_axes(k.axes, writer)
+    axes = AXES.show(k.axes, writer)
     return f"kernel {k.name} on {show_device(k.device)} {axes}{inner}{sizes}{fast}{origins}"
 
 

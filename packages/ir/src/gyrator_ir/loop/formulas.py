@@ -11,7 +11,7 @@ from gyrator_ir.body.rewrite import defined, expressions, reads, renamed, rewrit
 from gyrator_ir.body.verify import SIZE_KINDS, Checker, Scope, Where
 from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.loop.nodes import Formula, TemplateKind
-from gyrator_ir.text.forms import build
+from gyrator_ir.text.forms import NAMES, build
 from gyrator_ir.text.lines import Line, indented
 from gyrator_ir.text.scanner import Scanner
 from gyrator_ir.types import DType
@@ -42,21 +42,13 @@ def read_formula(line: Line) -> Formula:
     s = Scanner(line)
     s.expect("formula")
     name = s.name()
-    parameters: list[str] = []
-    s.expect("(")
-    while not s.looks(")"):
-        parameters.append(s.name())
-        if not s.take(","):
-            break
-    s.expect(")")
+    parameters = NAMES.read(s)
     s.expect("->")
     result = s.name()
     s.end()
     body = tuple(map(read_statement, line.children))
-    values = {"name": name, "parameters": tuple(parameters), "body": body, "result": result}
-    formula = build(line, Formula, values)
-    assert isinstance(formula, Formula)
-    return formula
+    values = {"name": name, "parameters": parameters, "body": body, "result": result}
+    return build(line, Formula, values)
 
 
 def formulas_on(formulas: Iterable[Formula], buffers: Mapping[str, str]) -> tuple[Formula, ...]:

@@ -1,6 +1,7 @@
 """Parser of Loop IR, the inverse of `gyrator_ir.loop.print`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from gyrator_ir.body.nodes import Reduce, ScanStep, SortStep, Store
@@ -24,15 +25,15 @@ from gyrator_ir.loop.print import KIND, VERSION
 from gyrator_ir.text.forms import ORIGINS, build, peek
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import (
+    AXES,
     PREAMBLE,
-    read_axes,
     read_header,
     read_preamble,
     sections,
     sole,
     whole_buffers,
 )
-from gyrator_ir.text.scanner import Scanner
+from gyrator_ir.text.scanner import Scanner, read_line
 from gyrator_ir.text.values import OUTPUTS
 
 __all__ = ["parse"]
@@ -65,9 +66,7 @@ def _program(line: Line) -> LoopProgram:
         "outputs": read_return(line, groups["return"], buffers),
         "subprograms": tuple(map(_program, groups["subprograms"])),
     }
-    program = build(line, LoopProgram, values)
-    assert isinstance(program, LoopProgram)
-    return program
+    return build(line, LoopProgram, values)
 
 
 def read_return(
@@ -76,28 +75,22 @@ def read_return(
     """Parse the only `return` line of a program."""
     if len(lines) != 1:
         (lines[1] if lines else program).fail("expected one `return`")
-    s = Scanner(lines[0].leaf(), buffers)
-    s.expect("return")
-    outputs: tuple[Any, ...] = OUTPUTS.read(s)
-    s.end()
-    return outputs
+    return read_line(lines[0], "return", OUTPUTS.read, buffers)
 
 
 def read_operation(line: Line, buffers: Mapping[str, Buffer]) -> Operation:
     """Parse the output of `show_operation`."""
     s = Scanner(line, buffers)
     verb = peek(s)[0]
-    operation: Any
     if verb in LOOPS:
-        operation = _loop(s, verb)
-    elif verb == "template":
-        operation = _template(s, buffers)
-    else:
-        form = CALLS.by_verb.get((False, verb))
-        if form is None:
-            line.fail(f"expected an operation ({', '.join(sorted(OPERATIONS))}), got {verb!r}")
-        operation = form.read(s, _nothing_below)
-    return operation  # type: ignore[no-any-return]  # each branch builds an operation
+        return _loop(s, verb)
+    if verb == "template":
+        return _template(s, buffers)
+    form = CALLS.by_verb.get((False, verb))
+    if form is None:
+        line.fail(f"expected an operation ({', '.join(sorted(OPERATIONS))}), got {verb!r}")
+    operation: Operation = form.read(s, _nothing_below)
+    return operation
 
 
 def _nothing_below(lines: tuple[Line, ...]) -> tuple[Any, ...]:
@@ -107,20 +100,23 @@ def _nothing_below(lines: tuple[Line, ...]) -> tuple[Any, ...]:
 def _loop(s: Scanner, verb: str) -> Operation:
     s.expect(verb)
     name = s.name()
-    axes = read_axes(s)
+    axes = AXES.read(s)
     inner = None
     if verb in ("reduction", "scan", "sort"):
         s.expect("over")
-        inner = read_axes(s)
+        inner = AXES.read(s)
     values = {"name": name, "axes": axes, "origins": ORIGINS.read(s)}
     s.end()
     statements = tuple(read_statement(c) for c in s.line.children)
-    if inner is None:
-        cls = Pointwise if verb == "pointwise" else Scatter
-        operation = build(s.line, cls, values | {"body": statements})
-    else:
-        operation = _collective(s.line, verb, values, inner, statements)
-    return operation  # type: ignore[no-any-return]  # one of the loop operations
+    if inner is not None:
+        return _collective(s.line, verb, values, inner, statements)
+    cls: Callable[..., Operation] = Pointwise if verb == "pointwise" else Scatter
+    return build(s.line, cls, values | {"body": statements})
+
+
+_COLLECTIVES: Mapping[str, tuple[Callable[..., Operation], type]] = MappingProxyType(
+    {"reduction": (Reduction, Reduce), "scan": (Scan, ScanStep), "sort": (Sort, SortStep)}
+)
 
 
 def _collective(
@@ -129,12 +125,8 @@ def _collective(
     values: dict[str, Any],
     inner: tuple[Any, ...],
     statements: tuple[AnyStatement, ...],
-) -> Any:
-    cls, step = {
-        "reduction": (Reduction, Reduce),
-        "scan": (Scan, ScanStep),
-        "sort": (Sort, SortStep),
-    }[verb]
+) -> Operation:
+    cls, step = _COLLECTIVES[verb]
     steps = [k for k, s in enumerate(statements) if isinstance(s, Reduce | ScanStep | SortStep)]
     if len(steps) != 1 or not isinstance(statements[steps[0]], step):
         line.fail(f"expected one {verb} step below it")
@@ -167,6 +159,4 @@ def _template(s: Scanner, buffers: Mapping[str, Buffer]) -> Template:
         call.expect("fallback")
         values["fallback"] = CALLS.by_class[Extern].read(call, _nothing_below)
     values["formulas"] = tuple(map(read_formula, below["formulas"]))
-    template = build(s.line, Template, values)
-    assert isinstance(template, Template)
-    return template
+    return build(s.line, Template, values)

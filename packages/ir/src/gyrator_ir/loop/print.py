@@ -21,7 +21,7 @@ from gyrator_ir.loop.nodes import (
 from gyrator_ir.text.forms import ORIGINS
 from gyrator_ir.text.lines import indented
 from gyrator_ir.text.program import (
-    show_axes,
+    AXES,
     show_buffer,
     show_preamble,
     show_user_kernels,
@@ -45,7 +45,7 @@ def show_operation(op: Operation, writer: Writer) -> list[str]:
     match op:
         case Pointwise(name, axes, body, origins) | Scatter(name, axes, body, origins):
             verb = "pointwise" if isinstance(op, Pointwise) else "scatter"
-            head = f"{verb} {name} {show_axes(axes, writer)}{_origins(origins, writer)}"
+            head = f"{verb} {name} {AXES.show(axes, writer)}{_origins(origins, writer)}"
             return [head, *_body(body, writer)]
         case Reduction(name, axes, inner, body, reduce, stores, origins):
             head = _over("reduction", name, axes, inner, origins, writer)
@@ -74,7 +74,7 @@ def _over(
     origins: tuple[int, ...],
     w: Writer,
 ) -> str:
-    return f"{verb} {name} {show_axes(axes, w)} over {show_axes(inner, w)}{_origins(origins, w)}"
+    return f"{verb} {name} {AXES.show(axes, w)} over {AXES.show(inner, w)}{_origins(origins, w)}"
 
 
 def _body(body: Sequence[AnyStatement], writer: Writer) -> list[str]:

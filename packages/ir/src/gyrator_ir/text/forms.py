@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import NOTHING, field, fields, frozen
 
@@ -23,6 +23,8 @@ from gyrator_ir.text.scanner import (
     show_string,
     show_word,
 )
+
+Node = TypeVar("Node")
 
 
 @frozen
@@ -136,7 +138,7 @@ class Form:
         }
 
 
-def build(line: Line, cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+def build(line: Line, cls: Callable[..., Node], values: Mapping[str, Any]) -> Node:
     """Return a node. Errors of its validators are raised as ParseError (GY-PARSE-003)."""
     try:
         return cls(**values)
@@ -236,6 +238,7 @@ NAMES = sequence(NAME, "()")
 WORDS = sequence(WORD, "()")
 INTEGERS = sequence(INTEGER, "()")
 SYMBOL = Codec(lambda value, _: value.name, read_symbol)
+SYMBOLS = sequence(SYMBOL, "()")
 TRUE = Codec(lambda *_: "", lambda _: True)
 
 

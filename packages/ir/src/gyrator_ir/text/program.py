@@ -1,7 +1,7 @@
 """The common parts of programs of all levels: header, origins, facts, inputs, constants."""
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gyrator_ir.body.nodes import Axis
@@ -17,11 +17,12 @@ from gyrator_ir.loop.nodes import (
     UserKernel,
 )
 from gyrator_ir.provenance import Origin
-from gyrator_ir.text.forms import CODECS, INTEGER, Grammar, build, pairs
+from gyrator_ir.text.forms import CODECS, INTEGER, Codec, Grammar, build, pairs, sequence
 from gyrator_ir.text.lines import Line, indented, parse_lines
 from gyrator_ir.text.scanner import (
     Scanner,
     Writer,
+    read_line,
     read_symbol,
     show_device,
     show_string,
@@ -139,9 +140,7 @@ def read_buffer(s: Scanner, name: str | None = None) -> Buffer:
         s.expect(":")
     values = read_layout(s)
     s.expect("on")
-    buffer = build(s.line, Buffer, {"name": name, **values, "device": s.device()})
-    assert isinstance(buffer, Buffer)
-    return buffer
+    return build(s.line, Buffer, {"name": name, **values, "device": s.device()})
 
 
 def show_input(i: Input, writer: Writer) -> str:
@@ -157,19 +156,17 @@ def show_input(i: Input, writer: Writer) -> str:
 
 def read_input(line: Line) -> Input:
     """Parse the output of `show_input`."""
-    s = Scanner(line.leaf())
-    s.expect("in")
+    return read_line(line, "in", _input)
+
+
+def _input(s: Scanner) -> Input:
     name = s.name()
     s.expect(":")
-    parsed: Input
     if s.take("size"):
-        parsed = SizeInput(s.expr(), name)
-    elif s.take("opaque"):
-        parsed = OpaqueInput(name)
-    else:
-        parsed = TensorInput(read_buffer(s, name), packed=s.take("packed"))
-    s.end()
-    return parsed
+        return SizeInput(s.expr(), name)
+    if s.take("opaque"):
+        return OpaqueInput(name)
+    return TensorInput(read_buffer(s, name), packed=s.take("packed"))
 
 
 def show_constant(c: Constant, writer: Writer) -> str:
@@ -179,13 +176,13 @@ def show_constant(c: Constant, writer: Writer) -> str:
 
 def read_constant(line: Line) -> Constant:
     """Parse the output of `show_constant`."""
-    s = Scanner(line.leaf())
-    s.expect("constant")
+    return read_line(line, "constant", _constant)
+
+
+def _constant(s: Scanner) -> Constant:
     buffer = read_buffer(s)
     s.expect("key")
-    key = s.word()
-    s.end()
-    return Constant(buffer, key)
+    return Constant(buffer, s.word())
 
 
 _USER_KERNEL = Grammar({**CODECS, "settings": pairs(INTEGER)}).parts(
@@ -240,32 +237,18 @@ def show_preamble(
     ]
 
 
-def show_axes(axes: Sequence[Axis], writer: Writer) -> str:
-    """Print `(i0 < 8, i1 < s0)`."""
-    return f"({', '.join(f'{a.symbol.name} < {writer.expr(a.extent)}' for a in axes)})"
+def _show_axis(axis: Axis, writer: Writer) -> str:
+    return f"{axis.symbol.name} < {writer.expr(axis.extent)}"
 
 
-def read_axes(s: Scanner) -> tuple[Axis, ...]:
-    """Parse the output of `show_axes`."""
-    axes: list[Axis] = []
-    s.expect("(")
-    if s.take(")"):
-        return ()
-    while True:
-        axes.append(read_axis(s))
-        if not s.take(","):
-            break
-    s.expect(")")
-    return tuple(axes)
-
-
-def read_axis(s: Scanner) -> Axis:
-    """Parse `i0 < 8`."""
+def _read_axis(s: Scanner) -> Axis:
     symbol = read_symbol(s)
     s.expect("<")
-    axis = build(s.line, Axis, {"symbol": symbol, "extent": s.expr()})
-    assert isinstance(axis, Axis)
-    return axis
+    return build(s.line, Axis, {"symbol": symbol, "extent": s.expr()})
+
+
+AXES = sequence(Codec(_show_axis, _read_axis), "()")
+"""`(i0 < 8, i1 < s0)`."""
 
 
 def sections(line: Line, words: Mapping[str, str]) -> dict[str, list[Line]]:
@@ -281,11 +264,6 @@ def sections(line: Line, words: Mapping[str, str]) -> dict[str, list[Line]]:
             child.fail(f"expected one of {', '.join(sorted(words))}, got {word!r}")
         groups[words[word]].append(child)
     return groups
-
-
-def read_each(lines: Sequence[Line], read: Callable[[Line], Any]) -> tuple[Any, ...]:
-    """Parse each line with `read`."""
-    return tuple(read(line) for line in lines)
 
 
 PREAMBLE = {
@@ -304,22 +282,15 @@ def read_preamble(groups: Mapping[str, list[Line]]) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "origins": tuple(read_origin(line, row) for row, line in enumerate(groups["origins"])),
         "facts": read_facts(groups["facts"]) if groups["facts"] else ShapeFacts(),
-        "constants": read_each(groups["constants"], read_constant),
-        "user_kernels": read_each(groups["user_kernels"], read_user_kernel),
+        "constants": tuple(map(read_constant, groups["constants"])),
+        "user_kernels": tuple(map(read_user_kernel, groups["user_kernels"])),
     }
     if "inputs" in groups:
-        fields["inputs"] = read_each(groups["inputs"], read_input)
+        fields["inputs"] = tuple(map(read_input, groups["inputs"]))
     if "buffers" in groups:
-        fields["buffers"] = read_each(groups["buffers"], _read_created)
+        lines = groups["buffers"]
+        fields["buffers"] = tuple(read_line(line, "buffer", read_buffer) for line in lines)
     return fields
-
-
-def _read_created(line: Line) -> Buffer:
-    s = Scanner(line.leaf())
-    s.expect("buffer")
-    buffer = read_buffer(s)
-    s.end()
-    return buffer
 
 
 def whole_buffers(preamble: Mapping[str, Any]) -> dict[str, Buffer]:

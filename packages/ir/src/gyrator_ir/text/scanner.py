@@ -4,10 +4,10 @@ import json
 import math
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.expr import Cond, Expr, Printer, Sym, parse_cond, parse_expr
@@ -15,6 +15,7 @@ from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.text.lines import Line
 from gyrator_ir.types import Device, DType
 
+T = TypeVar("T")
 _NAME = re.compile(r"[^\W\d]\w*")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:\-/]*")
 _INT = re.compile(r"-?[0-9]+")
@@ -198,6 +199,17 @@ class Writer:
     def exprs(self, exprs: tuple[Expr, ...]) -> str:
         """Print a list of expressions, in brackets."""
         return f"[{', '.join(map(self.expr, exprs))}]"
+
+
+def read_line(
+    line: Line, word: str, read: Callable[[Scanner], T], buffers: Mapping[str, Buffer] = NO_BUFFERS
+) -> T:
+    """Parse a line of `word` and what `read` parses, without lines below it."""
+    s = Scanner(line.leaf(), buffers)
+    s.expect(word)
+    value = read(s)
+    s.end()
+    return value
 
 
 def read_symbol(s: Scanner) -> Sym:

@@ -54,9 +54,7 @@ def _read_tensor(scanner: Scanner) -> TensorRef:
     if scanner.take(":"):
         values = read_layout(scanner)
         offset = scanner.expr() if scanner.take("offset") else ZERO
-        ref = build(scanner.line, TensorRef, {"buffer": name, **values, "offset": offset})
-        assert isinstance(ref, TensorRef)
-        return ref
+        return build(scanner.line, TensorRef, {"buffer": name, **values, "offset": offset})
     buffer = scanner.buffers.get(name)
     if buffer is None:
         scanner.line.fail(f"expected the name of a declared buffer, got {name!r}")

@@ -1,15 +1,16 @@
 """Parser of Tile IR, the inverse of `gyrator_ir.tile.print`."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
-from gyrator_ir.expr import Expr, ShapeFacts
+from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import KernelGroup, TemplateKernel
-from gyrator_ir.kernel.parse import read_launchable
+from gyrator_ir.kernel.parse import read_launchable, read_members
 from gyrator_ir.text.forms import NAMES, build
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import read_facts, read_header, read_origin, sections, sole
-from gyrator_ir.text.scanner import Scanner
+from gyrator_ir.text.scanner import Scanner, read_line
 from gyrator_ir.tile.forms import EXPRESSIONS, FORMS, LOOPS, NAMED, REPEAT, SHARED
 from gyrator_ir.tile.nodes import (
     LoopKind,
@@ -62,9 +63,7 @@ def parse(text: str) -> TileProgram:
         "facts": read_facts(groups["facts"]) if groups["facts"] else ShapeFacts(),
         "kernels": tuple(map(_node, groups["kernels"])),
     }
-    program = build(line, TileProgram, values)
-    assert isinstance(program, TileProgram)
-    return program
+    return build(line, TileProgram, values)
 
 
 def _node(line: Line) -> Tiled:
@@ -76,10 +75,10 @@ def _node(line: Line) -> Tiled:
 
 
 def _group(line: Line) -> TiledGroup:
-    kernels = tuple(map(_tile, sections(line, {"tile": "kernels"})["kernels"]))
-    if not all(isinstance(t, TiledKernel) for t in kernels):
+    tiles = tuple(map(_tile, sections(line, {"tile": "kernels"})["kernels"]))
+    kernels = tuple(t for t in tiles if isinstance(t, TiledKernel))
+    if len(kernels) < len(tiles):
         line.fail("a group has no templates")
-    indices = {t.kernel.name: n for n, t in enumerate(kernels)}
     s = Scanner(line)
     s.expect("group")
     values: dict[str, Any] = {"name": s.name(), "kernels": kernels}
@@ -89,13 +88,8 @@ def _group(line: Line) -> TiledGroup:
     members = NAMES.read(s)
     values |= {part.attribute: part.read(s) for part in SHARED}
     s.end()
-    for name in members:
-        if name not in indices:
-            line.fail(f"there is no kernel {name!r} below")
-    values["members"] = tuple(indices[name] for name in members)
-    group = build(line, TiledGroup, values)
-    assert isinstance(group, TiledGroup)
-    return group
+    values["members"] = read_members(line, members, [t.kernel for t in kernels])
+    return build(line, TiledGroup, values)
 
 
 def _tile(line: Line) -> TiledKernel | TiledTemplate:
@@ -112,18 +106,14 @@ def _tile(line: Line) -> TiledKernel | TiledTemplate:
         line.fail("expected one kernel below")
     values["loops"] = tuple(_loop(child) for child in groups.pop("loops"))
     for name in NAMED:
-        values[name] = tuple(n for child in groups.pop(name) for n in _names(child, name))
+        names = (read_line(child, name, NAMES.read) for child in groups.pop(name))
+        values[name] = tuple(chain.from_iterable(names))
     for child in groups.pop("index"):
-        s = Scanner(child.leaf())
-        s.expect("index")
-        values["index"] = s.dtype()
-        s.end()
-    values["plain"] = tuple(e for child in groups.pop("plain") for e in _expressions(child))
+        values["index"] = read_line(child, "index", Scanner.dtype)
+    plain = (read_line(child, "plain", EXPRESSIONS.read) for child in groups.pop("plain"))
+    values["plain"] = tuple(chain.from_iterable(plain))
     for child in groups.pop("nonempty"):
-        s = Scanner(child.leaf())
-        s.expect("nonempty")
-        s.end()
-        values["nonempty"] = True
+        values["nonempty"] = read_line(child, "nonempty", lambda _: True)
     for name, lines in groups.items():
         items = tuple(map(_item, lines))
         if name in _ONE:
@@ -132,9 +122,7 @@ def _tile(line: Line) -> TiledKernel | TiledTemplate:
             values[name] = items[0] if items else None
         else:
             values[name] = items
-    tiled = build(line, TiledKernel, values)
-    assert isinstance(tiled, TiledKernel)
-    return tiled
+    return build(line, TiledKernel, values)
 
 
 def _template(
@@ -145,9 +133,7 @@ def _template(
             values[name] = tuple(map(_item, lines))
         elif lines:
             lines[0].fail("expected the choices and candidates of a template")
-    template = build(line, TiledTemplate, values)
-    assert isinstance(template, TiledTemplate)
-    return template
+    return build(line, TiledTemplate, values)
 
 
 def _loop(line: Line) -> Any:
@@ -159,22 +145,6 @@ def _loop(line: Line) -> Any:
     s.end()
     line.leaf()
     return build(line, form.cls, values)
-
-
-def _names(line: Line, word: str) -> tuple[str, ...]:
-    s = Scanner(line.leaf())
-    s.expect(word)
-    names: tuple[str, ...] = NAMES.read(s)
-    s.end()
-    return names
-
-
-def _expressions(line: Line) -> tuple[Expr, ...]:
-    s = Scanner(line.leaf())
-    s.expect("plain")
-    expressions: tuple[Expr, ...] = EXPRESSIONS.read(s)
-    s.end()
-    return expressions
 
 
 def _item(line: Line) -> Any:
