@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator
 
+from gyrator_codegen.writer import Names
 from gyrator_ir.body.nodes import (
     Axis,
     Bind,
@@ -49,6 +50,11 @@ def element_types(kernel: Kernel) -> Iterator[tuple[str, DType]]:
             yield s.name, s.dtype
         elif isinstance(s, Reduce | ScanStep):
             yield s.names[0], s.dtype
+
+
+def value_names(kernel: Kernel) -> Names:
+    """Return a generator of names that no value of a kernel has."""
+    return Names(frozenset(n for s in kernel.statements for n in defined(s)))
 
 
 def ordered(stage: Stage) -> bool:

@@ -58,10 +58,10 @@ class Writer:
 
 
 class Names:
-    """Generates unique identifiers of the target language.
+    """Generates unique identifiers.
 
     Args:
-        reserved: words that the language or the emitter's prelude uses.
+        reserved: identifiers that are not available, such as the words of the target language.
     """
 
     def __init__(self, reserved: frozenset[str]) -> None:

@@ -12,8 +12,10 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
+from gyrator_codegen.analysis import value_names
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.value_ranges import Range, ValueRanges, type_range
+from gyrator_codegen.writer import Names
 from gyrator_ir.body.nodes import Bind, Check, Const, IndexValue, Let
 from gyrator_ir.body.ops import OPS, Typing
 from gyrator_ir.body.rewrite import AnyStatement, defined, rewritten, used
@@ -43,7 +45,7 @@ class NarrowIntegers(KernelPass):
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
         ranges = ValueRanges(kernel_facts(kernel, facts), kernel.storage)
-        names = {n for s in kernel.statements for n in defined(s)}
+        names = value_names(kernel)
         stages = []
         for n, stage in enumerate(kernel.stages):
             for s in stage.body:
@@ -102,7 +104,7 @@ def _takes(s: Let | Bind, able: set[str], ranges: ValueRanges) -> bool:
 
 
 def _rewritten(
-    body: Sequence[AnyStatement], chosen: set[str], ranges: ValueRanges, names: set[str]
+    body: Sequence[AnyStatement], chosen: set[str], ranges: ValueRanges, names: Names
 ) -> Iterator[AnyStatement]:
     widened: dict[str, str] = {}
     for s in body:
@@ -114,19 +116,12 @@ def _rewritten(
         if wide or not (isinstance(s, Let) and _takes(s, chosen, ranges)):
             for name in dict.fromkeys(used(s)):
                 if name in chosen and name not in widened:
-                    widened[name] = _fresh(f"{name}_wide", names)
+                    widened[name] = names.take(f"{name}_wide")
                     yield Let(widened[name], "cast", (name,), _WIDE)
             s = rewritten(s, {n: widened[n] for n in used(s) if n in widened})
         if isinstance(s, Let | Const | IndexValue) and narrow:
             s = evolve(s, dtype=_NARROW)
         yield s
-
-
-def _fresh(name: str, names: set[str]) -> str:
-    while name in names:
-        name += "_"
-    names.add(name)
-    return name
 
 
 def _inside(s: Bind, ranges: ValueRanges) -> Bind:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from attrs import evolve
 
+from gyrator_codegen.analysis import value_names
 from gyrator_ir.body.nodes import Axis, Bind
 from gyrator_ir.body.rewrite import defined, renamed
 from gyrator_ir.expr import ONE, Const, Expr, Sym, exact_quotient
@@ -36,7 +37,7 @@ class Unroller:
 
     def __init__(self, kernel: Kernel, symbol: Sym, points: Sequence[Expr]) -> None:
         body = kernel.statements
-        self.values = {name for s in body for name in defined(s)}
+        self.values = value_names(kernel)
         self.bound = {s.symbol for s in body if isinstance(s, Bind)}
         self.symbols: list[dict[Sym, Expr]] = [{symbol: p} for p in points]
         self.names: list[dict[str, str]] = [{} for _ in points]
@@ -45,19 +46,11 @@ class Unroller:
         """Yield the statements of a body for all points. Bodies are passed in order."""
         for s in body:
             for names, symbols in zip(self.names, self.symbols, strict=True):
-                own = {name: self._fresh(name) for name in defined(s)}
+                own = {name: self.values.take(name) for name in defined(s)}
                 if isinstance(s, Bind):
                     symbols[s.symbol] = self._symbol(s.symbol)
                 names.update(own)
                 yield renamed(s, names, symbols)
-
-    def _fresh(self, name: str) -> str:
-        new, k = name, 0
-        while new in self.values:
-            k += 1
-            new = f"{name}_{k}"
-        self.values.add(new)
-        return new
 
     def _symbol(self, old: Sym) -> Sym:
         number = 0

@@ -10,12 +10,14 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
+from gyrator_codegen.analysis import value_names
 from gyrator_codegen.nests import nest
 from gyrator_codegen.passes.rewriting import KernelPass
+from gyrator_codegen.writer import Names
 from gyrator_ir.body.nodes import Bind, Let, Reduce, ReduceKind, Store
 from gyrator_ir.body.rewrite import defined, live, renamed
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level, Stage
+from gyrator_ir.kernel.nodes import KernelStatement, Level, Stage
 from gyrator_ir.tile.nodes import Method, Reduction, TiledKernel
 
 
@@ -30,7 +32,7 @@ class ColumnSoftmax(KernelPass):
         loops = nest(tiled) if tiled.reductions else None
         if loops is None or not loops.across or loops.lanes == 1:
             return tiled
-        kernel, names = tiled.kernel, _Names(tiled.kernel)
+        kernel, names = tiled.kernel, value_names(tiled.kernel)
         stages: list[Stage] = []
         for stage in kernel.stages:
             stages += _split(stage, names)
@@ -45,23 +47,7 @@ class ColumnSoftmax(KernelPass):
         return evolve(tiled, kernel=kernel, reductions=reductions)
 
 
-class _Names:
-    """Generates value names that are unused in a kernel."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._used = {n for s in kernel.statements for n in defined(s)}
-
-    def fresh(self, name: str) -> str:
-        """Return an unused name: the name itself, or with a numeric suffix."""
-        new, k = name, 0
-        while new in self._used:
-            k += 1
-            new = f"{name}_{k}"
-        self._used.add(new)
-        return new
-
-
-def _split(stage: Stage, names: _Names) -> Iterator[Stage]:
+def _split(stage: Stage, names: Names) -> Iterator[Stage]:
     """Yield the stages that replace a stage: itself with maxima only, and a stage for the sums.
 
     Stages with stores are not split, since they may store to the buffers that the second stage
@@ -78,11 +64,11 @@ def _split(stage: Stage, names: _Names) -> Iterator[Stage]:
     yield Stage(Level.INNER, tuple(first))
     values = [s for s in stage.body if not isinstance(s, Reduce)]
     again = live(values, [s.args[0] for s in softmaxes])
-    new = {n: names.fresh(n) for s in again for n in defined(s)}
+    new = {n: names.take(n) for s in again for n in defined(s)}
     second: list[KernelStatement] = [renamed(s, new, {}) for s in again]
     for s in softmaxes:
         top, total = s.names
-        gap, part = names.fresh(f"{top}_gap"), names.fresh(f"{top}_part")
+        gap, part = names.take(f"{top}_gap"), names.take(f"{top}_part")
         x = new.get(s.args[0], s.args[0])
         second.append(Let(gap, "sub", (x, top), s.dtype))
         second.append(Let(part, "exp", (gap,), s.dtype))
