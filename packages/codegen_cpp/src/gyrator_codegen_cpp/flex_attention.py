@@ -23,7 +23,8 @@ from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ONE, CPrinter, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage, TemplateKernel
 from gyrator_ir.loop.formulas import BATCH, COLUMN, HEAD, ROW, sizes_in, with_distinct_names
-from gyrator_ir.loop.nodes import Buffer, Formula, Literal, TemplateKind, TensorRef
+from gyrator_ir.loop.nodes import Buffer, Formula, TemplateKind, TensorRef
+from gyrator_ir.loop.templates import literal as literal_attribute
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelCheck, KernelSource
 from gyrator_ir.target import Target
@@ -326,14 +327,10 @@ class _Flex:
 
     @property
     def _scale(self) -> float:
-        attribute = dict(self.kernel.attributes)["scale"]
-        assert isinstance(attribute, Literal) and isinstance(attribute.value, float)
-        return attribute.value
+        return literal_attribute(self.kernel.attributes, "scale", float)
 
     def _number(self, name: str) -> int:
-        attribute = dict(self.kernel.attributes)[name]
-        assert isinstance(attribute, Literal) and isinstance(attribute.value, int)
-        return attribute.value
+        return literal_attribute(self.kernel.attributes, name, int)
 
 
 _TEXTS = {

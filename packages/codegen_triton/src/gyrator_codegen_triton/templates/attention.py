@@ -17,7 +17,6 @@ from gyrator_codegen_triton.source import blocks_over
 from gyrator_codegen_triton.templates.attention_text import (
     AttentionText,
     additive,
-    load,
     scores,
     vector_of,
 )
@@ -47,9 +46,12 @@ class AttentionKernel(AttentionText):
             write_origins(w, self.kernel.origins, origins)
             self.lengths()
             self.locate()
-            self.start()
-            self.loops()
-            self.finish()
+            w.line("x = first + tl.arange(0, XBLOCK)")
+            w.line(f"x_mask = x < {self.rows}")
+            e, f = self.vectors()
+            self.start(e)
+            self.column_loops(lambda edge: self.step(e, f, edge))
+            self.finish(f)
 
     @property
     def programs(self) -> Expr:
@@ -87,64 +89,28 @@ class AttentionKernel(AttentionText):
         for name, t, head in tensors:
             self.pointer(name, t, head)
 
-    def start(self) -> None:
+    def start(self, e: Sequence[str]) -> None:
         """Emit the load of the queries, and the initialisation of the accumulators."""
         w = self.writer
-        e, f = vector_of(self.q), vector_of(self.v)
-        w.line("x = first + tl.arange(0, XBLOCK)")
-        w.line(f"x_mask = x < {self.rows}")
-        w.line(f"e = tl.arange(0, {e})")
-        w.line(f"f = tl.arange(0, {f})")
-        masks = ["x_mask[:, None]"]
-        if self.q.shape[3] != Const(e):
-            w.line(f"e_mask = e < {self.show(self.q.shape[3])}")
-            masks.append("e_mask[None, :]")
-        if self.v.shape[3] != Const(f):
-            w.line(f"f_mask = f < {self.show(self.v.shape[3])}")
-        s = self.q.strides
-        at = self.address("query_head", ("x[:, None]", s[2]), ("e[None, :]", s[3]))
-        w.line(f"query = tl.load({at}, mask={' & '.join(masks)}, other=0.0)")
+        masks = ["x_mask[:, None]", *(f"{m}[None, :]" for m in e)]
+        w.line(f"query = {self.block('query', self.q, 'x', 'e', masks)}")
         w.line('limit = tl.full([XBLOCK], float("-inf"), tl.float32)')
         w.line("total = tl.zeros([XBLOCK], tl.float32)")
-        w.line(f"acc = tl.zeros([XBLOCK, {f}], tl.float32)")
+        w.line(f"acc = tl.zeros([XBLOCK, {vector_of(self.v)}], tl.float32)")
 
-    def loops(self) -> None:
-        """Emit the loop over blocks that need no masks, and the loop over the others."""
-        w, columns = self.writer, self.k.shape[2]
-        if not self.causal and self.divides(columns):
-            with w.block(f"for start in range(0, {self.columns}, RBLOCK):", end=""):
-                self.step(edge=False)
-            return
-        last = inside = self.columns
-        if self.causal:
-            w.line(f"last = tl.minimum({self.columns}, first + XBLOCK)")
-            last, inside = "last", f"tl.minimum({self.columns}, first + 1)"
-        w.line(f"whole = {inside} // RBLOCK * RBLOCK")
-        with w.block("for start in range(0, whole, RBLOCK):", end=""):
-            self.step(edge=False)
-        with w.block(f"for start in range(whole, {last}, RBLOCK):", end=""):
-            self.step(edge=True)
-
-    def step(self, edge: bool) -> None:
+    def step(self, e: Sequence[str], f: Sequence[str], edge: bool) -> None:
         """Emit the step for a block of keys and values, which is masked at the `edge`."""
         w = self.writer
         wide = ".to(tl.int64)" if self.wide else ""
         w.line(f"r = start + tl.arange(0, RBLOCK){wide}")
-        padded_e = self.q.shape[3] != Const(vector_of(self.q))
-        padded_f = self.v.shape[3] != Const(vector_of(self.v))
         if edge:
             w.line(f"r_mask = r < {self.columns}")
-        s = self.k.strides
-        at = self.address("key_head", ("r[None, :]", s[2]), ("e[:, None]", s[3]))
-        masks = ["r_mask[None, :]"] * edge + ["e_mask[:, None]"] * padded_e
-        w.line(f"key = {load(at, masks)}")
+        self.load_keys(["r_mask[None, :]"] * edge, e)
         w.line(f"scores = tl.dot(query, key{self.exact})")
         scores(self, self.mask, bounded=edge, edge=edge)
         self.weights()
-        s = self.v.strides
-        at = self.address("value_head", ("r[:, None]", s[2]), ("f[None, :]", s[3]))
-        masks = ["r_mask[:, None]"] * edge + ["f_mask[None, :]"] * padded_f
-        w.line(f"value = {load(at, masks)}")
+        masks = ["r_mask[:, None]"] * edge + [f"{m}[None, :]" for m in f]
+        w.line(f"value = {self.block('value', self.v, 'r', 'f', masks)}")
         w.line(f"acc = tl.dot(weights.to(value.dtype), value, acc * decay[:, None]{self.exact})")
         w.line("limit = top")
 
@@ -170,14 +136,12 @@ class AttentionKernel(AttentionText):
             w.line(f"decay = tl.exp2(limit - {shift})")
         w.line("total = total * decay + tl.sum(weights, 1)")
 
-    def finish(self) -> None:
+    def finish(self, f: Sequence[str]) -> None:
         """Emit the stores of the results."""
         w = self.writer
         out = self.kernel.outputs[0]
         w.line("acc = acc / tl.where(total == 0, 1.0, total)[:, None]")
-        masks = ["x_mask[:, None]"]
-        if self.v.shape[3] != Const(vector_of(self.v)):
-            masks.append("f_mask[None, :]")
+        masks = ["x_mask[:, None]", *(f"{m}[None, :]" for m in f)]
         s = out.strides
         at = self.address("out_head", ("x[:, None]", s[2]), ("f[None, :]", s[3]))
         w.line(f"tl.store({at}, acc.to({TYPES[out.dtype]}), mask={' & '.join(masks)})")

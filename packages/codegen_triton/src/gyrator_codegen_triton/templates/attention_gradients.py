@@ -86,20 +86,7 @@ class GradientsKernel(GradientsText):
 
     def loop_over_columns(self, e: Sequence[str], f: Sequence[str]) -> None:
         """Emit the loop over the columns that the rows attend to."""
-        w, columns = self.writer, self.k.shape[2]
-        if not self.causal and self.divides(columns):
-            with w.block(f"for start in range(0, {self.columns}, RBLOCK):", end=""):
-                self.step_of_queries(e, f, edge=False)
-            return
-        last = inside = self.columns
-        if self.causal:
-            w.line(f"last = tl.minimum({self.columns}, first + XBLOCK)")
-            last, inside = "last", f"tl.minimum({self.columns}, first + 1)"
-        w.line(f"whole = {inside} // RBLOCK * RBLOCK")
-        with w.block("for start in range(0, whole, RBLOCK):", end=""):
-            self.step_of_queries(e, f, edge=False)
-        with w.block(f"for start in range(whole, {last}, RBLOCK):", end=""):
-            self.step_of_queries(e, f, edge=True)
+        self.column_loops(lambda edge: self.step_of_queries(e, f, edge=edge))
 
     def step_of_queries(self, e: Sequence[str], f: Sequence[str], *, edge: bool) -> None:
         """Emit the contribution of a block of columns."""

@@ -1,6 +1,6 @@
 """Shared parts of attention kernels and their gradients: names, tensors, addresses."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from attrs import define, field
@@ -13,8 +13,8 @@ from gyrator_codegen_triton.source import RESERVED
 from gyrator_codegen_triton.templates.attention_configs import Problem
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, sum_of
 from gyrator_ir.kernel.nodes import TemplateKernel
-from gyrator_ir.loop.nodes import Literal, TensorRef
-from gyrator_ir.loop.templates import piece_of
+from gyrator_ir.loop.nodes import TensorRef
+from gyrator_ir.loop.templates import literal, piece_of
 from gyrator_ir.provenance import Origin
 from gyrator_ir.target import Target
 from gyrator_ir.types import DType
@@ -41,14 +41,16 @@ def problem_of(kernel: TemplateKernel, facts: ShapeFacts) -> Problem:
         hint = facts.hint(size)
         return extent_guess(size) if hint is None else hint
 
-    numbers = {n: a.value for n, a in kernel.attributes if isinstance(a, Literal)}
-    row_block, column_block = numbers.get("row_block", 0), numbers.get("column_block", 0)
-    parts, together = numbers.get("parts", 1), numbers.get("together", 1)
-    assert isinstance(row_block, int) and isinstance(column_block, int)
-    assert isinstance(parts, int) and isinstance(together, int)
+    names = dict(kernel.attributes)
+
+    def number(name: str, absent: int) -> int:
+        return literal(kernel.attributes, name, int) if name in names else absent
+
+    row_block, column_block = number("row_block", 0), number("column_block", 0)
+    parts, together = number("parts", 1), number("together", 1)
     return Problem(
         row_block=row_block if together == 1 else 0,
-        column_block=piece_of(column_block) if "parts" in numbers else column_block,
+        column_block=piece_of(column_block) if "parts" in names else column_block,
         heads=guess(q.shape[0]) * guess(q.shape[1]) * parts // together,
         rows=guess(q.shape[2]) * together,
         columns=guess(k.shape[2]) // parts,
@@ -114,16 +116,12 @@ class AttentionText:
     @property
     def scale(self) -> float:
         """Scale factor of the products."""
-        attribute = dict(self.kernel.attributes)["scale"]
-        assert isinstance(attribute, Literal) and isinstance(attribute.value, float)
-        return attribute.value
+        return literal(self.kernel.attributes, "scale", float)
 
     @property
     def causal(self) -> bool:
         """Whether rows attend to no later columns."""
-        attribute = dict(self.kernel.attributes)["causal"]
-        assert isinstance(attribute, Literal)
-        return attribute.value is True
+        return literal(self.kernel.attributes, "causal", bool)
 
     # Text -----------------------------------------------------------------------------------
 
@@ -197,6 +195,30 @@ class AttentionText:
                 self.writer.line(f"{letter}_mask = {letter} < {self.show(t.shape[3])}")
             masks.append([f"{letter}_mask"] * padded)
         return masks[0], masks[1]
+
+    def column_loops(self, step: Callable[[bool], None]) -> None:
+        """Emit the loop over blocks of columns that need no masks, and the loop over the others.
+        `step` emits their bodies, given whether blocks need masks."""
+        w = self.writer
+        if not self.causal and self.divides(self.k.shape[2]):
+            with w.block(f"for start in range(0, {self.columns}, RBLOCK):", end=""):
+                step(False)
+            return
+        last = inside = self.columns
+        if self.causal:
+            w.line(f"last = tl.minimum({self.columns}, first + XBLOCK)")
+            last, inside = "last", f"tl.minimum({self.columns}, first + 1)"
+        w.line(f"whole = {inside} // RBLOCK * RBLOCK")
+        with w.block("for start in range(0, whole, RBLOCK):", end=""):
+            step(False)
+        with w.block(f"for start in range(whole, {last}, RBLOCK):", end=""):
+            step(True)
+
+    def load_keys(self, columns: Sequence[str], e: Sequence[str]) -> None:
+        """Emit the load of a transposed block of keys, with the masks of its columns and of `e`."""
+        s = self.k.strides
+        at = self.address("key_head", ("r[None, :]", s[2]), ("e[:, None]", s[3]))
+        self.writer.line(f"key = {load(at, [*columns, *(f'{m}[:, None]' for m in e)])}")
 
     def block(
         self, name: str, t: TensorRef, row: str, letter: str, masks: Sequence[str] = ()

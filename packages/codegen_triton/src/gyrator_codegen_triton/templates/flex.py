@@ -109,10 +109,7 @@ class FlexKernel(FlexText):
         w.line(f"r_mask = r < {self.columns}")
         w.lines("column = r[None, :]", "column_mask = r_mask[None, :]", "i3 = column")
         bounded = not self.divides(self.k.shape[2])
-        s = self.k.strides
-        at = self.address("key_head", ("r[None, :]", s[2]), ("e[:, None]", s[3]))
-        masks = ["column_mask"] * bounded + [f"{m}[:, None]" for m in e]
-        w.line(f"key = {load(at, masks)}")
+        self.load_keys(["column_mask"] * bounded, e)
         w.line(f"products = tl.dot(query, key{self.exact})")
         conditions = self.scores(code, loop, COLUMN, ["column_mask"] * bounded)
         factor = self.factor_of_scores

@@ -20,8 +20,8 @@ from gyrator_ir.body.rewrite import defined, expressions, used
 from gyrator_ir.expr import Const, Expr, Sym
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.formulas import COLUMN, ROW, SCORE_INDICES, with_distinct_names
-from gyrator_ir.loop.nodes import Formula, Literal, TensorRef
-from gyrator_ir.loop.templates import ENDLESS
+from gyrator_ir.loop.nodes import Formula, TensorRef
+from gyrator_ir.loop.templates import ENDLESS, literal
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.tile.plain import untiled
 from gyrator_ir.types import DType
@@ -55,9 +55,7 @@ class FlexText(AttentionText):
 
     def number(self, name: str) -> int:
         """Return an integer attribute."""
-        attribute = dict(self.kernel.attributes)[name]
-        assert isinstance(attribute, Literal) and isinstance(attribute.value, int)
-        return attribute.value
+        return literal(self.kernel.attributes, name, int)
 
     def divides(self, count: Expr) -> bool:
         """Return whether blocks of columns divide `count`."""

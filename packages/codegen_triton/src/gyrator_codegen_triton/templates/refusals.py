@@ -8,8 +8,8 @@ from gyrator_codegen_triton.templates.attention_text import problem_of
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ZERO, Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage, TemplateKernel
-from gyrator_ir.loop.nodes import Literal, TemplateKind, TensorRef
-from gyrator_ir.loop.templates import first_captured
+from gyrator_ir.loop.nodes import TemplateKind, TensorRef
+from gyrator_ir.loop.templates import first_captured, literal
 from gyrator_ir.target import Target
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
@@ -71,12 +71,10 @@ def _refusals(kernel: TemplateKernel, target: Target) -> Iterator[str]:
 
 def _formulas(kernel: TemplateKernel, target: Target) -> Iterator[str]:
     """Yield the reasons why formulas cannot be emitted."""
-    numbers = dict(kernel.attributes)
     for name in ("row_block", "column_block"):
-        attribute = numbers[name]
-        assert isinstance(attribute, Literal) and isinstance(attribute.value, int)
-        if attribute.value % LEAST_BLOCK:
-            yield f"the block length {attribute.value} is not a multiple of {LEAST_BLOCK}"
+        length = literal(kernel.attributes, name, int)
+        if length % LEAST_BLOCK:
+            yield f"the block length {length} is not a multiple of {LEAST_BLOCK}"
     stub = Kernel(
         kernel.name, kernel.device, (), (),
         tuple(Stage(Level.OUTER, f.body) for f in kernel.formulas),

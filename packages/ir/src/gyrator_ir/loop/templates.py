@@ -3,10 +3,13 @@
 from collections.abc import Mapping, Sequence
 from math import gcd
 from types import MappingProxyType
+from typing import TypeVar
 
 from gyrator_ir.expr import ONE, ZERO, Const, Expr
 from gyrator_ir.loop.nodes import Arg, Literal, TemplateKind, TensorRef
 from gyrator_ir.types import DType
+
+Number = TypeVar("Number", bool, int, float)
 
 
 def template_error(
@@ -147,6 +150,13 @@ def first_captured(kind: TemplateKind, attributes: Sequence[tuple[str, Arg]]) ->
     """Return the index of the first input that only formulas of flexible attention load from."""
     pairs = 2 if dict(attributes).get("full") == Literal(True) else 1
     return 6 + 4 * pairs if kind is TemplateKind.FLEX_ATTENTION_GRADIENTS else 3 + 2 * pairs
+
+
+def literal(attributes: Sequence[tuple[str, Arg]], name: str, kind: type[Number]) -> Number:
+    """Return the value of an attribute that is a number of this type."""
+    attribute = dict(attributes)[name]
+    assert isinstance(attribute, Literal) and isinstance(attribute.value, kind)
+    return attribute.value
 
 
 def parts_of(attributes: Sequence[tuple[str, Arg]]) -> tuple[Expr, ...]:

@@ -27,8 +27,8 @@ from gyrator_ir.body.rewrite import AnyStatement, expressions
 from gyrator_ir.expr import Expr, ShapeFacts, Sym, SymKind
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, Numerics, TemplateKernel
 from gyrator_ir.loop.formulas import with_distinct_names
-from gyrator_ir.loop.nodes import Literal, TemplateKind
-from gyrator_ir.loop.templates import first_captured
+from gyrator_ir.loop.nodes import TemplateKind
+from gyrator_ir.loop.templates import first_captured, literal
 from gyrator_ir.tile.nodes import QUOTIENTS
 from gyrator_ir.types import HOST, DType
 from gyrator_testing.feeds import size_of
@@ -380,15 +380,14 @@ def _template_indices(
     wrapped = frozenset(indices) - plain
     first = first_captured(kernel.kind, kernel.attributes)
     start = 6 if kernel.kind is TemplateKind.FLEX_ATTENTION_GRADIENTS else 3
-    sizes = dict(kernel.attributes)
     half = first if start == 3 else start + (first - start) // 2
     for place in range(start, first, 2):
         counts, listed = kernel.inputs[place : place + 2]
-        extent, block = kernel.inputs[1].shape[2], sizes["column_block"]
+        extent, block = kernel.inputs[1].shape[2], "column_block"
         if place >= half:
-            extent, block = kernel.inputs[0].shape[2], sizes["row_block"]
-        assert isinstance(block, Literal) and isinstance(block.value, int)
-        blocks = (extent + block.value - 1) // block.value
+            extent, block = kernel.inputs[0].shape[2], "row_block"
+        length = literal(kernel.attributes, block, int)
+        blocks = (extent + length - 1) // length
         indices[counts.buffer] = (*indices.get(counts.buffer, ()), listed.shape[3] + 1)
         indices[listed.buffer] = (*indices.get(listed.buffer, ()), blocks)
     return indices, wrapped
