@@ -17,6 +17,7 @@ from gyrator_codegen_triton.source import blocks_over
 from gyrator_codegen_triton.templates.attention_text import (
     AttentionText,
     additive,
+    load_keys,
     scores,
     vector_of,
 )
@@ -105,7 +106,7 @@ class AttentionKernel(AttentionText):
         w.line(f"r = start + tl.arange(0, RBLOCK){wide}")
         if edge:
             w.line(f"r_mask = r < {self.columns}")
-        self.load_keys(["r_mask[None, :]"] * edge, e)
+        load_keys(self, ["r_mask[None, :]"] * edge, e)
         w.line(f"scores = tl.dot(query, key{self.exact})")
         scores(self, self.mask, bounded=edge, edge=edge)
         self.weights()

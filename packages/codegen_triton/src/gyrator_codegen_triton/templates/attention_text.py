@@ -214,12 +214,6 @@ class AttentionText:
         with w.block(f"for start in range(whole, {last}, RBLOCK):", end=""):
             step(True)
 
-    def load_keys(self, columns: Sequence[str], e: Sequence[str]) -> None:
-        """Emit the load of a transposed block of keys, with the masks of its columns and of `e`."""
-        s = self.k.strides
-        at = self.address("key_head", ("r[None, :]", s[2]), ("e[:, None]", s[3]))
-        self.writer.line(f"key = {load(at, [*columns, *(f'{m}[:, None]' for m in e)])}")
-
     def block(
         self, name: str, t: TensorRef, row: str, letter: str, masks: Sequence[str] = ()
     ) -> str:
@@ -277,6 +271,13 @@ def load(at: str, masks: Sequence[str], other: str = "0.0") -> str:
     if not masks:
         return f"tl.load({at})"
     return f"tl.load({at}, mask={' & '.join(masks)}, other={other})"
+
+
+def load_keys(text: AttentionText, columns: Sequence[str], e: Sequence[str]) -> None:
+    """Emit the load of a transposed block of keys, with the masks of its columns and of `e`."""
+    s = text.k.strides
+    at = text.address("key_head", ("r[None, :]", s[2]), ("e[:, None]", s[3]))
+    text.writer.line(f"key = {load(at, [*columns, *(f'{m}[:, None]' for m in e)])}")
 
 
 def additive(text: AttentionText, mask: TensorRef | None) -> bool:

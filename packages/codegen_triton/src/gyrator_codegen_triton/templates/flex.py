@@ -13,7 +13,7 @@ from gyrator_codegen import write_origins
 from gyrator_codegen_triton.code import Code
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.source import blocks_over
-from gyrator_codegen_triton.templates.attention_text import load, vector_of
+from gyrator_codegen_triton.templates.attention_text import load, load_keys, vector_of
 from gyrator_codegen_triton.templates.flex_text import BlockLoop, FlexText
 from gyrator_ir.expr import Expr
 from gyrator_ir.loop.formulas import COLUMN
@@ -109,7 +109,7 @@ class FlexKernel(FlexText):
         w.line(f"r_mask = r < {self.columns}")
         w.lines("column = r[None, :]", "column_mask = r_mask[None, :]", "i3 = column")
         bounded = not self.divides(self.k.shape[2])
-        self.load_keys(["column_mask"] * bounded, e)
+        load_keys(self, ["column_mask"] * bounded, e)
         w.line(f"products = tl.dot(query, key{self.exact})")
         conditions = self.scores(code, loop, COLUMN, ["column_mask"] * bounded)
         factor = self.factor_of_scores
