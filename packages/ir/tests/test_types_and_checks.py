@@ -1,11 +1,12 @@
 """Element types, devices, validators, diagnostics and the equality of constants."""
 
 import math
+import operator
 
 import pytest
 from attrs import field, frozen
 
-from gyrator_ir.body.nodes import Const, Let
+from gyrator_ir.body.nodes import Const, Let, ReduceKind, identity_of
 from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of, natural, one_of
 from gyrator_ir.diagnostics import Diagnostic, GyratorError, InputError
 from gyrator_ir.loop.nodes import Literal
@@ -100,3 +101,35 @@ def test_diagnostics_print_what_there_is():
     error = GyratorError.of("GY-X-001", "it is wrong")
     assert str(error) == "GY-X-001: it is wrong"
     assert error.diagnostic.code == "GY-X-001"
+
+
+def test_limits_and_wrapping_of_types():
+    assert DType.I8.limits == (-128, 127) and DType.U16.limits == (0, 65535)
+    assert DType.BOOL.limits == (False, True) and DType.BF16.limits == (-math.inf, math.inf)
+    assert [DType.I8.wrap(v) for v in (127, 128, 255, 256, -129)] == [127, -128, -1, 0, 127]
+    assert [DType.U8.wrap(v) for v in (255, 256, -1)] == [255, 0, 255]
+    assert DType.I64.wrap(1 << 63) == -(1 << 63)
+
+
+REDUCED = {
+    ReduceKind.SUM: lambda a, b: a + b, ReduceKind.PROD: lambda a, b: a * b,
+    ReduceKind.MIN: min, ReduceKind.MAX: max, ReduceKind.XOR: operator.xor,
+    ReduceKind.ANY: operator.or_, ReduceKind.ALL: operator.and_,
+}  # fmt: skip
+
+
+VALUES = [
+    (kind, dtype)
+    for kind in REDUCED
+    for dtype in (DType.F32, DType.I8, DType.U8, DType.BOOL)
+    if dtype is DType.BOOL or kind not in (ReduceKind.ANY, ReduceKind.ALL)
+    if not (kind is ReduceKind.XOR and dtype.is_float)
+]
+
+
+@pytest.mark.parametrize(("kind", "dtype"), VALUES)
+def test_identity_of_a_reduction(kind, dtype):
+    identity = identity_of(kind, dtype)
+    assert type(identity) is (bool if dtype is DType.BOOL else float if dtype.is_float else int)
+    for value in {*dtype.limits, type(identity)(1), type(identity)(0)}:
+        assert REDUCED[kind](identity, value) == value

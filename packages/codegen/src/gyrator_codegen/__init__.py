@@ -11,7 +11,7 @@ from gyrator_codegen.language import (
     sources_with_repeats,
 )
 from gyrator_codegen.nests import Nest, axis_of, nest, steps, vector_refusal
-from gyrator_codegen.reductions import REDUCTION_OF, identity
+from gyrator_codegen.reductions import REDUCTION_OF
 from gyrator_codegen.rounding import round_to
 from gyrator_codegen.stage import tile
 from gyrator_codegen.writer import Names, Writer, write_origins
@@ -27,7 +27,6 @@ __all__ = [
     "batched",
     "element_types",
     "extent_guess",
-    "identity",
     "index_check",
     "index_checks",
     "invariant",

@@ -39,19 +39,12 @@ def literal(value: bool | int | float, dtype: DType, nan: str, infinity: str, su
     return f"{number!r}{suffix}"
 
 
-def wrapped(value: bool | int | float, dtype: DType) -> int:
-    """Return an integer wrapped to the range of an integer type."""
-    bits = 8 * dtype.size
-    number = int(value) & ((1 << bits) - 1)
-    return number - (1 << bits) if dtype.is_signed and number >> (bits - 1) else number
-
-
 _SUFFIXES = {DType.I64: "L", DType.U64: "UL", DType.U32: "U"}
 
 
 def integer(value: bool | int | float, dtype: DType) -> str:
     """Return an integer constant as C text, for a `long` of 64 bits."""
-    number = wrapped(value, dtype)
+    number = dtype.wrap(int(value))
     if number == -(1 << 63):
         return "(-9223372036854775807L - 1)"
     text = f"{number}{_SUFFIXES.get(dtype, '')}"

@@ -6,7 +6,14 @@ from types import MappingProxyType
 
 from attrs import frozen
 
-from gyrator_ir.body.nodes import POSITIONS, Reduce, ReduceKind, ScanKind, ScanStep
+from gyrator_ir.body.nodes import (
+    POSITIONS,
+    Reduce,
+    ReduceKind,
+    ScanKind,
+    ScanStep,
+    identity_of,
+)
 from gyrator_ir.tile.nodes import Method, Reduction
 from gyrator_ir.types import DType
 
@@ -20,28 +27,6 @@ REDUCTION_OF: Mapping[ScanKind, ReduceKind] = MappingProxyType({
     ScanKind.LOGSUMEXP: ReduceKind.MAX,
 })  # fmt: skip
 """The reduction whose identity is the initial value of each kind of scan."""
-
-
-def identity(kind: ReduceKind, dtype: DType) -> bool | int | float:
-    """Return the identity of a reduction; for `argmin` and `argmax`, that of the value."""
-    match kind:
-        case ReduceKind.PROD | ReduceKind.ALL:
-            return True if dtype is DType.BOOL else 1
-        case ReduceKind.MIN | ReduceKind.ARGMIN:
-            return _largest(dtype)
-        case ReduceKind.MAX | ReduceKind.ARGMAX | ReduceKind.ONLINE_SOFTMAX:
-            if dtype.is_float:
-                return -math.inf
-            return -int(_largest(dtype)) - 1 if dtype.is_signed else 0
-    return 0
-
-
-def _largest(dtype: DType) -> bool | int | float:
-    if dtype is DType.BOOL:
-        return True
-    if dtype.is_float:
-        return math.inf
-    return int((1 << (8 * dtype.size - dtype.is_signed)) - 1)
 
 
 MERGED: Mapping[ReduceKind, str] = MappingProxyType({
@@ -97,7 +82,7 @@ def carried(
         wide = s.kind in _WIDE_SCANS and s.dtype.is_float
         dtype, kind = DType.F64 if wide else s.dtype, REDUCTION_OF[s.kind]
         index = (Carried("at", DType.I64, 0),) if s.kind in POSITIONS else ()
-        return (Carried("acc", dtype, identity(kind, dtype)), *index)
+        return (Carried("acc", dtype, identity_of(kind, dtype)), *index)
     assert how is not None
     welford = s.kind is ReduceKind.WELFORD
     if how.method is Method.TWO_PASS:
@@ -105,7 +90,7 @@ def carried(
         count = (Carried("count", DType.I64, 0),) if welford else ()
         return (first, Carried("sum", DType.F64, 0), *count)
     dtype = DType.F64 if how.wide or welford else s.dtype
-    accumulator = [Carried("acc", dtype, identity(s.kind, dtype))]
+    accumulator = [Carried("acc", dtype, identity_of(s.kind, dtype))]
     if s.kind in POSITIONS:
         accumulator.append(Carried("with", DType.I64, _NOWHERE))
     elif welford or s.kind is ReduceKind.ONLINE_SOFTMAX:

@@ -29,11 +29,7 @@ def type_range(dtype: DType) -> Range | None:
     """Return the range of an integer type or of bool, or None for others."""
     if dtype is DType.BOOL:
         return 0, 1
-    if not dtype.is_int:
-        return None
-    bits = 8 * dtype.size
-    signed = dtype in (DType.I8, DType.I16, DType.I32, DType.I64)
-    return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    return dtype.limits if dtype.is_int else None
 
 
 @define(eq=False)

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from gyrator_codegen import Writer, identity
-from gyrator_codegen.extents import guess
+from gyrator_codegen import Writer
+from gyrator_codegen.analysis import guess
 from gyrator_codegen_halide.ops import constant
 from gyrator_codegen_halide.schedule import Schedule
 from gyrator_codegen_halide.text import Printer, listed
 from gyrator_codegen_halide.values import Scheduling, Values, accessed_extent
-from gyrator_ir.body.nodes import Bind, Reduce, ReduceKind, ScanStep, Store
+from gyrator_ir.body.nodes import Bind, Reduce, ReduceKind, ScanStep, Store, identity_of
 from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, linear
 from gyrator_ir.kernel.nodes import Level
 from gyrator_ir.tile.nodes import TiledKernel
@@ -157,4 +157,4 @@ class KernelText:
 def _start(s: Reduce) -> str:
     kind = ReduceKind.SUM if s.kind is ReduceKind.DOT else s.kind
     dtype = DType.F64 if kind is ReduceKind.SUM and s.dtype.is_float else s.dtype
-    return constant(identity(kind, dtype), dtype)
+    return constant(identity_of(kind, dtype), dtype)

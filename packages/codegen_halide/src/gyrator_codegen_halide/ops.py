@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from gyrator_codegen.constants import wrapped
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.types import DType
 
@@ -44,7 +43,7 @@ def constant(value: bool | int | float, dtype: DType) -> str:
     if dtype.is_float:
         return f"const({_float(float(value))}, '{dtype.value}')"
     # Halide treats its argument as a signed 64-bit integer and keeps the low bits.
-    number = wrapped(value, dtype if dtype.size < 8 else DType.I64)
+    number = (dtype if dtype.size < 8 else DType.I64).wrap(int(value))
     return f"const({number}, '{dtype.value}')"
 
 

@@ -3,12 +3,20 @@
 The state is a structure in support.metal named after the kind.
 """
 
-from gyrator_codegen import REDUCTION_OF, identity
+from gyrator_codegen import REDUCTION_OF
 from gyrator_codegen_metal.code import Code
 from gyrator_codegen_metal.dtypes import TYPES, literal
 from gyrator_codegen_metal.ops import EMITTERS
 from gyrator_codegen_metal.threads import SIMD, Threads
-from gyrator_ir.body.nodes import POSITIONS, Reduce, ReduceKind, ScanKind, ScanStep, SortStep
+from gyrator_ir.body.nodes import (
+    POSITIONS,
+    Reduce,
+    ReduceKind,
+    ScanKind,
+    ScanStep,
+    SortStep,
+    identity_of,
+)
 
 _NOWHERE = "0x7fffffffffffffffL"
 """A position after all others."""
@@ -18,7 +26,7 @@ def _structure(s: Reduce | ScanStep) -> tuple[str, str]:
     """Return the type of the state, and its initial value."""
     kind, scans = s.kind, isinstance(s, ScanStep)
     of = REDUCTION_OF[kind] if isinstance(kind, ScanKind) else kind
-    first = [literal(identity(of, s.dtype), s.dtype)]
+    first = [literal(identity_of(of, s.dtype), s.dtype)]
     name = "gy_scan_" if kind in POSITIONS and scans else "gy_"
     name += "sum" if kind is ReduceKind.DOT else kind.value
     if kind in POSITIONS:

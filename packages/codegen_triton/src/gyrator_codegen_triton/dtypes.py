@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gyrator_codegen.constants import wrapped
 from gyrator_ir.types import BYTE_FLOATS, DType
 
 TYPES: Mapping[DType, str] = MappingProxyType(
@@ -61,7 +60,7 @@ def literal(value: bool | int | float, dtype: DType) -> str:
         number = float(value)
         text = repr(number)
         return f'float("{text}")' if text in ("inf", "-inf", "nan") else text
-    return str(wrapped(value, dtype))
+    return str(dtype.wrap(int(value)))
 
 
 def cast(text: str, source: DType, target: DType, converted: frozenset[DType] = frozenset()) -> str:

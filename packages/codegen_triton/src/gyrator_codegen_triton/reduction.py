@@ -1,9 +1,8 @@
 """Emission of reductions, of a block or of a loop's accumulators."""
 
-from gyrator_codegen import identity
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, literal
-from gyrator_ir.body.nodes import Reduce, ReduceKind
+from gyrator_ir.body.nodes import Reduce, ReduceKind, identity_of
 from gyrator_ir.types import DType
 
 _COMBINED = {
@@ -25,7 +24,7 @@ def _typed(value: bool | int | float, dtype: DType) -> str:
 
 def filled(code: Code, text: str, kind: ReduceKind, dtype: DType) -> str:
     """Return a block filled with the reduction's identity out of bounds."""
-    fill = _typed(identity(kind, dtype), dtype)
+    fill = _typed(identity_of(kind, dtype), dtype)
     return f"tl.where(r_mask, {code.full(text)}, {fill})"
 
 
@@ -113,7 +112,7 @@ class LoopReduction:
     def start(self, code: Code) -> None:
         """Emit the initialisation of the accumulators."""
         kind, dtype = self._s.kind, self._s.dtype
-        first = identity(kind, dtype)
+        first = identity_of(kind, dtype)
         shape = "[XBLOCK, RBLOCK]"
         rest: list[bool | int | float] = [0] * (len(self._acc) - 1)
         names = self._acc[:-1] if self._counts else self._acc
@@ -148,7 +147,7 @@ class LoopReduction:
     def _position(self, code: Code, value: str) -> None:
         acc, at = self._acc[0], self._at
         kind, dtype = self._s.kind, self._s.dtype
-        value = f"tl.where(r_mask, {value}, {_typed(identity(kind, dtype), dtype)})"
+        value = f"tl.where(r_mask, {value}, {_typed(identity_of(kind, dtype), dtype)})"
         place = f"tl.where(r_mask, r, {_NOWHERE}).to(tl.int64)"
         code.writer.line(f"{acc}, {at} = {_POSITIONS[kind]}({acc}, {at}, {value}, {place})")
 

@@ -1,10 +1,10 @@
 """Emission of scans, in a block or a loop, and of sorts."""
 
-from gyrator_codegen import REDUCTION_OF, identity
+from gyrator_codegen import REDUCTION_OF
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
 from gyrator_codegen_triton.reduction import filled, positions
-from gyrator_ir.body.nodes import POSITIONS, ScanKind, ScanStep, SortStep
+from gyrator_ir.body.nodes import POSITIONS, ScanKind, ScanStep, SortStep, identity_of
 from gyrator_ir.types import DType
 
 _SCANS = {
@@ -56,7 +56,7 @@ class LoopScan:
     def start(self, code: Code) -> None:
         """Emit the initialisation of the carry."""
         dtype = self._s.dtype
-        first = literal(identity(REDUCTION_OF[self._s.kind], dtype), dtype)
+        first = literal(identity_of(REDUCTION_OF[self._s.kind], dtype), dtype)
         shape = f"[{code.lengths[0]}, 1]"
         code.writer.line(f"{self._carry[0]} = tl.full({shape}, {first}, {TYPES[dtype]})")
         for name in self._carry[1:]:

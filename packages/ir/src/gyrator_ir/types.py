@@ -1,6 +1,7 @@
 """Element types and devices, named as the text form names them."""
 
 from enum import StrEnum
+from math import inf
 from types import NoneType
 
 from attrs import field, frozen
@@ -65,6 +66,22 @@ class DType(StrEnum):
     def is_signed(self) -> bool:
         """True for types that can represent negative values."""
         return self not in (DType.U8, DType.U16, DType.U32, DType.U64, DType.BOOL)
+
+    @property
+    def limits(self) -> tuple[int | float, int | float]:
+        """The least and the greatest value of a real type: infinities for floats."""
+        if self is DType.BOOL:
+            return False, True
+        if self.is_float:
+            return -inf, inf
+        values = 1 << (8 * self.size - self.is_signed)
+        return -values if self.is_signed else 0, values - 1
+
+    def wrap(self, value: int) -> int:
+        """Return an integer wrapped to the range of an integer type, in two's complement."""
+        bits = 8 * self.size
+        value &= (1 << bits) - 1
+        return value - (1 << bits) if self.is_signed and value >> (bits - 1) else value
 
     @property
     def is_narrow_float(self) -> bool:

@@ -6,7 +6,6 @@ from types import MappingProxyType
 
 from attrs import evolve
 
-from gyrator_codegen.constants import wrapped
 from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Store
 from gyrator_ir.body.rewrite import defined, live, renamed, value_key
 from gyrator_ir.expr import ZERO, Expr, Sym
@@ -112,7 +111,7 @@ class _Folder:
                 self.names[name] = first
 
     def _constant(self, name: str, value: int, dtype: DType) -> Const:
-        constant = bool(value) if dtype is DType.BOOL else wrapped(value, dtype)
+        constant = bool(value) if dtype is DType.BOOL else dtype.wrap(int(value))
         self.constants[name] = constant
         return Const(name, constant, dtype)
 

@@ -53,6 +53,19 @@ REDUCE_ARITY: dict[ReduceKind, tuple[int, int]] = dict.fromkeys(ReduceKind, (1, 
 """Number of arguments and number of results of each kind."""
 
 
+def identity_of(kind: ReduceKind, dtype: DType) -> bool | int | float:
+    """Return the identity of a reduction, of type `dtype`; for `argmin` and `argmax`, that of the
+    value."""
+    low, high = dtype.limits
+    match kind:
+        case ReduceKind.MIN | ReduceKind.ARGMIN:
+            return high
+        case ReduceKind.MAX | ReduceKind.ARGMAX | ReduceKind.ONLINE_SOFTMAX:
+            return low
+    number = kind in (ReduceKind.PROD, ReduceKind.ALL)
+    return number if dtype is DType.BOOL else float(number) if dtype.is_float else int(number)
+
+
 class ScanKind(StrEnum):
     """The operation of a scan, whose result is the inclusive prefix at every index."""
 

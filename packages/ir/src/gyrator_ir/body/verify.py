@@ -347,7 +347,5 @@ def certain_range(index: Expr, extents: Mapping[Sym, int]) -> tuple[int | None, 
 
 
 def _in_range(value: int, dtype: DType) -> bool:
-    bits = 8 * dtype.size
-    if dtype.is_signed:
-        return -(1 << bits - 1) <= value < 1 << bits - 1
-    return 0 <= value < 1 << bits
+    low, high = dtype.limits
+    return low <= value <= high

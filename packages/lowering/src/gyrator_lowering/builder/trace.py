@@ -281,7 +281,7 @@ class Tracer:
         elif isinstance(number, float) and not number.is_integer():
             raise _wrong(f"the constant {number} is not of type {dtype}")
         else:
-            number = wrapped(int(number), dtype)
+            number = dtype.wrap(int(number))
         key = ("const", repr(number), dtype)
         value = self._memo.get(key)
         if value is None:
@@ -388,12 +388,3 @@ class Tracer:
         value = self.bitcast(self.cast(value, tensor.dtype), tensor.stored)
         name = None if mask is None else mask.name
         self.body.append(Store(tensor.buffer, address(tensor, index), value.name, mode, name))
-
-
-def wrapped(number: int, dtype: DType) -> int:
-    """Return `number` wrapped to the range of `dtype`, in two's complement."""
-    bits = 8 * dtype.size
-    number &= (1 << bits) - 1
-    if dtype.is_signed and number >> (bits - 1):
-        number -= 1 << bits
-    return number

@@ -69,11 +69,9 @@ def empty_value(b: LoopBuilder) -> bool | int | float | complex:
     dtype = b.out.dtype
     if not b.options.fills_empty:
         return 0
-    if dtype is DType.BOOL:
-        return True
-    if dtype.is_int:
-        return (1 << 8 * dtype.size - dtype.is_signed) - 1
-    return complex(nan, 0.0) if dtype.is_complex else nan
+    if dtype.is_complex:
+        return complex(nan, 0.0)
+    return nan if dtype.is_float else dtype.limits[1]
 
 
 def uninitialized(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:

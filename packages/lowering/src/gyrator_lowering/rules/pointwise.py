@@ -11,7 +11,7 @@ from gyrator_ir.expr import ONE
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import Arg, operand, promoted_dtype
-from gyrator_lowering.builder.trace import Tracer, Value, wrapped
+from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.extern import emit
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
@@ -222,7 +222,7 @@ def _integer_divisor(y: Arg, dtype: DType) -> int | None:
     value = getattr(y, "value", y)
     if not isinstance(value, (bool, int)) or dtype is DType.BOOL:
         return None
-    return wrapped(int(value), dtype) or None
+    return dtype.wrap(int(value)) or None
 
 
 def _quotient(b: LoopBuilder, row: str, x: Arg, y: Arg) -> TensorValue:

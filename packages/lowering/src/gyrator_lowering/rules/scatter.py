@@ -323,13 +323,7 @@ def scatter_reduce(
 def _identity(dtype: DType, reduce: str) -> int | float:
     if reduce in ("sum", "prod"):
         return 0 if reduce == "sum" else 1
-    sign = -1 if reduce == "amax" else 1
-    if dtype.is_float:
-        return sign * float("inf")
-    bits = 8 * dtype.size - (1 if dtype.is_signed else 0)
-    if sign > 0:
-        return (1 << bits) - 1
-    return -(1 << bits) if dtype.is_signed else 0
+    return dtype.limits[reduce == "amin"]
 
 
 def index_add(

@@ -4,7 +4,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import evolve
 
-from gyrator_ir.body.nodes import Axis, Bind, IndexValue, Let, Load, ReduceKind, Statement
+from gyrator_ir.body.nodes import (
+    Axis,
+    Bind,
+    IndexValue,
+    Let,
+    Load,
+    ReduceKind,
+    Statement,
+    identity_of,
+)
 from gyrator_ir.body.nodes import Const as ConstValue
 from gyrator_ir.body.rewrite import renamed
 from gyrator_ir.expr import Expr, Sym, sum_of
@@ -88,20 +97,3 @@ def with_identity(
         selected.append(fresh("part", used_names))
         body.append(Let(selected[-1], "where", (inside, value, identity), dtype))
     return tuple(selected)
-
-
-def identity_of(kind: ReduceKind, dtype: DType) -> bool | int | float:
-    """Return the identity element of a reduction."""
-    if dtype is DType.BOOL:
-        return kind in (ReduceKind.ALL, ReduceKind.MIN, ReduceKind.PROD)
-    if kind is ReduceKind.PROD:
-        return 1.0 if dtype.is_float else 1
-    if kind not in (ReduceKind.MIN, ReduceKind.MAX):
-        return 0.0 if dtype.is_float else 0
-    low = kind is ReduceKind.MAX
-    if dtype.is_float:
-        return float("-inf") if low else float("inf")
-    bits = dtype.size * 8
-    if dtype.is_signed:
-        return -(1 << (bits - 1)) if low else (1 << (bits - 1)) - 1
-    return 0 if low else (1 << bits) - 1

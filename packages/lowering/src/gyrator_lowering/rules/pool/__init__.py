@@ -124,7 +124,7 @@ def _window_maximum(
             new = ops.wide(
                 ops.load(x, full_index)
                 if mask is None
-                else ops.masked_load(x, full_index, mask, _lowest(x.dtype))
+                else ops.masked_load(x, full_index, mask, x.dtype.limits[0])
             )
             if value is None:
                 value = new
@@ -191,12 +191,6 @@ def _flat(at: Sequence[Expr], plane: Sequence[Expr]) -> Expr:
     for i, size in zip(at, plane, strict=True):
         result = result * size + i
     return result
-
-
-def _lowest(dtype: DType) -> int | float:
-    if dtype.is_float:
-        return float("-inf")
-    return -(1 << (8 * dtype.size - 1)) if dtype.is_signed else 0
 
 
 def max_pool_backward(rank: int) -> Rule:
