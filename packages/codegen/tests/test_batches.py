@@ -1,6 +1,6 @@
 """How kernels are put into translation units."""
 
-from gyrator_codegen.batches import balanced
+from gyrator_codegen.language import balanced
 
 
 def test_units_are_balanced():

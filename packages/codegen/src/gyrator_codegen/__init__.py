@@ -1,7 +1,12 @@
 """What kernel emitters share: tiling, masks, index text and a writer with a source map."""
 
-from gyrator_codegen.analysis import element_types, invariant, linear_position, static
-from gyrator_codegen.extents import extent_guess
+from gyrator_codegen.analysis import (
+    element_types,
+    extent_guess,
+    invariant,
+    linear_position,
+    static,
+)
 from gyrator_codegen.lanes import LaneAccess, lane_access, lane_slope, split_terms
 from gyrator_codegen.language import (
     TilingLanguage,

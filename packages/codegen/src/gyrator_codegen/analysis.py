@@ -17,7 +17,7 @@ from gyrator_ir.body.nodes import (
 )
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.body.rewrite import defined
-from gyrator_ir.expr import ZERO, Expr, Sym
+from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym
 from gyrator_ir.expr import Const as Number
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Stage
 from gyrator_ir.modes import Numerics
@@ -112,3 +112,22 @@ def invariant(
             moving.add(s.symbol)
         rest.append(s)
     return fixed, rest
+
+
+_UNKNOWN = 256  # the estimate of a dynamic extent
+
+
+def extent_guess(extent: Expr) -> int:
+    """Return the extent, or a typical number for one that is not constant."""
+    return extent.value if isinstance(extent, Number) else _UNKNOWN
+
+
+def guess(size: Expr, facts: ShapeFacts, unknown: int = _UNKNOWN) -> int:
+    """Return a typical value of a size, or `unknown` if it has no hint."""
+    hint = facts.hint(size)
+    return unknown if hint is None else hint
+
+
+def power_of_two(value: int) -> int:
+    """Return the least power of two that is at least `value`; 1 for 0."""
+    return 1 << max(value - 1, 0).bit_length()

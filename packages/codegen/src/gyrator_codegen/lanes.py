@@ -1,4 +1,5 @@
-"""How an address changes from lane to lane of a vector, and the cost of such an access.
+"""How an address changes from lane to lane of a vector, the cost of such an access, and the axes
+along which a kernel's accesses are contiguous.
 
 A vector covers `lanes` consecutive values of one loop symbol, starting at a multiple of `lanes`. In
 such a vector, `(k*v + rest) // c` is constant and `(k*v + rest) % c` has slope k, if `k*lanes`
@@ -10,7 +11,9 @@ from types import MappingProxyType
 
 from attrs import frozen
 
+from gyrator_ir.body.nodes import Axis, Load, Store
 from gyrator_ir.expr import ONE, ZERO, Add, Const, Expr, FloorDiv, Max, Min, Mod, Mul, Sym
+from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.nodes import Access
 
 PRICES = MappingProxyType(
@@ -179,3 +182,30 @@ def split_terms(index: Expr, inner: frozenset[Sym]) -> tuple[Expr, Expr]:
         if not monomial.free_symbols.isdisjoint(inner):
             moving = moving + monomial * coefficient
     return index - moving, moving
+
+
+VECTOR = 16
+"""Elements of a vector for which accesses are classified; also the bytes of a vector access."""
+_INNER = 4
+"""Relative weight of an access that is repeated for each inner element."""
+
+
+def consecutive(index: Expr, axis: Axis) -> bool:
+    """Return whether an address grows by one from element to element of an axis."""
+    return lane_access(index, axis.symbol, VECTOR, frozenset()).kind is Access.UNIT
+
+
+def consecutive_inside(kernel: Kernel) -> bool:
+    """Return whether at least as many accesses are contiguous along the last inner axis as along
+    the last axis of points."""
+    if not kernel.inner:
+        return False
+    inner = {a.symbol for a in kernel.inner}
+    score = 0
+    for s in kernel.statements:
+        if isinstance(s, Load | Store):
+            weight = 1 if s.index.free_symbols.isdisjoint(inner) else _INNER
+            score += weight * consecutive(s.index, kernel.inner[-1])
+            if kernel.axes:
+                score -= weight * consecutive(s.index, kernel.axes[-1])
+    return score >= 0

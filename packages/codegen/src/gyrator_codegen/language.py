@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from attrs import evolve
 
-from gyrator_codegen.batches import balanced
 from gyrator_codegen.stage import tile
 from gyrator_ir.body.nodes import Bind, Check
 from gyrator_ir.content import content_hash
@@ -144,3 +143,24 @@ def index_checks(kernel: Kernel) -> dict[Check, KernelCheck]:
     checks = (s.check for s in kernel.statements if isinstance(s, Bind) and s.check)
     kinds = dict.fromkeys(checks)
     return {kind: index_check(code, kind) for code, kind in enumerate(kinds, 1)}
+
+
+def balanced(sizes: Sequence[int], limit: int, workers: int) -> list[list[int]]:
+    """Group the indices of `sizes` into consecutive runs of about equal total size.
+
+    There are enough groups for an average size of at most `limit`, and at least `workers` if each
+    of those gets two or more elements on average.
+    """
+    if not sizes:
+        return []
+    total = sum(sizes)
+    count = max(1, -(-total // max(limit, 1)))
+    if len(sizes) >= 2 * workers:
+        count = max(count, workers)
+    count = min(count, len(sizes))
+    groups: list[list[int]] = [[] for _ in range(count)]
+    before = 0
+    for index, size in enumerate(sizes):
+        groups[min(count - 1, (before + size // 2) * count // max(total, 1))].append(index)
+        before += size
+    return [group for group in groups if group]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from attrs import frozen
 
-from gyrator_codegen.consecutive import consecutive
+from gyrator_codegen.lanes import consecutive
 from gyrator_ir.body.nodes import Axis, Bind, Const, IndexValue, Let, Load, Reduce, Store
 from gyrator_ir.body.rewrite import AnyStatement, defined, used
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level, Stage

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from attrs import define, field
 
 from gyrator_codegen import Names, Writer, extent_guess
-from gyrator_codegen.extents import power_of_two
+from gyrator_codegen.analysis import power_of_two
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.index import TritonPrinter
 from gyrator_codegen_triton.source import RESERVED

@@ -15,9 +15,8 @@ from itertools import product
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.consecutive import VECTOR, consecutive_inside
-from gyrator_codegen.extents import guess, power_of_two
-from gyrator_codegen.lanes import lane_access
+from gyrator_codegen.analysis import guess, power_of_two
+from gyrator_codegen.lanes import VECTOR, consecutive_inside, lane_access
 from gyrator_codegen.passes.blocks.choose_blocks import sorts
 from gyrator_codegen.passes.blocks.ranked import Ranked
 from gyrator_ir.body.nodes import Bind, Load, Reduce, ReduceKind, ScanStep, Store

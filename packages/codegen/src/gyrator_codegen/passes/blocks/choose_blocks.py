@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.consecutive import consecutive_inside
-from gyrator_codegen.extents import power_of_two
+from gyrator_codegen.analysis import power_of_two
+from gyrator_codegen.lanes import consecutive_inside
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import (
     POSITIONS,

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.consecutive import consecutive_inside
+from gyrator_codegen.lanes import consecutive_inside
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind, Load
 from gyrator_ir.body.rewrite import writes

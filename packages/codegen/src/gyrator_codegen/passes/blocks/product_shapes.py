@@ -12,8 +12,8 @@ from math import ceil
 
 from attrs import frozen
 
-from gyrator_codegen.consecutive import VECTOR, consecutive
-from gyrator_codegen.extents import guess, power_of_two
+from gyrator_codegen.analysis import guess, power_of_two
+from gyrator_codegen.lanes import VECTOR, consecutive
 from gyrator_codegen.passes.blocks.ranked import Ranked
 from gyrator_ir.body.nodes import Axis, Load
 from gyrator_ir.expr import ZERO, Add, Const, Expr, ShapeFacts, SymKind, subs

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.extents import guess
+from gyrator_codegen.analysis import guess
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Let
 from gyrator_ir.body.rewrite import defined, expressions, used

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.consecutive import consecutive
-from gyrator_codegen.extents import guess
+from gyrator_codegen.analysis import guess
+from gyrator_codegen.lanes import consecutive
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Axis, Load, Store
 from gyrator_ir.expr import ShapeFacts

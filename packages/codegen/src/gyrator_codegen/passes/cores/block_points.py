@@ -4,8 +4,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import static
-from gyrator_codegen.extents import extent_guess
+from gyrator_codegen.analysis import extent_guess, static
 from gyrator_codegen.nests import axis_of, grid_loop, nest
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.expr import ShapeFacts

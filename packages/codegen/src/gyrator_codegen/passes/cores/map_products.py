@@ -13,8 +13,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import in_order, static
-from gyrator_codegen.extents import guess
+from gyrator_codegen.analysis import guess, in_order, static
 from gyrator_codegen.nests import fits_registers, grid_loop, plain_loop, tile_columns
 from gyrator_codegen.passes.rewriting import each_alone
 from gyrator_codegen.products import dot_reductions, results_follow, stands_alone

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import in_order, ordered
-from gyrator_codegen.extents import extent_guess
+from gyrator_codegen.analysis import extent_guess, in_order, ordered
 from gyrator_codegen.lanes import PRICES, lane_access
 from gyrator_codegen.nests import grid_loop, plain_loop
 from gyrator_codegen.passes.rewriting import KernelPass

@@ -4,9 +4,8 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import in_order, ordered
-from gyrator_codegen.consecutive import consecutive_inside
-from gyrator_codegen.extents import guess, power_of_two
+from gyrator_codegen.analysis import guess, in_order, ordered, power_of_two
+from gyrator_codegen.lanes import consecutive_inside
 from gyrator_codegen.passes.blocks.choose_blocks import sorts
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.expr import Const, ShapeFacts

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.consecutive import consecutive, consecutive_inside
+from gyrator_codegen.lanes import consecutive, consecutive_inside
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ScanStep, SortStep
 from gyrator_ir.body.rewrite import AnyStatement, defined, expressions, used

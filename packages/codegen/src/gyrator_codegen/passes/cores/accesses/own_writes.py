@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.extents import extent_guess
+from gyrator_codegen.analysis import extent_guess
 from gyrator_codegen.nests import Nest, axis_of, grid_loop, nest
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Axis, Store, StoreMode

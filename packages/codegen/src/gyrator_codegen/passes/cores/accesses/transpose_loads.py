@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import static
-from gyrator_codegen.extents import extent_guess
+from gyrator_codegen.analysis import extent_guess, static
 from gyrator_codegen.lanes import lane_access
 from gyrator_codegen.nests import grid_loop, nest, plain_loop
 from gyrator_codegen.passes.rewriting import KernelPass

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import ordered, static
-from gyrator_codegen.extents import extent_guess
+from gyrator_codegen.analysis import extent_guess, ordered, static
 from gyrator_codegen.nests import Nest, axis_of, grid_loop, nest, plain_loop
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind

@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import ordered, static
-from gyrator_codegen.extents import extent_guess
+from gyrator_codegen.analysis import extent_guess, ordered, static
 from gyrator_codegen.passes.cores.unroll_periods import only_sets, same_parameters
 from gyrator_codegen.passes.cores.vectorize import LANES_GUESS, choose_vector_axis
 from gyrator_codegen.passes.rewriting import KernelPass
