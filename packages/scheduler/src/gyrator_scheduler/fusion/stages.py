@@ -17,16 +17,21 @@ from gyrator_ir.body.nodes import (
     SortStep,
     Store,
 )
+from gyrator_ir.body.ops import OPS
 from gyrator_ir.body.rewrite import defined, expressions, named, renamed, used
 from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, product_of, subs, sum_of
 from gyrator_ir.kernel.nodes import KernelStatement, Level, Local, Stage
 from gyrator_ir.loop.nodes import Buffer, Reduction
 from gyrator_ir.target import Heuristics
 from gyrator_ir.types import DType
-from gyrator_scheduler.access import statements_of
+from gyrator_scheduler.access import is_indirect, statements_of
 from gyrator_scheduler.fusion.cluster import Cluster, Member
-from gyrator_scheduler.fusion.cost import CHEAP, statement_cost
 from gyrator_scheduler.ranges import Ranges
+
+_NEVER = 1 << 30
+"""Cost of statements that must not be recomputed."""
+_CHEAP = 10
+"""Maximum cost at which a later stage recomputes a value instead of loading it."""
 
 
 @frozen
@@ -508,8 +513,8 @@ class _Builder:
                 continue
             if isinstance(s, Load):
                 slots.extend(slot for slot in self.slots.all if slot.name == s.buffer)
-            price += statement_cost(s)
-            if price > CHEAP:
+            price += _cost(s)
+            if price > _CHEAP:
                 return None
             positions.add(definition[1])
             stack.extend(used(s))
@@ -540,3 +545,18 @@ def _weights(axes: tuple[Axis, ...]) -> list[Expr]:
         terms.append(a.symbol * weight)
         weight = weight * a.extent
     return terms or [ZERO]
+
+
+def _cost(s: KernelStatement) -> int:
+    """Return the cost of one evaluation, relative to an addition."""
+    match s:
+        case Let(op=op):
+            return OPS[op].cost
+        case Load(index=index):
+            return 4 if is_indirect(index) else 1
+        case Bind():
+            return 2
+        case ScanStep() | SortStep():
+            return _NEVER
+        case _:
+            return 0
