@@ -18,13 +18,6 @@ class _Launch:
     tensors: int = 0
 
 
-@define(eq=False)
-class _Open:
-    """Positions of the launches of one kind that more kernels may join, in ascending order."""
-
-    positions: list[int] = field(factory=list)
-
-
 def launches(
     order: Sequence[Cluster],
     clusters: Sequence[Cluster],
@@ -42,7 +35,7 @@ def launches(
     by_id = {c.id: c for c in clusters}
     result: list[_Launch] = []
     after: dict[int, int] = {}
-    open_: dict[Hashable, _Open] = {}
+    open_: dict[Hashable, list[int]] = {}  # positions of launches by kind, in ascending order
 
     def earliest(c: Cluster) -> int:
         """Return the position of the first launch that may run a cluster."""
@@ -58,14 +51,12 @@ def launches(
         first = earliest(c)
         position = len(result)
         if key is not None:
-            queue = open_.setdefault(key, _Open())
+            positions = open_.setdefault(key, [])
             room = limit(c) - tensors[c.id]
-            start = bisect_left(queue.positions, max(first, len(result) - MAX_MOVE))
-            position = next(
-                (n for n in queue.positions[start:] if result[n].tensors <= room), position
-            )
+            start = bisect_left(positions, max(first, len(result) - MAX_MOVE))
+            position = next((n for n in positions[start:] if result[n].tensors <= room), position)
             if position == len(result):
-                queue.positions.append(position)
+                positions.append(position)
         if position == len(result):
             result.append(_Launch())
         result[position].members.append(c)

@@ -82,7 +82,7 @@ class _Planner:
             g.buffer.name for g in schedule.inputs if isinstance(g, TensorInput) and g.packed
         }
         """Inputs in a library's packed format, which have no storage."""
-        self.several = len(self._devices()) > 1
+        self.several = len({b.device for b in self.buffers.values() if not b.device.is_host}) > 1
 
     def plan(self) -> h.HostProgram:
         """Return the program."""
@@ -155,10 +155,6 @@ class _Planner:
         """Return the tensors that the nodes `start` to `end` (exclusive) write."""
         nodes = self.schedule.nodes[start:end]
         return frozenset(name for node in nodes for name in touched(node)[1])
-
-    def _devices(self) -> set[Device]:
-        devices = {b.device for b in self.buffers.values() if not b.device.is_host}
-        return devices
 
     def _last_uses(self) -> dict[int, list[str]]:
         """Return the tensors that each node uses last. -1 has the parameters that no node uses."""
