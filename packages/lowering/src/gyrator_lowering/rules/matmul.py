@@ -76,18 +76,24 @@ def sum_of_products(
     return b.pointwise(finish, out)
 
 
+def _accumulated(
+    b: LoopBuilder, terms: ReductionBody, inner: Sequence[Expr], after: After | None = None
+) -> TensorValue:
+    """Return the node's result: the sums of the products of `terms` over `inner`."""
+    out = b.out
+    return sum_of_products(b, terms, out.shape, inner, out, accumulator_dtype(out.dtype), after)
+
+
 def product(
     b: LoopBuilder, x: TensorValue, y: TensorValue, after: After | None = None
 ) -> TensorValue:
     """`x @ y` of tensors with two or more dimensions; those before the last two are broadcast."""
-    out = b.out
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         *lead, row, column = index
         return ops.get(x, (*lead, row, *rindex)), ops.get(y, (*lead, *rindex, column))
 
-    dtype = accumulator_dtype(out.dtype)
-    return sum_of_products(b, terms, out.shape, x.shape[-1:], out, dtype, after)
+    return _accumulated(b, terms, x.shape[-1:], after)
 
 
 def with_addend(tensor: TensorValue, beta: Arg, alpha: Arg) -> After:
@@ -171,12 +177,10 @@ def addmv(
 def _times_vector(
     b: LoopBuilder, x: TensorValue, y: TensorValue, after: After | None
 ) -> TensorValue:
-    out = b.out
-
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         return ops.load(x, (*index, *rindex)), ops.load(y, rindex)
 
-    return sum_of_products(b, terms, out.shape, y.shape, out, accumulator_dtype(out.dtype), after)
+    return _accumulated(b, terms, y.shape, after)
 
 
 def dot(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
@@ -188,16 +192,13 @@ def linear(
     b: LoopBuilder, x: TensorValue, weight: TensorValue, bias: TensorValue | None = None
 ) -> TensorValue:
     """`x @ weight.T + bias`; a vector `x` or `weight` is treated as a single row."""
-    out = b.out
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         rows = index[: x.ndim - 1]
         return ops.load(x, (*rows, *rindex)), ops.load(weight, (*index[x.ndim - 1 :], *rindex))
 
     after = None if bias is None else with_addend(bias, 1, 1)
-    return sum_of_products(
-        b, terms, out.shape, x.shape[-1:], out, accumulator_dtype(out.dtype), after
-    )
+    return _accumulated(b, terms, x.shape[-1:], after)
 
 
 def onednn_linear(
@@ -218,7 +219,6 @@ def onednn_linear(
 
 def matmul(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
     """`torch.matmul`: a vector on the left is a row, one on the right a column."""
-    out = b.out
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         column = () if y.ndim == 1 else index[-1:]
@@ -229,7 +229,7 @@ def matmul(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
         right = (*batch[len(batch) - max(y.ndim - 2, 0) :], *rindex, *column)
         return ops.get(x, left), ops.get(y, right)
 
-    return sum_of_products(b, terms, out.shape, x.shape[-1:], out, accumulator_dtype(out.dtype))
+    return _accumulated(b, terms, x.shape[-1:])
 
 
 def addbmm(
@@ -242,15 +242,13 @@ def addbmm(
     alpha: Arg = 1,
 ) -> TensorValue:
     """`beta * tensor + alpha * sum(x[k] @ y[k])`."""
-    out = b.out
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         (row, column), (batch, k) = index, rindex
         return ops.load(x, (batch, row, k)), ops.load(y, (batch, k, column))
 
     inner = (x.shape[0], x.shape[2])
-    dtype = accumulator_dtype(out.dtype)
-    return sum_of_products(b, terms, out.shape, inner, out, dtype, with_addend(tensor, beta, alpha))
+    return _accumulated(b, terms, inner, with_addend(tensor, beta, alpha))
 
 
 _LIBRARY_OUT: Mapping[str, Rule] = MappingProxyType(
