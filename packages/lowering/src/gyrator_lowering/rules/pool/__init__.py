@@ -40,6 +40,22 @@ def all_static(*groups: Sequence[Any]) -> bool:
     return all(isinstance(v, int) for group in groups for v in group)
 
 
+def window_numbers(
+    rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any = 1
+) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Return the size, stride, padding and dilation of a window, by dimension.
+
+    Raises:
+        FallbackToAten: if they are not constants.
+    """
+    size = per_dimension(kernel, rank)
+    step = per_dimension(stride, rank, size)
+    pad, dilations = per_dimension(padding, rank), per_dimension(dilation, rank)
+    if not all_static(size, step, pad, dilations):
+        raise FallbackToAten
+    return size, step, pad, dilations
+
+
 def _offsets(window: Sequence[int]) -> list[tuple[int, ...]]:
     """Return all positions in a window, in row-major order."""
     result: list[tuple[int, ...]] = [()]
@@ -75,10 +91,8 @@ def max_pool(rank: int) -> Rule:
         dilation: Any = 1,
         ceil: bool = False,
     ) -> Any:
-        window = per_dimension(kernel, rank)
-        step = per_dimension(stride, rank, window)
-        pad, dilations = per_dimension(padding, rank), per_dimension(dilation, rank)
-        if not all_static(window, step, pad, dilations) or len(_offsets(window)) > 256:
+        window, step, pad, dilations = window_numbers(rank, kernel, stride, padding, dilation)
+        if len(_offsets(window)) > 256:
             raise FallbackToAten
         lead = x.ndim - rank
         padded = any(pad) or ceil
@@ -208,11 +222,7 @@ def max_pool_backward(rank: int) -> Rule:
         ceil: bool,
         indices: TensorValue,
     ) -> TensorValue:
-        window = per_dimension(kernel, rank)
-        step = per_dimension(stride, rank, window)
-        pad, dilations = per_dimension(padding, rank), per_dimension(dilation, rank)
-        if not all_static(window, step, pad, dilations):
-            raise FallbackToAten
+        window, step, pad, dilations = window_numbers(rank, kernel, stride, padding, dilation)
         out = b.out
         lead = x.ndim - rank
         window_counts = [(w + s - 1) // s for w, s in zip(window, step, strict=True)]
@@ -275,10 +285,8 @@ def avg_pool(rank: int) -> Rule:
         count_include_pad: bool = True,
         divisor: int | None = None,
     ) -> TensorValue:
-        window = per_dimension(kernel, rank)
-        step = per_dimension(stride, rank, window)
-        pad = per_dimension(padding, rank)
-        if not all_static(window, step, pad) or not x.dtype.is_float:
+        window, step, pad, _ = window_numbers(rank, kernel, stride, padding)
+        if not x.dtype.is_float:
             raise FallbackToAten
         lead = x.ndim - rank
         out = b.out
@@ -372,11 +380,7 @@ def avg_pool_backward(rank: int) -> Rule:
         count_include_pad: bool,
         divisor: int | None = None,
     ) -> TensorValue:
-        window = per_dimension(kernel, rank)
-        step = per_dimension(stride, rank, window)
-        pad = per_dimension(padding, rank)
-        if not all_static(window, step, pad):
-            raise FallbackToAten
+        window, step, pad, _ = window_numbers(rank, kernel, stride, padding)
         window_counts = [(w + s - 1) // s for w, s in zip(window, step, strict=True)]
         lead = x.ndim - rank
         out = b.out

@@ -10,8 +10,8 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.index import inside
-from gyrator_lowering.rules.pool import all_static, per_dimension, read_at, windowed
-from gyrator_lowering.table import FallbackToAten, TableBuilder
+from gyrator_lowering.rules.pool import read_at, window_numbers, windowed
+from gyrator_lowering.table import TableBuilder
 
 
 def im2col(
@@ -19,7 +19,7 @@ def im2col(
 ) -> TensorValue:
     """Columns `[n, c * kh * kw, blocks]` of the blocks of `x`, `[n, c, h, w]`; zero out of
     bounds."""
-    window, dilations, pad, step = _numbers(kernel, dilation, padding, stride)
+    window, step, pad, dilations = window_numbers(2, kernel, stride, padding, dilation)
     result = b.buffer(b.out)
     columns = _split_columns(result, window, _blocks(x.shape[-2:], window, dilations, pad, step))
     lead = x.ndim - 2
@@ -44,7 +44,7 @@ def col2im(
     stride: Any,
 ) -> TensorValue:
     """Each element of `[n, c, h, w]` is the sum of the column elements that it corresponds to."""
-    window, dilations, pad, step = _numbers(kernel, dilation, padding, stride)
+    window, step, pad, dilations = window_numbers(2, kernel, stride, padding, dilation)
     out = b.out
     blocks = _blocks(out.shape[-2:], window, dilations, pad, step)
     columns = _split_columns(x, window, blocks)
@@ -77,14 +77,6 @@ def col2im(
         return ops.cast(value, out.dtype.compute)
 
     return windowed(b, counts, out, out.dtype.compute, term, lambda _, __, total: total)
-
-
-def _numbers(*arguments: Any) -> list[list[int]]:
-    """Return each argument as two numbers; FallbackToAten if any is not constant."""
-    numbers = [per_dimension(v, 2) for v in arguments]
-    if not all_static(*numbers):
-        raise FallbackToAten
-    return numbers
 
 
 def _blocks(
