@@ -13,32 +13,8 @@ import torch
 
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.types import DType
-from gyrator_runtime.host.externs import extern
-from gyrator_runtime.host.outside import separate
-
-__all__ = [
-    "DTYPES",
-    "NanError",
-    "allocator",
-    "assert_true",
-    "check_nan",
-    "copy",
-    "device_guard",
-    "extern",
-    "identity",
-    "integer",
-    "over_storage",
-    "pack",
-    "profile_range",
-    "read_scalar",
-    "separate",
-    "size_of",
-    "stack",
-    "stride_of",
-    "tma_descriptor",
-    "typed",
-    "with_current_device",
-]
+from gyrator_runtime.host.externs import extern as extern
+from gyrator_runtime.host.outside import separate as separate
 
 _GUARDS: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
