@@ -6,6 +6,7 @@ plans are straight-line code. `ready` fills in the addresses.
 """
 
 import struct
+from itertools import groupby
 from typing import assert_never
 
 from gyrator_runtime.native.kernels import CheckHandler, Checks, KernelFunction
@@ -92,22 +93,15 @@ class _Encoder:
         self.const_slots: dict[int, int] = {}
 
     def run(self, instructions: tuple[Instruction, ...]) -> None:
-        at = 0
-        while at < len(instructions):
-            instruction = instructions[at]
-            if isinstance(instruction, Launch):
-                group = [instruction]
-                for later in instructions[at + 1 :]:
-                    if not (
-                        isinstance(later, Launch) and later.release_gil == instruction.release_gil
-                    ):
-                        break
-                    group.append(later)
-                self.launches(group)
-                at += len(group)
-                continue
-            self.other(instruction)
-            at += 1
+        for _, group in groupby(instructions, _shared_launch):
+            launches: list[Launch] = []
+            for instruction in group:
+                if isinstance(instruction, Launch):
+                    launches.append(instruction)
+                else:
+                    self.other(instruction)
+            if launches:
+                self.launches(launches)
         self.code.append(END)
 
     def other(
@@ -262,6 +256,11 @@ class _Encoder:
     def const(self, value: object) -> int:
         self.consts.append(value)
         return len(self.consts) - 1
+
+
+def _shared_launch(instruction: Instruction) -> bool | None:
+    """Return a key that is equal for launches that may be encoded together, None for others."""
+    return instruction.release_gil if isinstance(instruction, Launch) else None
 
 
 def _static(value: Value) -> tuple[bool, object]:
