@@ -94,14 +94,20 @@ def verify_kernel(kernel: _Launchable, origins: Sequence[Origin] = ()) -> _Launc
 
 
 def _check_kernel(k: Kernel, checker: Checker) -> None:
-    checker.rows = k.origins
-    where = partial(_head, k)
-    if checker.origins and any(not 0 <= row < len(checker.origins) for row in k.origins):
-        checker.fail(17, f"there is no such row among {len(checker.origins)} origins", where)
+    where = _check_origins(k, checker)
     checker.storages = _storages(k, checker, where)
     _check_stages(k, checker, where)
     _check_parameters(k, checker, where)
     _check_sizes(k, checker, where)
+
+
+def _check_origins(k: Kernel | TemplateKernel, checker: Checker) -> Where:
+    """Check that the origins of a kernel exist; return the text for messages about it."""
+    checker.rows = k.origins
+    where = partial(_head, k)
+    if checker.origins and any(not 0 <= row < len(checker.origins) for row in k.origins):
+        checker.fail(17, f"there is no such row among {len(checker.origins)} origins", where)
+    return where
 
 
 def _check_group(k: KernelGroup, checker: Checker) -> None:
@@ -116,10 +122,7 @@ def _check_group(k: KernelGroup, checker: Checker) -> None:
 
 
 def _check_template(k: TemplateKernel, checker: Checker) -> None:
-    checker.rows = k.origins
-    where = partial(_head, k)
-    if checker.origins and any(not 0 <= row < len(checker.origins) for row in k.origins):
-        checker.fail(17, f"there is no such row among {len(checker.origins)} origins", where)
+    where = _check_origins(k, checker)
     message = template_error(k.kind, k.inputs, k.outputs, k.attributes)
     if message:
         checker.fail(19, message, where)

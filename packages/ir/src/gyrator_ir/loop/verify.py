@@ -287,10 +287,7 @@ class CallChecker:
                 operands_count = len(carried) + len(invariants)
                 self._program(condition, operands_count, 1, where)
                 self._program(body, operands_count, len(carried), where)
-                if len(results) != len(carried):
-                    flow.checker.fail(
-                        15, f"{len(carried)} carried operands, but {len(results)} results", where
-                    )
+                self._one_result_each(carried, results, where)
                 for name in results if stacked else ():
                     flow.bind_sizes(name)
                 self._results(results, where)
@@ -298,10 +295,7 @@ class CallChecker:
                 self._arguments((count, *carried, *operands), where)
                 operands_count = 1 + len(carried) + len(operands) + len(stacks)
                 self._program(body, operands_count, len(carried), where)
-                if len(results) != len(carried):
-                    flow.checker.fail(
-                        15, f"{len(carried)} carried operands, but {len(results)} results", where
-                    )
+                self._one_result_each(carried, results, where)
                 self._results((*results, *stacks), where)
             case CallOp(_, program, operands, results):
                 self._arguments(operands, where)
@@ -315,6 +309,13 @@ class CallChecker:
     def _results(self, results: Iterable[str], where: Where) -> None:
         for name in results:
             self.flow.write(name, where)
+
+    def _one_result_each(
+        self, carried: Sequence[Arg], results: Sequence[str], where: Where
+    ) -> None:
+        if len(results) != len(carried):
+            message = f"{len(carried)} carried operands, but {len(results)} results"
+            self.flow.checker.fail(15, message, where)
 
     def _mutates(self, names: Iterable[str], where: Where) -> None:
         for name in names:
