@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from attrs import field, frozen
 
+from gyrator_ir.backend import TemplateBackend, TilingBackend, WrapperBackend
 from gyrator_ir.content import content_hash
 from gyrator_ir.passes import NO_EDITS, PassEdits, Tracer
 
@@ -22,8 +23,15 @@ if TYPE_CHECKING:
     from gyrator_ir.tile.nodes import TileProgram
 
 
+Backend = TypeVar("Backend")
+
+
+class _Language(TemplateBackend, TilingBackend, Protocol):
+    """A kernel language, which may have templates."""
+
+
 @frozen
-class Shipped:
+class Shipped(Generic[Backend]):
     """A backend of a sibling package; a warm start needs only its name and hash."""
 
     name: str
@@ -42,18 +50,18 @@ class Shipped:
         """A digest of the package's source, including the sibling packages that it imports."""
         return content_hash(self.package)
 
-    def _backend(self) -> Any:
-        return getattr(import_module(self.module), self.attribute)()
+    def _backend(self) -> Backend:
+        backend: Backend = getattr(import_module(self.module), self.attribute)()
+        return backend
 
 
 @frozen
-class ShippedKernels(Shipped):
+class ShippedKernels(Shipped[_Language]):
     """A kernel language."""
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
         """Return why a kernel cannot be emitted for the target, or None."""
-        refusal: Diagnostic | None = self._backend().refuses(kernel, target)
-        return refusal
+        return self._backend().refuses(kernel, target)
 
     def emit(
         self,
@@ -63,8 +71,7 @@ class ShippedKernels(Shipped):
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
         """Emit the kernels."""
-        units: tuple[TranslationUnit, ...] = self._backend().emit(kernels, facts, origins, target)
-        return units
+        return self._backend().emit(kernels, facts, origins, target)
 
     def tile(
         self,
@@ -76,14 +83,11 @@ class ShippedKernels(Shipped):
         tracer: Tracer | None = None,
     ) -> TileProgram:
         """Tile the kernels."""
-        backend = self._backend()
-        program: TileProgram = backend.tile(kernels, facts, origins, target, edits, tracer)
-        return program
+        return self._backend().tile(kernels, facts, origins, target, edits, tracer)
 
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
         """Emit tiled kernels."""
-        units: tuple[TranslationUnit, ...] = self._backend().emit_tiled(program, target)
-        return units
+        return self._backend().emit_tiled(program, target)
 
 
 @frozen
@@ -92,15 +96,13 @@ class ShippedTemplates(ShippedKernels):
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
         """Return why a template cannot be emitted for the target, or None."""
-        refusal: Diagnostic | None = self._backend().refuses_template(kernel, target)
-        return refusal
+        return self._backend().refuses_template(kernel, target)
 
 
 @frozen
-class ShippedWrapper(Shipped):
+class ShippedWrapper(Shipped[WrapperBackend]):
     """A host language."""
 
     def emit(self, program: HostProgram) -> Program:
         """Emit the host program."""
-        text: Program = self._backend().emit(program)
-        return text
+        return self._backend().emit(program)
