@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from attrs import asdict, evolve, frozen
@@ -114,13 +114,12 @@ class Engine(CompilerContext):
         self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
     ) -> PendingGraph:
         adapt = plain_boundary(gm)
-        pending: PendingGraph
         try:
             if _repros_enabled() and torch._dynamo.config.repro_level >= _ACCURACY_LEVEL:
                 self._check_results(gm)
             pending = self._begin(gm, phase, depth, watch)
         except Exception as error:
-            pending = _Failed(error)
+            pending = _Pending(partial(_raise, error))
 
         def finished() -> CompiledGraph:
             try:
@@ -306,8 +305,18 @@ class Engine(CompilerContext):
         return CompiledGraph(call, None if stored.constants else key)
 
     def check(self, gm: torch.fx.GraphModule) -> None:
-        """Raise UnsupportedError for a graph that can only run in eager mode."""
-        self._check_devices(gm)
+        """Raise UnsupportedError (GY-TARGET-003) for a graph whose tensors are all on devices
+        without a target."""
+        devices = _devices(gm)
+        if devices and not devices.keys() & self.targets.keys():
+            device, node = next(iter(devices.items()))
+            names = ", ".join(self.targets) or "none"
+            raise UnsupportedError.of(
+                "GY-TARGET-003",
+                f"no target for device type {device!r}",
+                provenance=(f"%{node.name} = {node.target}",),
+                help=f"installed targets: {names}; see `gyrator doctor`",
+            )
 
     def report(self, externs: Iterable[ExternRecord]) -> None:
         """Warn of ATen calls that should have been kernels; with `strict`, raise refusals."""
@@ -319,19 +328,6 @@ class Engine(CompilerContext):
                 raise UnsupportedError.of(code, message, provenance=(extern.source,))
             if code in _WARNED:
                 warn(code, message, "`gyrator.explain` lists all ATen calls")
-
-    def _check_devices(self, gm: torch.fx.GraphModule) -> None:
-        """Raise an error for a graph whose tensors are all on devices without a target."""
-        devices = _devices(gm)
-        if devices and not devices.keys() & self.targets.keys():
-            device, node = next(iter(devices.items()))
-            names = ", ".join(self.targets) or "none"
-            raise UnsupportedError.of(
-                "GY-TARGET-003",
-                f"no target for device type {device!r}",
-                provenance=(f"%{node.name} = {node.target}",),
-                help=f"installed targets: {names}; see `gyrator doctor`",
-            )
 
     def _key(self, gm: torch.fx.GraphModule) -> CacheKey:
         fields = {
@@ -365,17 +361,8 @@ class _Pending:
     is_building: Callable[[], bool] = _nothing_building
 
 
-@frozen(eq=False)
-class _Failed:
-    """A graph whose compilation failed before its kernels were submitted."""
-
-    error: Exception
-
-    def is_building(self) -> bool:
-        return False
-
-    def finish(self) -> CompiledGraph:
-        raise self.error
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _is_built(building: object) -> bool:
