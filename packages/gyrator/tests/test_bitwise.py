@@ -132,6 +132,19 @@ def test_formulas_that_dynamo_rewrites(bitwise: Session) -> None:
     check(run(*inputs), torch.compile(run, backend=bitwise.backend)(*inputs))
 
 
+def test_gates_that_eager_writes_in_place(bitwise: Session) -> None:
+    cell = nn.GRUCell(8, 20)  # rows that are no multiple of a vector
+    other = deepcopy(cell)
+    compiled = torch.compile(other, backend=bitwise.backend)
+    x, state = torch.randn(4, 8), torch.randn(4, 20)
+    check(cell(x, state), compiled(x, state))
+    with torch.no_grad():
+        check(cell(x, state), compiled(x, state))
+    cell(x, cell(x, state)).cos().sum().backward()
+    compiled(x, compiled(x, state)).cos().sum().backward()
+    check([p.grad for p in cell.parameters()], [p.grad for p in other.parameters()])
+
+
 class Net(nn.Module):
     """Ops of which torch traces formulas of its own, reductions, and what draws numbers."""
 

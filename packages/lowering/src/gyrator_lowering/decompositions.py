@@ -174,24 +174,50 @@ does not round as eager's op does or multiplies different matrices."""
 
 @contextmanager
 def whole_ops() -> Iterator[None]:
-    """Make torch trace the ops of `_REWRITTEN` as eager runs them, without its own formulas."""
+    """Make torch trace the ops of `_REWRITTEN` as eager runs them, without its own formulas, and
+    those of `_FORMULAS` by ours."""
     saved: list[tuple[Any, dict[Any, Any]]] = []
-    for name in _REWRITTEN:
+    for name in (*_REWRITTEN, *_FORMULAS):
         packet, overload = name.split(".")
         op = getattr(getattr(torch.ops.aten, packet, None), overload, None)
         if op is not None:
             saved.append((op, dict(op.py_kernels)))
             for key in _TRACED:
                 op.py_kernels.pop(key, None)
+                if (formula := _FORMULAS.get(name)) is not None:
+                    op.py_kernels[key] = formula
             op._dispatch_cache.clear()
     try:
         yield
     finally:
         for op, kernels in saved:
+            op.py_kernels.clear()
             op.py_kernels.update(kernels)
             op._dispatch_cache.clear()
 
 
+def _gru_cell(
+    x: torch.Tensor,
+    hidden: torch.Tensor,
+    of_input: torch.Tensor,
+    of_hidden: torch.Tensor,
+    input_bias: torch.Tensor | None = None,
+    hidden_bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`gru_cell` whose `sigmoid` reads rows of a wider matrix, as eager's does, which writes its
+    gates in place: the ends of rows are not computed in vectors, and may have other bits."""
+    inputs = torch.nn.functional.linear(x, of_input, input_bias)
+    state = torch.nn.functional.linear(hidden, of_hidden, hidden_bias)
+    width = hidden.shape[1]
+    sums = state[:, : 2 * width] + inputs[:, : 2 * width]
+    reset, update = sums[:, :width].sigmoid(), sums[:, width:].sigmoid()
+    fresh = (inputs[:, 2 * width :] + state[:, 2 * width :] * reset).tanh()
+    return (hidden - fresh) * update + fresh
+
+
+_FORMULAS: Mapping[str, Callable[..., Any]] = MappingProxyType({"gru_cell.default": _gru_cell})
+"""What is traced in place of an op whose own formula loses the layout of what it writes in
+place."""
 _TRACED = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
