@@ -6,7 +6,7 @@
 A survey, wide and shallow, all compilers in turns. A ratio below 1 says that Gyrator is slower.
 
 On the CPU: small inputs, one thread, one process. Eager's times have no guards in them, which cost
-the others about 50 us a call.
+the others 50 to 200 us a call; "guarded" is eager mode behind Dynamo's guards.
 
 On a GPU: three sizes, two types, with and without gradients. Times are of the device, of calls that
 are replayed from a device graph (or what the profiler saw, where a call waits for the device). The
@@ -33,8 +33,13 @@ from _tables import Sheet
 from rich.console import Console
 from rich.progress import track
 
+GUARDED = "guarded"
+SUBJECTS = (*BACKENDS, GUARDED)
+
 BATCH_SECONDS = 0.02
 """A round of one compiler lasts about so long."""
+
+_PEERS = ("inductor", "eager", GUARDED)
 
 
 def main(arguments: list[str]) -> int:
@@ -56,11 +61,11 @@ def main(arguments: list[str]) -> int:
     }
     sheet = Sheet(
         "Operations, us a call, thread time",
-        ("operation", *BACKENDS, "inductor/gyrator", "eager/gyrator"),
+        ("operation", *SUBJECTS, *(f"{peer}/gyrator" for peer in _PEERS)),
     )
     for name, times in sorted(raw.items(), key=lambda item: _gain(item[1])):
-        cells = [f"{times[b] * 1e6:.1f}" for b in BACKENDS]
-        ratios = (times[b] / times["gyrator"] for b in ("inductor", "eager"))
+        cells = [f"{times[subject] * 1e6:.1f}" for subject in SUBJECTS]
+        ratios = (times[peer] / times["gyrator"] for peer in _PEERS)
         sheet.rows.append((name, *cells, *(f"{r:.2f}" for r in ratios)))
     sheet.summary.append(
         f"geometric mean of inductor/gyrator {geomean(list(map(_gain, raw.values()))):.2f}"
@@ -79,9 +84,14 @@ def measure(op: Op, rounds: int) -> dict[str, float]:
     inputs = [make() for make in op.inputs]
     trained = [x.requires_grad_() for x in inputs if op.trained and x.is_floating_point()]
     runs: dict[str, Callable[[], Any]] = {}
-    for backend in BACKENDS:
-        call = partial(compiled(twin(op.run), backend, []), *inputs)
-        runs[backend] = partial(_gradients, call, trained) if trained else call
+    for name in SUBJECTS:
+        function = twin(op.run)
+        if name == GUARDED:
+            function = torch.compile(function, backend="eager")
+        else:
+            function = compiled(function, name, [])
+        call = partial(function, *inputs)
+        runs[name] = partial(_gradients, call, trained) if trained else call
     with torch.set_grad_enabled(bool(trained)):
         once = interleave(runs, 1, warm=3)
         batch = {n: max(1, int(BATCH_SECONDS / t["thread_min"])) for n, t in once.items()}
