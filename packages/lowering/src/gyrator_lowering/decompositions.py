@@ -206,12 +206,12 @@ def _gru_cell(
 ) -> torch.Tensor:
     """`gru_cell` whose `sigmoid` reads rows of a wider matrix, as eager's does, which writes its
     gates in place: the ends of rows are not computed in vectors, and may have other bits."""
-    inputs = torch.nn.functional.linear(x, of_input, input_bias)
-    state = torch.nn.functional.linear(hidden, of_hidden, hidden_bias)
     width = hidden.shape[1]
-    sums = state[:, : 2 * width] + inputs[:, : 2 * width]
-    reset, update = sums[:, :width].sigmoid(), sums[:, width:].sigmoid()
-    fresh = (inputs[:, 2 * width :] + state[:, 2 * width :] * reset).tanh()
+    inputs = torch.nn.functional.linear(x, of_input, input_bias).split([2 * width, width], 1)
+    state = torch.nn.functional.linear(hidden, of_hidden, hidden_bias).split([2 * width, width], 1)
+    gates = (state[0] + inputs[0]).split(width, 1)
+    reset, update = gates[0].sigmoid(), gates[1].sigmoid()
+    fresh = (inputs[1] + state[1] * reset).tanh()
     return (hidden - fresh) * update + fresh
 
 
