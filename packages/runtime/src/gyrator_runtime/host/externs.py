@@ -71,7 +71,8 @@ def extern(name: str) -> Callable[..., Any]:
     """
     public = PUBLIC_ENTRY.get(name)
     if public is not None:
-        for bindings in (torch._C._VariableFunctions, torch._C._nn, torch._C._linalg):
+        linalg = torch._C._linalg  # type: ignore[attr-defined]
+        for bindings in (torch._C._VariableFunctions, torch._C._nn, linalg):
             quick: Callable[..., Any] | None = getattr(bindings, public, None)
             if quick is not None:
                 return quick
