@@ -329,6 +329,7 @@ IMPORT_EVERYTHING = {
     "codegen": ("test_lanes.py", "test_unrolling.py", "test_value_ranges.py", "test_writer.py"),
     "codegen_cpp": ("test_flex_attention.py", "test_group.py", "test_refusals.py"),
     "codegen_halide": ("test_halide_emit.py",),
+    "codegen_llvm": ("test_llvm_emit.py",),
     "codegen_metal": ("test_metal_emit.py",),
     "codegen_triton": ("test_triton_group.py", "test_triton_readme.py", "test_triton_walk.py"),
     "gyrator": ("test_codes.py", "test_explain.py", "test_keys.py", "test_opt.py"),

@@ -1,0 +1,1 @@
+"""Kernels as LLVM IR for CPUs, compiled in process."""
