@@ -28,6 +28,7 @@ ELSEWHERE = (
     "gyrator_codegen.passes.blocks",
     "gyrator_codegen.passes.threads",
     "gyrator_codegen_halide",
+    "gyrator_codegen_llvm",
     "gyrator_codegen_metal",
     "gyrator_codegen_triton",
     "gyrator_runtime.native.pure",
@@ -38,6 +39,7 @@ ELSEWHERE = (
     "gyrator_wrapper_cpp",
     "gyrator_wrapper_fx",
     "jinja2",
+    "llvmlite",
     "pygments",
     "rich",
 )

@@ -14,6 +14,7 @@ from gyrator.config import read_config
 from gyrator.targets.cpu import CPU
 from gyrator_codegen_cpp.stage import CppBackend
 from gyrator_codegen_halide.stage import HalideBackend, HalideCudaBackend
+from gyrator_codegen_llvm.stage import LlvmBackend
 from gyrator_codegen_metal.stage import MetalBackend
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.diagnostics import InputError
@@ -63,7 +64,14 @@ PROGRAM = parse(TEXT)
 PLANNED = schedule(PROGRAM, OPTIONS, TARGETS)
 HOST = plan_host(PLANNED, OPTIONS, TARGETS)
 GRAPH = torch.fx.symbolic_trace(torch.nn.ReLU())
-LANGUAGES = (CppBackend(), HalideBackend(), HalideCudaBackend(), MetalBackend(), TritonBackend())
+LANGUAGES = (
+    CppBackend(),
+    HalideBackend(),
+    HalideCudaBackend(),
+    LlvmBackend(),
+    MetalBackend(),
+    TritonBackend(),
+)
 WRAPPERS = (CppWrapper(), FxWrapper(), PythonWrapper())
 KERNELS = "Kernel or TemplateKernel or KernelGroup"
 STAGES: dict[str, tuple[Callable[[Any], Any], str]] = {

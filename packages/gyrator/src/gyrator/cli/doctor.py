@@ -18,6 +18,7 @@ from gyrator.config import Config, read_config
 from gyrator.session import Session
 from gyrator.store.programs import host_runner
 from gyrator.targets import discover
+from gyrator.targets.cpu import without_compiler
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.toolchain import find_toolchain
@@ -102,7 +103,12 @@ def _compiler(config: Config) -> Iterator[Finding]:
     try:
         toolchain = find_toolchain(os.environ, Cache(config.cache_root))
     except GyratorError as error:
-        yield Finding("C++ compiler", "no", error.diagnostic.message, error.diagnostic.help)
+        message, help = error.diagnostic.message, error.diagnostic.help
+        if without_compiler(config) is None:
+            yield Finding("C++ compiler", "no", message, help)
+        else:
+            built = f"{message}: kernels are built by LLVM, and run on one thread"
+            yield Finding("C++ compiler", "untested", built, help)
         return
     yield Finding("C++ compiler", "ok", f"{toolchain.command[0]}: {toolchain.version}")
     threads = "" if toolchain.threads else "use g++: kernels built by clang run on one thread"

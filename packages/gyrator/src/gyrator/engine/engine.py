@@ -39,6 +39,8 @@ from gyrator_runtime.typed_json import read
 from gyrator_runtime.warn import warn
 
 if TYPE_CHECKING:
+    from gyrator.targets import TargetDefinition
+    from gyrator_ir.target import Target
     from gyrator_lowering.fx_passes import Libraries
 
 _DEPTH = 3
@@ -216,6 +218,8 @@ class Engine(CompilerContext):
                 record = stored.record(phase, True, tuple(watch.seconds.items()))
                 record = evolve(record, passes=tuple(watch.tracer.steps), levels={"fx": gm})
                 return _Pending(partial(self._finish, key, stored, record))
+        if (other := _substitute(self)) is not None:
+            return other._begin(gm, phase, depth, watch)
         from gyrator.engine.pipeline import Stages  # the stages take 0.5 s to import
 
         if refused is not None:
@@ -338,6 +342,19 @@ class Engine(CompilerContext):
             **self.identity,
         }
         return make_key("programs", fields)
+
+
+def _substitute(engine: Engine) -> Engine | None:
+    """Return the engine with the targets that take the place of those that cannot compile on this
+    machine; None if there are none."""
+    others: dict[str, tuple[TargetDefinition, Target]] = {}
+    for device, (definition, _) in engine.targets.items():
+        if definition.name not in engine.config.targets:
+            other = definition.instead(engine.config)
+            target = None if other is None else other.probe(engine.config)
+            if other is not None and target is not None:
+                others[device] = (other, target)
+    return evolve(engine, targets={**engine.targets, **others}) if others else None
 
 
 def _store_refused(

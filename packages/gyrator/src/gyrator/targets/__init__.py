@@ -176,6 +176,12 @@ class TargetDefinition:
     target of a package. None for an unknown name, or if packages do not support its kernels."""
     usual: tuple[str, ...] = ()
     """The default architectures of packages for this target."""
+    instead: Callable[[Config], "TargetDefinition | None"] = field(
+        default=lambda config: None, validator=_FUNCTION
+    )
+    """Return the target that compiles the programs that are not in the cache, on a machine without
+    what this one needs for that, such as a compiler; None to use this one. Not called if
+    `GYRATOR_TARGETS` names this one."""
     optional: bool = False
     """Whether the target is used only if `GYRATOR_TARGETS` names it: an alternative kernel language
     for a device that has one."""

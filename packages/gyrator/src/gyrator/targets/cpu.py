@@ -1,7 +1,11 @@
 """The CPU: C++ kernels with vector extensions, built by the machine's compiler."""
 
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,12 +13,13 @@ from attrs import evolve, frozen
 
 from gyrator.config import Config
 from gyrator.engine.lazy import ShippedTemplates
-from gyrator.targets import API, LoaderContext, TargetDefinition
+from gyrator.targets import API, OPTIONAL, LoaderContext, TargetDefinition
 from gyrator_ir.modes import StoreMode
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import BYTE_FLOATS, DType
-from gyrator_runtime.build import Builder, BuildHandle, available_cores
+from gyrator_runtime.build import Builder, BuildError, BuildHandle, available_cores, load_library
+from gyrator_runtime.cache import Cache
 from gyrator_runtime.device import (
     ISA_LEVELS,
     CpuDevice,
@@ -25,7 +30,8 @@ from gyrator_runtime.device import (
     machine_of,
     processor,
 )
-from gyrator_runtime.toolchain import find_cross_toolchain
+from gyrator_runtime.native import KernelFunction
+from gyrator_runtime.toolchain import ToolchainError, find_cross_toolchain, find_toolchain
 from gyrator_runtime.warn import warn
 
 _LIBRARIES = ("MKL_", "ONEDNN_", "DNNL_")
@@ -135,6 +141,54 @@ def make_loader(target: Target, context: LoaderContext) -> CppLoader:
     )
 
 
+def without_compiler(config: Config) -> TargetDefinition | None:
+    """Return the target whose kernels LLVM builds in this process, if no C++ compiler works but the
+    packages of that target are installed."""
+    if find_spec("llvmlite") is None or find_spec("gyrator_codegen_llvm") is None:
+        return None
+    try:
+        find_toolchain(os.environ, Cache(config.cache_root))
+    except ToolchainError as error:
+        (point,) = entry_points(group=OPTIONAL, name="llvm")
+        definition: TargetDefinition = point.load()
+        _tell(error.diagnostic.message, error.diagnostic.help)
+        return definition
+    return None
+
+
+@functools.cache
+def _tell(reason: str, help: str) -> None:
+    """Warn, once, that LLVM takes the place of the compiler."""
+    warn("GY-LLVM-008", f"{reason}: LLVM builds the kernels, which run on one thread", help)
+
+
+def load_kernels(path: Path, symbols: Sequence[str]) -> Mapping[str, KernelFunction]:
+    """Map the shared library of a cache entry, or load object code that LLVM wrote.
+
+    Raises:
+        BuildError: GY-BUILD-004, when that fails.
+    """
+    try:
+        with open(path, "rb", buffering=0) as file:
+            relocatable = file.read(18)[16:] == _RELOCATABLE
+    except OSError:
+        relocatable = False
+    if not relocatable:
+        return load_library(path, symbols)
+    from gyrator_codegen_llvm.build import loaded
+
+    try:
+        return loaded(path.read_bytes(), symbols)
+    except (OSError, RuntimeError) as error:
+        message = f"the object code of kernels cannot be loaded: {error}"
+        help = "empty the cache folder"
+        raise BuildError.of("GY-BUILD-004", message, where=path.name, help=help) from error
+
+
+_RELOCATABLE = b"\x01\x00"
+"""The type of an ELF file that is not linked."""
+
+
 def make_device(target: Target) -> DeviceInterface:
     """Return the device interface of the CPU."""
     return CpuDevice(target.arch)
@@ -161,5 +215,7 @@ CPU = TargetDefinition(
     loader=make_loader,
     variants=narrower,
     machine=machine,
+    instead=without_compiler,
+    load=load_kernels,
     elsewhere=lambda isa: cpu_target(isa, available_cores()) if isa in ISA_LEVELS else None,
 )
