@@ -365,7 +365,7 @@ def test_functions_of_two_arguments(name, isa, folder):
 
 
 def test_powers_of_vectors_with_at_most_one_special_lane(isa, folder):
-    """Vectors of positive finite numbers take a path of their own, which one other lane must leave."""
+    """Vectors of positive finite numbers take a path of their own; no other lane may take it."""
     library = build(elementwise("f32", "gy_pow(a, b)", "f32 f32", "f32"), isa, folder)
     rng = np.random.default_rng(7)
     a = rng.integers(1, 0x7F800000, 64000).astype(np.uint32).view(np.float32)

@@ -207,9 +207,10 @@ def _gru_cell(
     """`gru_cell` whose `sigmoid` reads rows of a wider matrix, as eager's does, which writes its
     gates in place: the ends of rows are not computed in vectors, and may have other bits."""
     width = hidden.shape[1]
-    inputs = torch.nn.functional.linear(x, of_input, input_bias).split([2 * width, width], 1)
-    state = torch.nn.functional.linear(hidden, of_hidden, hidden_bias).split([2 * width, width], 1)
-    gates = (state[0] + inputs[0]).split(width, 1)
+    widths = [2 * width, width]
+    inputs = torch.split(torch.nn.functional.linear(x, of_input, input_bias), widths, 1)
+    state = torch.split(torch.nn.functional.linear(hidden, of_hidden, hidden_bias), widths, 1)
+    gates = torch.split(state[0] + inputs[0], width, 1)
     reset, update = gates[0].sigmoid(), gates[1].sigmoid()
     fresh = (inputs[1] + state[1] * reset).tanh()
     return (hidden - fresh) * update + fresh
