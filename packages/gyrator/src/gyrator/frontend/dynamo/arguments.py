@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from gyrator.frontend.dynamo.graph import name_of
+
 
 def refused(node: Node, name: str) -> str:
     """Return why eager mode rejects the arguments of a call; empty if it does not, or if tracing
@@ -22,6 +24,8 @@ def refused(node: Node, name: str) -> str:
         return "makes a quantised tensor, which is traced as one of floats"
     if name == _LOGITS_LOSS:
         return _loss_of_logits(node)
+    if name in _CHOOSING_OPS and _is_traced(node):
+        return ""
     check = _CHECKS.get(name)
     if check is None or not node.args or getattr(node.target, "__module__", "") == _MASKED:
         return ""
@@ -161,9 +165,32 @@ def _result_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, A
     )
 
 
+_CHOOSING_OPS = frozenset({"max", "min", "median", "nanmedian", "mode"})
+"""Ops that have no result for no elements. Tracing drops eager's error with the op if nothing but
+the shape or the dtype of its result is used."""
+_SHAPED_OPS = frozenset(
+    {"size", "dim", "numel", "zeros_like", "ones_like", "empty_like", "full_like"}
+    | {"new_zeros", "new_ones", "new_empty", "new_full"}
+)
+"""Ops that use only the shape, dtype and device of their first argument."""
+
+
+def _is_traced(node: Node) -> bool:
+    """Return whether the values of a node may reach a result or another tensor."""
+    stack, seen = [node], {node}
+    while stack:
+        for user in stack.pop().users:
+            name = name_of(user)
+            if user.op == "output" or (name.endswith("_") and not name.startswith("_")):
+                return True
+            if user not in seen and name not in _SHAPED_OPS:
+                seen.add(user)
+                stack.append(user)
+    return False
+
+
 def _extremum(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Detect an extremum of no elements. Tracing drops eager's error with the op if nothing but the
-    shape or the dtype of its result is used."""
+    """Detect an extremum of no elements."""
     if len(args) + len(kwargs) > 1:
         return _along(x, args, kwargs)
     return _NO_ELEMENTS if any(_is_zero(size) for size in x.shape) else ""
