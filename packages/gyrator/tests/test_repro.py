@@ -417,6 +417,7 @@ def test_a_graph_is_made_small_in_processes(
     file = tmp_path / "graph.gy"
     file.write_text(GRAPH)
     monkeypatch.setenv("CXX", "false")
+    monkeypatch.setenv("GYRATOR_TARGETS", "cpu")  # where LLVM would build kernels
     monkeypatch.setenv("GYRATOR_CACHE_DIR", str(tmp_path / "cache"))
     option = ["--option", "numerics=fast"]
     assert main(["minify", str(file), *option, "-o", str(tmp_path / "small")]) == 0
@@ -455,6 +456,7 @@ def test_a_failing_compiler_leaves_a_repro(monkeypatch: pytest.MonkeyPatch) -> N
 def test_torchs_own_switch_asks_for_repros(level: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if level == 2:
         monkeypatch.setenv("CXX", "false")
+        monkeypatch.setenv("GYRATOR_TARGETS", "cpu")  # where LLVM would build kernels
     else:
         wrong_rule(monkeypatch)
     torch._dynamo.reset()
