@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+from functools import cache
 from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
@@ -556,7 +557,7 @@ def test_libraries_are_chosen_for_processors_with_more_instructions(
     """They are measured on this one. What cannot be measured for one level is the same for all."""
     answers = chain([None] if disturbed else [], repeat("onednn"))
     monkeypatch.setattr("gyrator.autotune.library.remembered", lambda *_: None)
-    monkeypatch.setattr("gyrator.autotune.library._DISTURBED", {})
+    monkeypatch.setattr("gyrator.autotune.library._disturbed", cache(lambda root: {}))
     monkeypatch.setattr(Measure, "packed", lambda *_: next(answers))
     model = nn.Sequential(nn.Linear(96, 64), nn.GELU()).eval()
     x, path, options = torch.randn(32, 96), tmp_path / "model.gya", {"freezing": True}

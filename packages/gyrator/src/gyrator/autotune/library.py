@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from itertools import cycle
 from itertools import product as pairs
 from pathlib import Path
@@ -77,9 +77,6 @@ _SAMPLE_SECONDS = 3e-4
 _ERROR_TOLERANCE = 1.05
 """The tolerated ratio of measured errors if both libraries round alike."""
 _PARAMETERS = ("X", "W", "B", "attr", "scalars", "algorithm")
-_DISTURBED: dict[tuple[Path, str], Measured | None] = {}
-"""The answers of this process to what it could not measure, by cache folder and key. They hold for
-later graphs too, and for the other targets of a package."""
 
 
 @frozen
@@ -131,6 +128,13 @@ def available() -> bool:
     precision = onednn.matmul.fp32_precision  # "none" if unset
     named = tuple(a.name for a in op._schema.arguments)
     return precision in ("none", "ieee") and named == _PARAMETERS
+
+
+@cache
+def _disturbed(root: Path) -> dict[str, Measured | None]:
+    """Return the answers of this process to what it could not measure, by key, for a cache folder.
+    They hold for later graphs too, and for the other targets of a package."""
+    return {}
 
 
 @define
@@ -189,15 +193,15 @@ class LibraryChoice:
         """Return the answer to a question about this machine, from the cache or by measuring; None
         if it could not be measured."""
         key = self._key(repr(question), device)
-        place = self.context.cache.root, key.hex
-        if place in _DISTURBED:
+        disturbed = _disturbed(self.context.cache.root)
+        if key.hex in disturbed:
             return None
         answer = remembered(self.context.cache, key)
         if answer is None:
             with self._measuring(device) as measure:
                 answer = measure_it(measure)
             if answer is None:
-                _DISTURBED[place] = None
+                disturbed[key.hex] = None
             else:
                 remember(self.context.cache, key, answer)
         return answer
@@ -229,8 +233,8 @@ class LibraryChoice:
         """Return the measurements of this machine, from the cache or by measuring."""
         products = probes(device)
         key = self._key(repr((products, _DEPTHS)), device)
-        place = self.context.cache.root, key.hex
-        if (answer := _DISTURBED.get(place)) is not None:
+        disturbed = _disturbed(self.context.cache.root)
+        if (answer := disturbed.get(key.hex)) is not None:
             return answer
         entry = self.context.cache.get(key)
         if entry is not None:
@@ -246,7 +250,7 @@ class LibraryChoice:
             depth = measure.depth() if quicker else 0
         measured = Measured(frozenset(products[n] for n in quicker), depth)
         if None in results.values():
-            _DISTURBED[place] = measured
+            disturbed[key.hex] = measured
         else:
             text = json.dumps({"quicker": quicker, "depth": depth})
             self.context.cache.put(key, {_FILE: text.encode()})
