@@ -79,6 +79,18 @@ def test_a_second_session_compiles_nothing(compiled, monkeypatch):
     assert [r.cached for r in records] == [True]
 
 
+def test_a_module_that_llvm_rejects(compiled, monkeypatch):
+    def rejected(text, arch):
+        raise RuntimeError("expected an instruction")
+
+    monkeypatch.setattr("gyrator_codegen_llvm.build.compiled", rejected)
+    run, records = compiled(torch.special.expit)
+    x = torch.randn(5, 7)
+    with pytest.warns(GyratorWarning, match="GY-LLVM-007.*\n?.*expected an instruction"):
+        torch.testing.assert_close(run(x), torch.sigmoid(x))
+    assert all(r.fallback for r in records)
+
+
 ALONE = {"CXX": "/nonexistent/c++", "PATH": ""}
 CALLS = """
 session = Session(observer=records.append)
@@ -115,7 +127,7 @@ def test_the_doctor_tells(monkeypatch, tmp_path):
 
 def test_without_llvm_its_name_is_ignored(monkeypatch):
     find = importlib.util.find_spec
-    missing = "gyrator_codegen_llvm"
+    missing = "llvmlite"
     monkeypatch.setattr(
         "gyrator.targets.llvm.find_spec", lambda name: None if name == missing else find(name)
     )

@@ -142,9 +142,9 @@ def make_loader(target: Target, context: LoaderContext) -> CppLoader:
 
 
 def without_compiler(config: Config) -> TargetDefinition | None:
-    """Return the target whose kernels LLVM builds in this process, if no C++ compiler works but the
-    packages of that target are installed."""
-    if find_spec("llvmlite") is None or find_spec("gyrator_codegen_llvm") is None:
+    """Return the target whose kernels LLVM builds in this process, if no C++ compiler works but
+    llvmlite is installed."""
+    if find_spec("llvmlite") is None:
         return None
     try:
         find_toolchain(os.environ, Cache(config.cache_root))

@@ -29,13 +29,13 @@ FILE = "kernels.o"
 
 
 def available() -> bool:
-    """Return whether the package that writes LLVM kernels and llvmlite are installed."""
-    return all(find_spec(name) is not None for name in ("gyrator_codegen_llvm", "llvmlite"))
+    """Return whether llvmlite is installed."""
+    return find_spec("llvmlite") is not None
 
 
 def probe(config: Config) -> Target | None:
-    """Describe this machine's processor as a target of LLVM kernels; None, with a warning, if a
-    package is not installed."""
+    """Describe this machine's processor as a target of LLVM kernels; None, with a warning, if
+    llvmlite is not installed."""
     if not available():
         message = "LLVM is not installed, but GYRATOR_TARGETS selects its kernels"
         warn("GY-LLVM-006", message, "run `pip install gyrator[llvm]`; until then it is ignored")
