@@ -50,6 +50,7 @@ EVERYTHING = (
     "halide",
     "hypothesis",
     "import-linter",
+    "llvmlite",
     "mkdocs",
     "mkdocs-material",
     "mkdocstrings-python",
@@ -323,6 +324,13 @@ def tests(session: nox.Session) -> None:
     """All suites in one environment; arguments after `--` go to pytest."""
     python = everything(session)
     session.run(python, "-m", "pytest", *PARALLEL, *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def long(session: nox.Session) -> None:
+    """The tests that take longest: growth of compile times, planted bugs, large models."""
+    python = everything(session)
+    session.run(python, "-m", "pytest", *PARALLEL, "-m", "long", *session.posargs, external=True)
 
 
 IMPORT_EVERYTHING = {

@@ -122,7 +122,3 @@ def test_a_parameter_that_is_given_by_place(problems):
 def test_exceptions_that_are_none(problems):
     (found,) = problems({"x/src/gyrator_x/m.py": ""}, ["gyrator_x.m.f"])
     assert "take it from KEPT" in found
-
-
-def test_the_repository_has_none(unused, root):
-    assert unused.problems(root, unused.KEPT) == []

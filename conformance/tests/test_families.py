@@ -28,7 +28,13 @@ def test_there_are_families_of_every_kind():
 
 
 @pytest.mark.parametrize(
-    "form", [Form("fnet", "training"), Form("funnel"), Form("qwen3", shapes="dynamic")], ids=str
+    "form",
+    [
+        Form("fnet", "training"),
+        Form("funnel"),
+        pytest.param(Form("qwen3", shapes="dynamic"), marks=pytest.mark.long),
+    ],
+    ids=str,
 )
 def test_a_family_is_right(judge, form):
     found = judge.judge(all_families()[form.name], form)

@@ -267,6 +267,7 @@ def test_failures_are_shrunk(monkeypatch):
     assert not any(judged(None, p).kind for p in smaller(evolve(left, dims={"d0": (2,)})))
 
 
+@pytest.mark.long
 def test_a_worker_outlives_its_programs():
     dying = program("v = x + 1", "import os", "os._exit(3)")
     jury = Jury("cpu", 60.0)

@@ -74,6 +74,7 @@ STANDALONE = (
 """Models that run without torch: those of every family whose work kernels can do."""
 
 
+@pytest.mark.long
 def test_standalone_packages_run_without_torch_and_are_judged(runner):
     run = runner("cpu").run
     for name in STANDALONE:

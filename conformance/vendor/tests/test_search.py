@@ -30,6 +30,7 @@ def run(tmp_path, bug, *arguments):
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found_and_shrunk(tmp_path, bug):
     status, said = BUGS[bug]

@@ -27,6 +27,8 @@ from gyrator.options import Options
 from gyrator.reports.tracing import Trace
 from gyrator.session import Session
 
+pytestmark = pytest.mark.long
+
 Inputs = list[torch.Tensor]
 Program = Callable[..., Any]
 
