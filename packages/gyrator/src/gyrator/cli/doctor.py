@@ -104,7 +104,7 @@ def _compiler(config: Config) -> Iterator[Finding]:
         toolchain = find_toolchain(os.environ, Cache(config.cache_root))
     except GyratorError as error:
         message, help = error.diagnostic.message, error.diagnostic.help
-        if without_compiler(config) is None:
+        if without_compiler(error) is None:
             yield Finding("C++ compiler", "no", message, help)
         else:
             built = f"{message}: kernels are built by LLVM, and run on one thread"

@@ -218,7 +218,7 @@ class Engine(CompilerContext):
                 record = stored.record(phase, True, tuple(watch.seconds.items()))
                 record = evolve(record, passes=tuple(watch.tracer.steps), levels={"fx": gm})
                 return _Pending(partial(self._finish, key, stored, record))
-        if (other := _substitute(self)) is not None:
+        if (other := self._substitute()) is not None:
             return other._begin(gm, phase, depth, watch)
         from gyrator.engine.pipeline import Stages  # the stages take 0.5 s to import
 
@@ -242,6 +242,22 @@ class Engine(CompilerContext):
             return self._finish(key, stored, record)
 
         return _Pending(finished, lambda: not all(map(_is_built, building.values())))
+
+    def _substitute(self) -> Engine | None:
+        """Return the engine with the targets that take the place of those that cannot compile on
+        this machine; None if there are none."""
+        others: dict[str, tuple[TargetDefinition, Target]] = {}
+        for device, (definition, target) in self.targets.items():
+            if definition.instead is None or definition.name in self.config.targets:
+                continue
+            try:
+                self.loader(target)
+            except GyratorError as error:
+                other = definition.instead(error)
+                bound = None if other is None else other.probe(self.config)
+                if other is not None and bound is not None:
+                    others[device] = (other, bound)
+        return evolve(self, targets={**self.targets, **others}) if others else None
 
     def _without(
         self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, error: RefusedError, depth: int
@@ -342,19 +358,6 @@ class Engine(CompilerContext):
             **self.identity,
         }
         return make_key("programs", fields)
-
-
-def _substitute(engine: Engine) -> Engine | None:
-    """Return the engine with the targets that take the place of those that cannot compile on this
-    machine; None if there are none."""
-    others: dict[str, tuple[TargetDefinition, Target]] = {}
-    for device, (definition, _) in engine.targets.items():
-        if definition.name not in engine.config.targets:
-            other = definition.instead(engine.config)
-            target = None if other is None else other.probe(engine.config)
-            if other is not None and target is not None:
-                others[device] = (other, target)
-    return evolve(engine, targets={**engine.targets, **others}) if others else None
 
 
 def _store_refused(

@@ -16,6 +16,7 @@ from attrs import field, frozen
 from gyrator.config import Config
 from gyrator.targets.vendor import TargetError, has, named, needs, probed_target
 from gyrator_ir.backend import KernelBackend
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_runtime.artifact import LibraryLoader
@@ -176,11 +177,12 @@ class TargetDefinition:
     target of a package. None for an unknown name, or if packages do not support its kernels."""
     usual: tuple[str, ...] = ()
     """The default architectures of packages for this target."""
-    instead: Callable[[Config], "TargetDefinition | None"] = field(
-        default=lambda config: None, validator=_FUNCTION
+    instead: Callable[[GyratorError], "TargetDefinition | None"] | None = field(
+        default=None,
+        validator=needs("a function or None", lambda value: value is None or callable(value)),
     )
-    """Return the target that compiles the programs that are not in the cache, on a machine without
-    what this one needs for that, such as a compiler; None to use this one. Not called if
+    """Return the target that compiles the programs that are not in the cache where `loader` raises
+    this error, such as that of a missing compiler; None to use this one. Not called if
     `GYRATOR_TARGETS` names this one."""
     optional: bool = False
     """Whether the target is used only if `GYRATOR_TARGETS` names it: an alternative kernel language

@@ -14,12 +14,12 @@ from attrs import evolve, frozen
 from gyrator.config import Config
 from gyrator.engine.lazy import ShippedTemplates
 from gyrator.targets import API, OPTIONAL, LoaderContext, TargetDefinition
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.modes import StoreMode
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import BYTE_FLOATS, DType
 from gyrator_runtime.build import Builder, BuildError, BuildHandle, available_cores, load_library
-from gyrator_runtime.cache import Cache
 from gyrator_runtime.device import (
     ISA_LEVELS,
     CpuDevice,
@@ -31,7 +31,7 @@ from gyrator_runtime.device import (
     processor,
 )
 from gyrator_runtime.native import KernelFunction
-from gyrator_runtime.toolchain import ToolchainError, find_cross_toolchain, find_toolchain
+from gyrator_runtime.toolchain import ToolchainError, find_cross_toolchain
 from gyrator_runtime.warn import warn
 
 _LIBRARIES = ("MKL_", "ONEDNN_", "DNNL_")
@@ -141,19 +141,15 @@ def make_loader(target: Target, context: LoaderContext) -> CppLoader:
     )
 
 
-def without_compiler(config: Config) -> TargetDefinition | None:
-    """Return the target whose kernels LLVM builds in this process, if no C++ compiler works but
-    llvmlite is installed."""
-    if find_spec("llvmlite") is None:
+def without_compiler(error: GyratorError) -> TargetDefinition | None:
+    """Return the target whose kernels LLVM builds in this process, if the error is that no C++
+    compiler works, and llvmlite is installed."""
+    if not isinstance(error, ToolchainError) or find_spec("llvmlite") is None:
         return None
-    try:
-        find_toolchain(os.environ, Cache(config.cache_root))
-    except ToolchainError as error:
-        (point,) = entry_points(group=OPTIONAL, name="llvm")
-        definition: TargetDefinition = point.load()
-        _tell(error.diagnostic.message, error.diagnostic.help)
-        return definition
-    return None
+    (point,) = entry_points(group=OPTIONAL, name="llvm")
+    definition: TargetDefinition = point.load()
+    _tell(error.diagnostic.message, error.diagnostic.help)
+    return definition
 
 
 @functools.cache
