@@ -222,6 +222,6 @@ _CHECKS: Mapping[str, _Check] = MappingProxyType(
     | dict.fromkeys(("celu", "celu_"), _nonzero_alpha)
     | {"hardshrink": _threshold, "_assert_async": _assertion}
     | {"bernoulli": _probability, "bernoulli_": _probability}
-    | dict.fromkeys(("max", "min"), _extremum)
-    | dict.fromkeys(("median", "nanmedian", "mode"), _along)
+    | dict.fromkeys(_CHOOSING_OPS, _along)
+    | {"max": _extremum, "min": _extremum}
 )
