@@ -1,17 +1,17 @@
 """Rows of the op table against the reference interpreter, many in a kernel."""
 
+from functools import partial
+
 import numpy as np
 import pytest
-from halide_harness import NUMPY, Library, target
+from halide_harness import Library, target
 
 from gyrator_codegen_halide.ops import LACKING, SINGLE
 from gyrator_codegen_halide.stage import HalideBackend
-from gyrator_ir.body.nodes import Let, Load, Store
 from gyrator_ir.body.ops import OPS, Numerics
 from gyrator_ir.types import DType
 from gyrator_testing.kernels.compare import same_bits
-from gyrator_testing.kernels.rows import uses
-from gyrator_testing.kernels.write import I0, kernel, outer
+from gyrator_testing.kernels.rows import merged, run_merged, uses
 
 N = 83  # vectors of 8 or 16, and a remainder of three
 BATCH = 24
@@ -38,19 +38,6 @@ def chosen(config):
     return list(first.values())
 
 
-def merged(name, group):
-    """Return one kernel that computes all of a group."""
-    body, types = [], {}
-    for u in group:
-        args = [f"{u.name}_a{k}" for k in range(len(u.operands))]
-        body += [Load(a, f"{u.name}_x{k}", I0) for k, a in enumerate(args)]
-        body += [Let(f"{u.name}_b", u.op, tuple(args), u.result)]
-        body += [Store(f"{u.name}_y", I0, f"{u.name}_b")]
-        types |= {f"{u.name}_x{k}": t for k, t in enumerate(u.operands)}
-        types[f"{u.name}_y"] = u.result
-    return kernel(name, [(I0, N)], [], [outer(*body)], types)
-
-
 def judge(use, operands, got):
     want, numerics = use.meaning(operands), OPS[use.op].numerics
     if numerics in (Numerics.EXACT, Numerics.ROUNDED) or not use.result.is_float:
@@ -70,17 +57,11 @@ def judge(use, operands, got):
 def test_rows(build_folder, pytestconfig):
     group = chosen(pytestconfig)
     batches = [group[k : k + BATCH] for k in range(0, len(group), BATCH)]
-    kernels = [merged(f"rows{n}", batch) for n, batch in enumerate(batches)]
+    kernels = [merged(f"rows{n}", batch, N) for n, batch in enumerate(batches)]
     library = Library(kernels, build_folder)
     for n, batch in enumerate(batches):
-        arrays, operands = {}, {}
-        for u in batch:
-            xs = operands[u.name] = u.sample(N, np.random.default_rng(len(u.name)))
-            arrays |= {f"{u.name}_x{k}": x for k, x in enumerate(xs)}
-            arrays[f"{u.name}_y"] = np.zeros(N, NUMPY[u.result])
-        assert library(f"rows{n}", arrays) == 0
-        for u in batch:
-            judge(u, operands[u.name], arrays[f"{u.name}_y"])
+        for use, operands, got in run_merged(batch, N, partial(library, f"rows{n}")):
+            judge(use, operands, got)
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,18 @@
 """Every row of the op table against the reference interpreter, many in a kernel."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from llvm_harness import NUMPY, Library, target
 
 from gyrator_codegen_llvm.ops import EMITTERS, LACKING
 from gyrator_codegen_llvm.stage import LlvmBackend
-from gyrator_ir.body.nodes import Let, Load, Store
 from gyrator_ir.body.ops import OPS, Numerics
 from gyrator_ir.types import DType
 from gyrator_testing.kernels.built import lacking
 from gyrator_testing.kernels.compare import same_bits
-from gyrator_testing.kernels.rows import uses
-from gyrator_testing.kernels.write import I0, kernel, outer
+from gyrator_testing.kernels.rows import merged, run_merged, uses
 
 N = 83  # vectors of 8 or 16, and a remainder of three
 BATCH = 24
@@ -20,19 +20,6 @@ BATCH = 24
 
 def refused(use, arch="avx2"):
     return LlvmBackend().refuses(use.kernel(N), target(arch)) is not None
-
-
-def merged(name, group):
-    """Return one kernel that computes all of a group."""
-    body, types = [], {}
-    for u in group:
-        args = [f"{u.name}_a{k}" for k in range(len(u.operands))]
-        body += [Load(a, f"{u.name}_x{k}", I0) for k, a in enumerate(args)]
-        body += [Let(f"{u.name}_b", u.op, tuple(args), u.result)]
-        body += [Store(f"{u.name}_y", I0, f"{u.name}_b")]
-        types |= {f"{u.name}_x{k}": t for k, t in enumerate(u.operands)}
-        types[f"{u.name}_y"] = u.result
-    return kernel(name, [(I0, N)], [], [outer(*body)], types)
 
 
 def judge(use, operands, got):
@@ -56,16 +43,10 @@ def test_rows(arch):
     group = [u for u in uses() if not refused(u, arch)]
     assert {u.op for u in group} == set(OPS) - LACKING
     batches = [group[k : k + BATCH] for k in range(0, len(group), BATCH)]
-    library = Library([merged(f"rows{n}", batch) for n, batch in enumerate(batches)], arch)
+    library = Library([merged(f"rows{n}", batch, N) for n, batch in enumerate(batches)], arch)
     for n, batch in enumerate(batches):
-        arrays, operands = {}, {}
-        for u in batch:
-            xs = operands[u.name] = u.sample(N, np.random.default_rng(len(u.name)))
-            arrays |= {f"{u.name}_x{k}": x for k, x in enumerate(xs)}
-            arrays[f"{u.name}_y"] = np.zeros(N, NUMPY[u.result])
-        assert library(f"rows{n}", arrays) == 0
-        for u in batch:
-            judge(u, operands[u.name], arrays[f"{u.name}_y"])
+        for use, operands, got in run_merged(batch, N, partial(library, f"rows{n}")):
+            judge(use, operands, got)
 
 
 def test_the_rest_is_refused():
@@ -83,9 +64,7 @@ def test_functions_are_accurate_everywhere(op):
     use = next(u for u in uses() if u.op == op and u.result is DType.F32)
     bits = np.arange(0, 1 << 32, 40009, dtype=np.uint32)
     x = bits.view(np.float32)
-    wide = merged("wide", [use])
     y = np.zeros(x.size, np.float32)
-    whole = kernel("whole", [(I0, x.size)], [], wide.stages, {})
-    library = Library([whole])
-    assert library("whole", {f"{use.name}_x0": x, f"{use.name}_y": y}) == 0
+    library = Library([use.kernel(x.size)])
+    assert library(use.name, {"x0": x, "y": y}) == 0
     judge(use, [x], y)

@@ -1,11 +1,11 @@
 """A kernel for each use of each row of the op table, and operands to run it on."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from attrs import frozen
 
-from gyrator_ir.body.nodes import Let, Load, Store
+from gyrator_ir.body.nodes import Let, Load, Statement, Store
 from gyrator_ir.body.ops import OPS, Typing, result_dtype
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.types import Device, DType
@@ -104,6 +104,38 @@ class Use:
             x[:7] = rng.permutation(x[:7])
         x[7:9] = 2.5, -3.5
         return x
+
+
+def merged(name: str, group: Iterable[Use], count: int) -> Kernel:
+    """Return one kernel that computes all of a group: `U_x0`, `U_x1`, ... of `count` elements to
+    `U_y`, for each use of name U."""
+    body: list[Statement] = []
+    types: dict[str, DType] = {}
+    for u in group:
+        args = [f"{u.name}_a{k}" for k in range(len(u.operands))]
+        body += [Load(a, f"{u.name}_x{k}", I0) for k, a in enumerate(args)]
+        body.append(Let(f"{u.name}_b", u.op, tuple(args), u.result))
+        body.append(Store(f"{u.name}_y", I0, f"{u.name}_b"))
+        types |= {f"{u.name}_x{k}": t for k, t in enumerate(u.operands)}
+        types[f"{u.name}_y"] = u.result
+    return kernel(name, [(I0, count)], [], [outer(*body)], types)
+
+
+def run_merged(
+    group: Sequence[Use], count: int, run: Callable[[dict[str, Array]], int]
+) -> list[tuple[Use, list[Array], Array]]:
+    """Run a `merged` kernel on samples; return each use with its operands and its result.
+
+    Args:
+        group: the uses.
+        count: the number of elements.
+        run: runs the kernel in place on arrays by name, and returns its code, which must be 0.
+    """
+    samples = {u.name: u.sample(count, np.random.default_rng(len(u.name))) for u in group}
+    arrays = {f"{name}_x{k}": x for name, xs in samples.items() for k, x in enumerate(xs)}
+    arrays |= {f"{u.name}_y": np.zeros(count, NUMPY[u.result]) for u in group}
+    assert run(arrays) == 0
+    return [(u, samples[u.name], arrays[f"{u.name}_y"]) for u in group]
 
 
 def uses() -> Iterator[Use]:
