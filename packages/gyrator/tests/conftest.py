@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gyrator.config import Config
+from gyrator.config import Config, read_config
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
@@ -55,6 +55,25 @@ def session(
     options = {"strict": True, "progress": False, "wrapper": wrapper}
     with Session(options=options, config=config, observer=records.append) as session:
         yield session
+
+
+@pytest.fixture
+def on_target(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """A function that compiles another one for a target of `GYRATOR_TARGETS`, in a cache of the
+    test's own, and returns it with the list of what was compiled."""
+    torch._dynamo.reset()
+    opened: list[Session] = []
+
+    def make(function: Any, target: str, dynamic: bool = False, **options: Any) -> Any:
+        inputs = os.environ | {"GYRATOR_TARGETS": target, "GYRATOR_CACHE_DIR": str(tmp_path)}
+        records: list[GraphRecord] = []
+        session = Session(config=read_config(inputs), options=options, observer=records.append)
+        opened.append(session)
+        return torch.compile(function, backend=session.backend, dynamic=dynamic), records
+
+    yield make
+    for session in opened:
+        session.close()
 
 
 @pytest.fixture(autouse=True)

@@ -1,33 +1,19 @@
 """The target `halide`: models on Halide's kernels, from every host language."""
 
 import importlib.metadata
-import os
+from functools import partial
 
 import pytest
 import torch
 
-from gyrator import Session
-from gyrator.config import read_config
 from gyrator.targets.halide import LACKING
 from gyrator_codegen_halide.ops import LACKING as WRITTEN_FOR
 from gyrator_runtime.warn import GyratorWarning
 
 
 @pytest.fixture
-def compiled(tmp_path):
-    torch._dynamo.reset()
-    opened = []
-
-    def make(function, target="halide", dynamic=False, **options):
-        inputs = os.environ | {"GYRATOR_TARGETS": target, "GYRATOR_CACHE_DIR": str(tmp_path)}
-        records = []
-        session = Session(config=read_config(inputs), options=options, observer=records.append)
-        opened.append(session)
-        return torch.compile(function, backend=session.backend, dynamic=dynamic), records
-
-    yield make
-    for session in opened:
-        session.close()
+def compiled(on_target):
+    return partial(on_target, target="halide")
 
 
 def model(x, w, at):
@@ -53,7 +39,7 @@ def test_a_model(compiled, wrapper):
 
 
 def test_an_autoscheduler(compiled):
-    run, records = compiled(torch.special.expit, "halide-mullapudi2016", strict=True)
+    run, records = compiled(torch.special.expit, target="halide-mullapudi2016", strict=True)
     x = torch.randn(50, 70)
     torch.testing.assert_close(run(x), torch.sigmoid(x))
     assert {k.language for r in records for k in r.kernels} == {"halide"}

@@ -2,12 +2,11 @@
 language, and in the place of C++ on a machine without a compiler."""
 
 import importlib.util
-import os
+from functools import partial
 
 import pytest
 import torch
 
-from gyrator import Session
 from gyrator.cli.doctor import examine
 from gyrator.config import read_config
 from gyrator.targets import discover
@@ -17,20 +16,8 @@ from gyrator_runtime.warn import GyratorWarning
 
 
 @pytest.fixture
-def compiled(tmp_path):
-    torch._dynamo.reset()
-    opened = []
-
-    def make(function, dynamic=False, **options):
-        inputs = os.environ | {"GYRATOR_TARGETS": "llvm", "GYRATOR_CACHE_DIR": str(tmp_path)}
-        records = []
-        session = Session(config=read_config(inputs), options=options, observer=records.append)
-        opened.append(session)
-        return torch.compile(function, backend=session.backend, dynamic=dynamic), records
-
-    yield make
-    for session in opened:
-        session.close()
+def compiled(on_target):
+    return partial(on_target, target="llvm")
 
 
 def model(x, w, at):
