@@ -5,28 +5,33 @@ units in the last place. In a 16-bit result, such an error is visible only once 
 values, as one unit in the last place.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 from attrs import evolve, frozen
 
 from gyrator_codegen.passes.rewriting import KernelPass
-from gyrator_ir.body.nodes import Let
-from gyrator_ir.body.rewrite import AnyStatement, used
+from gyrator_ir.body.nodes import Const, Let, Load, Reduce, ReduceKind, Store
+from gyrator_ir.body.rewrite import used
 from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.modes import Numerics
 from gyrator_ir.tile.nodes import QUOTIENTS, TiledKernel
 from gyrator_ir.types import DType
 
 _RELATIVE = frozenset(("mul", "div", "neg", "abs", "sqrt", "rsqrt"))
 """Ops that preserve the relative error of their operands."""
+_SUMS = frozenset((ReduceKind.SUM, ReduceKind.DOT))
+"""Reductions whose own rounding errors are about as large as those of approximate terms."""
+_LARGEST_F8E4M3 = 448.0  # of the finite values; it has no infinity
 _EXACT_MODES = (Numerics.BITWISE, Numerics.BATCH_INVARIANT)
 
 
 @frozen
 class ApproximateQuotients(KernelPass):
     """Approximate quotients that are cast to a narrower float, possibly after products, quotients
-    and the like.
+    and the like, or summed over rows by a kernel that stores only narrower floats and integers.
 
     Kernels whose numerics guarantee exact bits are not changed.
     """
@@ -38,9 +43,7 @@ class ApproximateQuotients(KernelPass):
         if kernel.numerics in _EXACT_MODES:
             return tiled
         body = kernel.statements
-        precise: set[str] = set()
-        for s in reversed(body):
-            precise.update(_precise(s, precise))
+        precise = _precise(kernel)
         quotients = (
             s.name
             for s in body
@@ -52,11 +55,61 @@ class ApproximateQuotients(KernelPass):
         return evolve(tiled, approximate=tuple(dict.fromkeys(quotients)))
 
 
-def _precise(s: AnyStatement, precise: set[str]) -> Iterator[str]:
-    """Yield the operands of a statement that must be accurate to full `f32` precision."""
-    if isinstance(s, Let):
-        if s.op == "cast" and s.dtype.is_float and s.dtype.size < DType.F32.size:
-            return
-        if s.op in _RELATIVE and s.name not in precise:
-            return
-    yield from used(s)
+def _precise(kernel: Kernel) -> set[str]:
+    """Return the values that must be accurate to full `f32` precision."""
+    body = kernel.statements
+    summed = _narrow(kernel)
+    lets = {s.name: s for s in body if isinstance(s, Let)}
+    constants = {s.name: s.value for s in body if isinstance(s, Const)}
+    narrowed: dict[str, DType] = {}
+    bounds: set[str] = set()
+    """Comparisons that select NaN for values which the narrower type cannot represent."""
+    tolerant = {b.name for b in kernel.locals}
+    """Locals that no statement reads as such a value."""
+    precise: set[str] = set()
+    for s in reversed(body):
+        if isinstance(s, Load) and s.name in precise:
+            tolerant.discard(s.buffer)
+        if isinstance(s, Store) and s.buffer in tolerant:
+            precise.update(used(s)[1:])
+            continue
+        if isinstance(s, Reduce) and s.kind in _SUMS and summed:
+            continue
+        if isinstance(s, Let) and s.op == "cast" and _is_narrow(s.dtype):
+            narrowed[s.args[0]] = s.dtype
+            continue
+        if isinstance(s, Let) and s.name not in precise:
+            if s.op in _RELATIVE or s.name in bounds:
+                continue
+            if s.name in narrowed and _overflows(s, narrowed[s.name], lets, constants):
+                bounds.add(s.args[0])
+                continue
+        precise.update(used(s))
+    return precise
+
+
+def _overflows(
+    s: Let, dtype: DType, lets: Mapping[str, Let], constants: Mapping[str, float]
+) -> bool:
+    """Return whether `s` replaces values beyond the largest one of `dtype` by NaN, and keeps all
+    others."""
+    if s.op != "where" or not math.isnan(constants.get(s.args[1], 0.0)):
+        return False
+    compared = lets.get(s.args[0])
+    if compared is None or compared.op != "gt":
+        return False
+    size = lets.get(compared.args[0])
+    bound = constants.get(compared.args[1], 0.0)
+    sizes = size is not None and size.op == "abs" and size.args == s.args[2:]
+    return sizes and dtype is DType.F8E4M3 and bound > _LARGEST_F8E4M3
+
+
+def _narrow(kernel: Kernel) -> bool:
+    """Return whether the kernel stores only integers and narrower floats than `f32`."""
+    stored = {s.buffer for s in kernel.statements if isinstance(s, Store)}
+    dtypes = (b.dtype for b in kernel.parameters if b.name in stored)
+    return all(_is_narrow(d) or not (d.is_float or d.is_complex) for d in dtypes)
+
+
+def _is_narrow(dtype: DType) -> bool:
+    return dtype.is_float and dtype.size < DType.F32.size
