@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gyrator_ir.body.nodes import Axis, Const, IndexValue, Let
 from gyrator_ir.body.rewrite import AnyStatement, defined
+from gyrator_ir.expr import ONE, ZERO, Expr, Sym, stride_of, subs
 from gyrator_ir.expr import Const as Number
-from gyrator_ir.expr import Expr, Sym, subs
 from gyrator_ir.types import DType
 from gyrator_scheduler.passes.inlining.solve import solve
 from gyrator_scheduler.ranges import Ranges
@@ -42,11 +42,18 @@ class MaskBounds:
             return
         if s.op not in ("lt", "le", "gt", "ge"):
             return
-        symbol, bound = map(self._index, s.args)
-        if not isinstance(symbol, Sym) or bound is None:
+        index, bound = map(self._index, s.args)
+        if index is None or bound is None or len(index.free_symbols) != 1:
             return
-        limit = bound if s.op in ("lt", "ge") else bound + 1
-        yield (symbol, None, limit) if s.op in ("lt", "le") else (symbol, limit, None)
+        (symbol,) = index.free_symbols
+        stride = stride_of(index, symbol)
+        bound -= subs(index, {symbol: ZERO})
+        if stride is ONE:
+            limit = bound if s.op in ("lt", "ge") else bound + 1
+            yield (symbol, None, limit) if s.op in ("lt", "le") else (symbol, limit, None)
+        elif stride == Number(-1):
+            limit = -bound if s.op in ("le", "gt") else 1 - bound
+            yield (symbol, limit, None) if s.op in ("lt", "le") else (symbol, None, limit)
 
     def _index(self, name: str) -> Expr | None:
         """Return a value as an expression, if it is an index expression or an integer constant."""
@@ -79,10 +86,21 @@ def solve_within(
         if low is None and high is None:
             inside.append(a)
             continue
-        first: Expr = Number(0) if low is None else low
+        first = ZERO if low is None else low
+        end = a.extent if high is None else high
         position = Sym(f"{a.symbol.name}_part")
-        inside.append(Axis(position, (a.extent if high is None else high) - first))
-        substitution[a.symbol] = position + first
-        offsets[position] = a.symbol - first
+        inside.append(Axis(position, end - first))
+        if _falls(loaded, a.symbol):  # counted from the end, it has a stride that `solve` can use
+            substitution[a.symbol] = end - 1 - position
+            offsets[position] = end - 1 - a.symbol
+        else:
+            substitution[a.symbol] = position + first
+            offsets[position] = a.symbol - first
     solution = solve(stored, axes, subs(loaded, substitution), tuple(inside), ranges)
     return solution and {symbol: subs(e, offsets) for symbol, e in solution.items()}
+
+
+def _falls(index: Expr, symbol: Sym) -> bool:
+    """Return whether an index has a constant negative stride."""
+    stride = stride_of(index, symbol)
+    return isinstance(stride, Number) and stride.value < 0
