@@ -132,13 +132,13 @@ def _index_spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
         w.line(f"program = {block}")
         block = "program // tiles"
     w.line(f"x = {block} * XBLOCK + tl.arange(0, XBLOCK){column}")
-    w.line(f"x_mask = x < {show(total)}")
+    w.line(f"x_mask = {_within('x', show(total), total, 'XBLOCK')}")
     used = code.used(code.kernel.statements)
     if code.tiled.fours and not blocks.second:
         w.line(f"x_fours = {block} * XBLOCK + tl.arange(0, XBLOCK // 4) * 4")
     if code.tiled.pairs:
         w.line(f"pair = {block} * (2 * XBLOCK) + tl.arange(0, 2 * XBLOCK)")
-        w.line(f"pair_mask = pair < {show(2 * total)}")
+        w.line(f"pair_mask = {_within('pair', show(2 * total), total, 'XBLOCK')}")
     if not blocks.still.isdisjoint(used):
         w.line(f"first = {block} * XBLOCK + tl.arange(0, 1){column}")
     code.digits(code.flats[0], used)
@@ -150,6 +150,19 @@ def _index_spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
     w.line(f"extent = {show(extent)}")
     if blocks.whole:
         _elements(code, "", used)
+
+
+def _within(positions: str, end: str, extent: Expr, block: str) -> str:
+    """Return the mask of the positions before the end.
+
+    Where blocks divide the extent it is constant, so that compilers find that loads which do not
+    depend on the last axis are the same for many positions.
+    """
+    mask = f"{positions} < {end}"
+    if not isinstance(extent, Const) or extent.value < 1:
+        return mask
+    whole = f"tl.full({positions}.shape, True, tl.int1)"
+    return f"{mask} if {extent.value} % {block} else {whole}"
 
 
 def _early_loads(code: Code) -> None:
@@ -169,7 +182,7 @@ def _elements(code: Code, start: str, used: set[Sym]) -> None:
     w.line(f"r = {f'{start} + ' if start else ''}tl.arange(0, RBLOCK)[None, :]{wide}")
     if code.tiled.fours:
         w.line(f"r_fours = {start or '0'} + tl.arange(0, RBLOCK // 4)[None, :] * 4")
-    w.line("r_mask = r < extent")
+    w.line(f"r_mask = {_within('r', 'extent', extent_of(code.blocks.second), 'RBLOCK')}")
     code.digits(code.flats[1], used)
 
 
