@@ -5,8 +5,9 @@ their latency. More elements per thread than fit in registers reduce the number 
 reduce the same row must exchange partial results. Programs are launched one after the other, while
 those launched before move data: whichever takes longer counts, besides the time in which a kernel
 starts. The model multiplies the slowdown by each factor. Its parameters were fitted to timings of
-12,000 shapes of 470 kernels on an H100, and of 5,500 shapes of 420 kernels on an H200, half of them
-with at most a million elements.
+12,000 shapes of 610 kernels on an H200, two fifths of the kernels with 65,536 elements and the
+others with 8 million, starting from a fit to as many shapes on an H100. The first choice takes 5
+per cent longer than the fastest shape in the mean.
 """
 
 import math
@@ -19,7 +20,8 @@ from gyrator_codegen.analysis import guess, power_of_two
 from gyrator_codegen.lanes import VECTOR, consecutive_inside, lane_access
 from gyrator_codegen.passes.blocks.choose_blocks import sorts
 from gyrator_codegen.passes.blocks.ranked import Ranked
-from gyrator_ir.body.nodes import Bind, Load, Reduce, ReduceKind, ScanStep, Store
+from gyrator_ir.body.nodes import Bind, Let, Load, Reduce, ReduceKind, ScanStep, Store
+from gyrator_ir.body.ops import OPS
 from gyrator_ir.expr import Const, Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.nodes import Buffer
@@ -33,9 +35,15 @@ _POINTS = 1 << 20  # the estimate of an unknown number of points
 _LENGTH = 1024  # the estimate of an unknown number of inner elements
 
 _ACCESS = 16  # bytes per access of a thread
+_IN_FLIGHT_OF_ROWS = 48  # bytes that a thread should access of rows that fit in registers
+_IN_FLIGHT = 22  # bytes that a thread of a pointwise kernel should access...
+_BUSY = 24  # ... unless a point takes as much work as so many statements
+_LONG = 30  # work per inner element, from which fewer elements fit in registers
+_FUNCTION = 6  # further statements that a transcendental function counts as...
+_COSTLY = 12  # ... if it has at least this cost in the op table
 _STRIDED = 4  # elements per thread if some loads are strided...
 _MANY_STRIDED = 4  # ... and half of that with more strided loads than this
-_HELD = 64  # bytes of a row that a thread holds in registers, with up to two loads
+_HELD = 54  # bytes of a row that a thread holds in registers, with up to two loads
 _LAUNCH = 4096  # bytes that the device could move in the time of a program launch...
 _START = 30000  # ... and that each core could move in the time in which a kernel starts
 _STATEMENTS = 10  # statements that are free; more cost as much as additional traffic...
@@ -70,6 +78,8 @@ class _Space:
     """Number of different loads."""
     strided: int
     """Number of different loads that are strided from point to point."""
+    work: int
+    """Statements, and the equivalent of functions."""
     traffic: int
     """Bytes read and written, or an equivalent of the computation if that takes longer."""
     cores: int
@@ -90,10 +100,13 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
     traffic = _traffic(kernel, facts, count * length)
     loads, strided = _loads(kernel)
     scans = any(isinstance(s, ScanStep) for s in kernel.statements)
+    work = _work(kernel)
     if tiles and values["XBLOCK"][0] > 1:
         shapes = best = list(_tiles(count, length, width, cores))
     elif tiles:
-        space = _Space(count, length, width, True, False, scans, loads, strided, traffic, cores)
+        space = _Space(
+            count, length, width, True, False, scans, loads, strided, work, traffic, cores
+        )
         shapes = list(_rows(values["XBLOCK"], values["RBLOCK"], space))
         best = sorted(shapes, key=lambda s: _row_price(s, space))[:_MOST]
     elif at_once and sorts(kernel):
@@ -103,7 +116,9 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
     else:
         along = consecutive_inside(kernel)
         folds = bool(kernel.inner)
-        space = _Space(count, length, width, along, folds, scans, loads, strided, traffic, cores)
+        space = _Space(
+            count, length, width, along, folds, scans, loads, strided, work, traffic, cores
+        )
         if kernel.inner:
             shapes = list(_blocks(values["XBLOCK"], values["RBLOCK"], at_once, count, length))
         else:
@@ -155,6 +170,13 @@ def _traffic(kernel: Kernel, facts: ShapeFacts, points: int) -> int:
     body = kernel.statements
     work = len(body) + _HEAVY * sum(isinstance(s, Reduce) and s.kind in _KEPT for s in body)
     return moved * max(work, _STATEMENTS) // _STATEMENTS
+
+
+def _work(kernel: Kernel) -> int:
+    """Return the number of statements, where a transcendental function counts as several."""
+    body = kernel.statements
+    functions = sum(isinstance(s, Let) and OPS[s.op].cost >= _COSTLY for s in body)
+    return len(body) + _FUNCTION * functions
 
 
 def _loads(kernel: Kernel) -> tuple[int, int]:
@@ -271,25 +293,36 @@ class _Weights:
 
 
 _POINTWISE = _Weights(
-    threads=1024, narrow=0.7, crowded=0.4, warps=48, idle=0.05, programs=0.5, few=0.4
+    threads=320, narrow=0.62, crowded=0.5, warps=77, idle=0.09, programs=1.9, uneven=0.5, few=0.7
 )
-_ROWS_AT_ONCE = _Weights(narrow=0.5, crowded=0.8, warps=2, programs=2, few=0.2, apart=0.25)
+_ROWS_AT_ONCE = _Weights(
+    threads=560, narrow=1.4, crowded=0.8, warps=2, idle=0.27, programs=1.3, uneven=0.5, few=0.04,
+    apart=0.28,
+)  # fmt: skip
 _ROWS_IN_STEPS = _Weights(warps=19, programs=4.5)
-_ACROSS_AT_ONCE = _Weights(crowded=0.95, scattered=0.63, uneven=0.8, apart=0.5)
+_ACROSS_AT_ONCE = _Weights(
+    narrow=0.375, most=16, crowded=0.9, scattered=0.25, idle=0.12, programs=4.2, uneven=1.3,
+    apart=1.07,
+)  # fmt: skip
 _ACROSS_IN_STEPS = _Weights(
-    elements=3.5, most=28, scattered=0.45, idle=0.75, programs=3, uneven=0.5, apart=0.33
-)
+    elements=2.6, most=25, crowded=1.2, scattered=0.4, idle=2.2, programs=8.5, uneven=0.5, few=0.05,
+    apart=1.1,
+)  # fmt: skip
 
 
 def _weights(space: _Space, at_once: bool) -> _Weights:
     if not space.folds:
-        elements = max(_ACCESS // space.width, 1)
+        needed = _ACCESS if space.work >= _BUSY else _IN_FLIGHT
+        elements = max(needed // space.width, 1)
         if space.strided:
             elements = min(elements, _STRIDED if space.strided <= _MANY_STRIDED else _STRIDED // 2)
         return evolve(_POINTWISE, elements=elements, most=elements)
     if space.along_inner and at_once:
         most = _HELD / space.width / math.sqrt(max(space.loads / 2, 1.0))
-        return evolve(_ROWS_AT_ONCE, most=2 * most if space.scans else most)
+        most = 2 * most if space.scans else most
+        busy = max(space.work / _LONG, 1.0) ** 0.35
+        elements = _IN_FLIGHT_OF_ROWS / space.width / busy
+        return evolve(_ROWS_AT_ONCE, elements=elements, most=most / busy)
     if space.along_inner:
         return _ROWS_IN_STEPS
     return _ACROSS_AT_ONCE if at_once else _ACROSS_IN_STEPS
@@ -322,6 +355,7 @@ def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
         (each / max(weights.most, 1.0), weights.crowded),
         (128 / run, weights.scattered),
         (256 / run, 0.05),
+        (32 / run, 0.03),  # less than a sector
         (weights.warps * cores / (programs * warps), weights.idle),
         (weights.programs * cores / programs, weights.uneven),
         (4 / warps, weights.few),
