@@ -8,7 +8,7 @@ from attrs import evolve, field, frozen
 from gyrator_codegen.analysis import ordered, static
 from gyrator_codegen.nests import Nest, nest
 from gyrator_codegen.passes.rewriting import each_alone
-from gyrator_ir.body.nodes import Reduce
+from gyrator_ir.body.nodes import Reduce, ReduceKind
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.source import Configuration
 from gyrator_ir.tile.choices import choices_of, settled
@@ -69,7 +69,10 @@ class OfferChoices:
             narrow = all(s.dtype.size <= _WIDE for s, _ in reduced)
             most = self.unroll if narrow or loops.across else self.unroll // 2
             elements = 2 * chosen * (2 if loops.across else loops.lanes)
-            fits = 2 * chosen <= most and (extent is None or elements <= extent)
+            # Down columns, each step of a Welford reduction needs the number of rows before it.
+            counts = loops.across and any(s.kind is ReduceKind.WELFORD for s, _ in reduced)
+            short = extent is not None and elements > extent
+            fits = 2 * chosen <= most and not short and not counts
             # Chains along rows already have their maximum length.
             chained = not loops.across and any(r.chain for _, r in reduced)
             more[name] = 2 * chosen if fits else chosen
