@@ -175,7 +175,8 @@ template <class T, class W, class E> GY_FN void gy_softmax_take(T &top, W &total
 }
 //% gy_welford_block
 // Elements `low` to `high` of a row, of which `row` is the first and `sum` the sum, join those
-// before by the formula of Chan, Golub and LeVeque. `ask` is called for each vector.
+// before by the formula of Chan, Golub and LeVeque. Up to four of `COPIES` sums suffice here.
+// `ask` is called for each vector.
 #if GY_VEC
 #define GY_TAKE(k, load, given) { \
     const V gap = load - middle; \
@@ -193,16 +194,17 @@ GY_FN void gy_welford_block(const P *row, si64 low, si64 high, V sum, sf64 &mean
   const V middle = gy_vsplat((S)here);
   V gaps0 = {}, gaps1 = {}, gaps2 = {}, gaps3 = {};
   V squares0 = {}, squares1 = {}, squares2 = {}, squares3 = {};
+  constexpr si64 sums = COPIES > 3 ? 4 : COPIES > 1 ? 2 : 1;
   si64 at = 0;
-  for (; at + COPIES * GY_LANES <= count; at += COPIES * GY_LANES) {
+  for (; at + sums * GY_LANES <= count; at += sums * GY_LANES) {
     GY_WHOLE(0)
-    if (COPIES > 1) { GY_WHOLE(1) }
-    if (COPIES > 2) { GY_WHOLE(2) GY_WHOLE(3) }
+    if (sums > 1) { GY_WHOLE(1) }
+    if (sums > 2) { GY_WHOLE(2) GY_WHOLE(3) }
   }
   for (; at + GY_LANES <= count; at += GY_LANES) { GY_WHOLE(0) }
   if (at < count) GY_TAKE(0, gy_vload_n(row + at, count - at), GY_LIVE_LANES)
-  if (COPIES > 1) gaps0 = gy_add(gaps0, gaps1), squares0 = gy_add(squares0, squares1);
-  if (COPIES > 2) {
+  if (sums > 1) gaps0 = gy_add(gaps0, gaps1), squares0 = gy_add(squares0, squares1);
+  if (sums > 2) {
     gaps0 = gy_add(gaps0, gy_add(gaps2, gaps3));
     squares0 = gy_add(squares0, gy_add(squares2, squares3));
   }
