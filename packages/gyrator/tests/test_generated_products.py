@@ -89,6 +89,43 @@ def test_tiles_of_registers_are_as_exact_as_eager(
     assert records and not [c for r in records for c in r.externs]
 
 
+SMALL: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "pairs": (lambda x: torch.bmm(x, x.mT).flatten(1)[:, [1, 18, 74]], ((7, 9, 32),)),
+    "columns": (torch.bmm, ((5, 16, 16), (5, 16, 16))),
+    "turned": (lambda x, y: torch.bmm(x.mT, y.mT), ((5, 12, 7), (5, 9, 12))),
+    "strided": (lambda x, y: torch.bmm(x[..., 1:], y[..., ::2]), ((6, 3, 9), (6, 8, 9))),
+    "added": (lambda b, x, y: torch.baddbmm(b, x, y, beta=0.5, alpha=2),
+              ((4, 1, 9), (4, 5, 7), (4, 7, 9))),
+    "rows": (lambda x, y: torch.bmm(x, y).relu(), ((40, 1, 16), (40, 16, 16))),
+    "nothing_summed": (torch.bmm, ((3, 4, 0), (3, 0, 5))),
+    "no_batch": (torch.bmm, ((0, 4, 6), (0, 6, 5))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [None, 2, 33])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", SMALL)
+def test_batches_of_small_products_are_as_exact_as_eager(
+    session: Session,
+    records: list[GraphRecord],
+    name: str,
+    dtype: torch.dtype,
+    batch: int | None,
+) -> None:
+    fn, shapes = SMALL[name]
+    compiled = torch.compile(fn, backend=session.backend)
+    sizes = [shapes]
+    if batch is not None:  # the same program with another number of products
+        sizes.append(tuple((batch, *s[1:]) for s in shapes))
+    for number, of in enumerate(sizes):
+        given = [torch.randn(s).to(dtype) for s in of]
+        if number < len(sizes) - 1:
+            for g in given:
+                torch._dynamo.mark_dynamic(g, 0)
+        assert_as_exact(compiled(*given), fn(*given), fn(*(g.double() for g in given)))
+    assert records and not [c for r in records for c in r.externs]
+
+
 def test_bytes_are_summed_exactly(session: Session) -> None:
     x, y = torch.randint(-128, 128, (33, 72)).char(), torch.randint(-128, 128, (72, 40)).char()
     compiled = torch.compile(

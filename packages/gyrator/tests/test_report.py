@@ -118,12 +118,12 @@ def test_the_peak_is_what_lives_at_once() -> None:
 
 
 def test_flops_of_calls_are_those_that_pytorch_counts() -> None:
-    a, b = torch.randn(3, 8, 5), torch.randn(3, 5, 7)
+    a, b = torch.randn(3, 8, 50), torch.randn(3, 50, 20)
     image, weight = torch.randn(2, 4, 9, 9), torch.randn(6, 2, 3, 3)
     turned = torch.randn(4, 3, 3, 3)
 
     def products() -> torch.Tensor:
-        left = torch.baddbmm(torch.ones(7), a, b).sum() + (a[0] @ b[0]).sum()
+        left = torch.baddbmm(torch.ones(20), a, b).sum() + (a[0] @ b[0]).sum()
         conv = torch.conv2d(image, weight, stride=2, groups=2).sum()
         return left + conv + torch.conv_transpose2d(image, turned, stride=2).sum()
 

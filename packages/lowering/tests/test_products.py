@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.loop.nodes import Extern, Reduction
 from gyrator_lowering.integer_products import integer_products
+from gyrator_lowering.small_products import small_products
 from gyrator_lowering.thin_products import thin_products
 
 MATRICES = {
@@ -236,6 +237,42 @@ def test_products_of_symbolic_sizes_stay_library_calls(check) -> None:
     able = {target.device: evolve(target, heuristics=evolve(target.heuristics, thin_products=True))}
     gm = check.trace(lambda x, w: x @ w.t(), (torch.randn(3, 64), torch.randn(5, 64)), dynamic=True)
     assert not thin_products(gm, able)
+
+
+SMALL = {
+    "square": (torch.bmm, (5, 16, 16), (5, 16, 16), torch.float32, True),
+    "double": (torch.bmm, (5, 9, 32), (5, 32, 9), torch.float64, True),
+    "half": (torch.bmm, (5, 9, 32), (5, 32, 9), torch.float16, True),
+    "no depth": (torch.bmm, (5, 9, 0), (5, 0, 9), torch.float32, True),
+    "sum": (lambda x, y: torch.baddbmm(x, x, y), (5, 9, 9), (5, 9, 9), torch.float32, True),
+    "larger": (torch.bmm, (5, 17, 16), (5, 16, 16), torch.float32, False),
+    "one matrix": (torch.mm, (9, 32), (32, 9), torch.float32, False),
+    "integers": (torch.bmm, (5, 9, 32), (5, 32, 9), torch.int32, False),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_batches_of_small_products_are_left_to_kernels(check, name: str) -> None:
+    run, left, right, dtype, expected = SMALL[name]
+    (target,) = check.targets.values()
+    able = evolve(target, heuristics=evolve(target.heuristics, register_tiles=True))
+    gm = check.trace(run, (torch.ones(left, dtype=dtype), torch.ones(right, dtype=dtype)))
+    assert bool(small_products(gm, {target.device: able})) is expected
+    assert not small_products(gm, check.targets)
+
+
+def test_only_the_number_of_small_products_may_change(check) -> None:
+    (target,) = check.targets.values()
+    heuristics = evolve(target.heuristics, register_tiles=True)
+    able = {target.device: evolve(target, heuristics=heuristics)}
+    x = torch.randn(5, 9, 32)
+
+    def batch(x: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(x.view(-1, 9, 32), x.view(-1, 32, 9))
+
+    assert small_products(check.trace(batch, (x,), dynamic=True), able)
+    changing = check.trace(torch.bmm, (x, torch.randn(5, 32, 8)), dynamic=True)
+    assert not small_products(changing, able)
 
 
 WHOLE = {

@@ -103,7 +103,7 @@ class Heuristics:
     """Generated kernels are faster than the library at matrix products of integers."""
     register_tiles: bool = False
     """Generated kernels compute matrix products in tiles of vector registers, so that they may be
-    faster than the library: `max_autotune` measures both."""
+    faster than the library: `max_autotune` measures both. They are for small batched matrices."""
     unfused_bias: bool = False
     """The library's convolutions do not fuse the bias, so that adding it may as well be fused into
     a kernel."""

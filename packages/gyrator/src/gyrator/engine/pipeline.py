@@ -52,6 +52,7 @@ from gyrator_lowering.default import default_table
 from gyrator_lowering.fx_passes import FX, PadProducts, fx_pipeline
 from gyrator_lowering.integer_products import integer_products
 from gyrator_lowering.options import NO_CALLS, LoweringOptions
+from gyrator_lowering.small_products import small_products
 from gyrator_lowering.stage import lower
 from gyrator_lowering.thin_products import thin_products
 from gyrator_runtime.build import BuildError
@@ -357,6 +358,7 @@ class Stages:
             if isinstance(padding, PadProducts):
                 generated = padding.left_to_kernels(gm)
             generated |= thin_products(gm, self.context.by_device)
+            generated |= small_products(gm, self.context.by_device)
             generated |= integer_products(gm, self.context.by_device)
             if options.max_autotune:
                 generated |= faster_in_kernels(gm, self.context, budget)
