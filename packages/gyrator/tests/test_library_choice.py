@@ -248,6 +248,19 @@ def test_nothing_is_decided_on_a_busy_machine(opened: Any, monkeypatch: pytest.M
     assert decisions() == (first, packed, last)  # remembered
 
 
+def test_a_busy_machine_is_measured_once(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[Product] = []
+
+    def disturbed(_: Measure, product: Product) -> None:
+        measured.append(product)
+
+    monkeypatch.setattr(Measure, "quicker", disturbed)
+    with opened() as session:
+        choice = LibraryChoice(session.engine(session.options), Budget(0))
+        assert not any(choice(product) for product in probes("cpu"))
+    assert len(measured) == 1
+
+
 def test_measuring(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_choice, "_SIZES", ((32, 64, 64), (32, 64, 128)))
     monkeypatch.setattr(profile, "_interruptions", lambda: 0)

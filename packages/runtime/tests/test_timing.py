@@ -50,6 +50,28 @@ def test_interrupted_samples_are_left_out(busy, wanted):
     assert len(steady) == len(calls) == (7 if wanted < 3 else 8)  # warm-up and samples
 
 
+@pytest.mark.parametrize("interruptions", [0, 3])
+def test_a_comparison_ends_when_two_undisturbed_samples_of_each_decide(busy, interruptions):
+    calls = []
+
+    def run():
+        calls.append(0)
+        if 1 < len(calls) <= 1 + interruptions:  # after the warm-up
+            busy.append(0)
+
+    seen = []
+
+    def decided(seconds):
+        seen.append(set(seconds))
+        return len(seen) == 2
+
+    runs = {"run": run, "other": lambda: None}
+    times = compare(runs, CpuDevice(), samples=20, warmup=1, decided=decided)
+    assert seen == [{"run", "other"}] * 2
+    assert len(calls) == 1 + interruptions + 3
+    assert not times["run"].disturbed
+
+
 def test_what_is_interrupted_throughout_is_called_disturbed(busy, monkeypatch):
     monkeypatch.setattr(profile, "_MORE_SECONDS", 1e-2)
     runs = {"steady": lambda: None, "interrupted": lambda: busy.append(0)}

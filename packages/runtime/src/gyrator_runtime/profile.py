@@ -33,6 +33,8 @@ _TOLERANCE = 0.05
 """The share of a sample that interruptions may have cost."""
 _MORE_SECONDS = 0.25
 """The time to wait for samples without interruptions."""
+_FEWEST = 2
+"""The least number of undisturbed samples of each callable after which a comparison may end."""
 
 
 @frozen
@@ -74,10 +76,12 @@ def compare(
     samples: int = 20,
     warmup: int = 3,
     seconds: float = 0.0,
+    decided: Callable[[Mapping[str, float]], bool] = lambda _: False,
 ) -> dict[str, Timing]:
     """Time several callables in interleaved rounds, so that background load affects all equally.
 
     While other processes take processors away from this one, more rounds follow for up to 0.25 s.
+    The rounds end early if `decided` returns true for the minimum seconds of each callable so far.
     """
     repeats: dict[str, int] = {}
     for name, run in runs.items():
@@ -88,18 +92,32 @@ def compare(
         repeats[name] = max(1, min(1_000_000, int(seconds / once))) if once > 0 else 1
     samples_by_run: dict[str, list[_Sample]] = {name: [] for name in runs}
 
-    def measure_all(rounds: int) -> None:
-        for _ in range(rounds):
-            for name, run in runs.items():
-                samples_by_run[name].append(_sample(run, device, repeats[name]))
+    def measure_all() -> None:
+        for name, run in runs.items():
+            samples_by_run[name].append(_sample(run, device, repeats[name]))
 
-    measure_all(samples)
+    def settled() -> bool:
+        undisturbed = {
+            name: [s.seconds for s in measured if not s.disturbed]
+            for name, measured in samples_by_run.items()
+        }
+        if any(len(measured) < _FEWEST for measured in undisturbed.values()):
+            return False
+        return decided({name: min(measured) for name, measured in undisturbed.items()})
+
+    def timings() -> dict[str, Timing]:
+        return {name: _timing(s) for name, s in samples_by_run.items()}
+
+    for _ in range(samples):
+        measure_all()
+        if settled():
+            return timings()
     end = time.perf_counter() + _MORE_SECONDS
     while not all(_enough(s, samples) for s in samples_by_run.values()):
         if time.perf_counter() >= end:
             break
-        measure_all(1)
-    return {name: _timing(s) for name, s in samples_by_run.items()}
+        measure_all()
+    return timings()
 
 
 def _sample(run: Callable[[], object], device: DeviceInterface, repeats: int) -> _Sample:

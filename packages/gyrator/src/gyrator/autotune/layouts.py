@@ -112,7 +112,7 @@ def timed(
     run: Callable[..., Any] = gradients if convolution.gradients else forward
     last = [t.contiguous(memory_format=torch.channels_last) for t in operands]
     runs = {FIRST: lambda: run(*operands), LAST: lambda: run(*last)}
-    return undisturbed(compare(runs, device, samples=_SAMPLES, warmup=2))
+    return undisturbed(compare(runs, device, samples=_SAMPLES, warmup=1))
 
 
 def undisturbed(times: Mapping[str, Timing]) -> dict[str, float] | None:

@@ -57,6 +57,8 @@ _ROWS = 128
 """Rows and columns of the products whose error is measured, large enough for a stable mean."""
 _GAIN = 1.1
 """The minimum speedup of oneDNN."""
+_CLEAR = 1.2
+"""The factor by which a measured speedup must be above or below `_GAIN` to end the measurement."""
 _PACKED_GAIN = 1.05
 """The minimum speedup of a packed weight layout over a simpler one."""
 _WHOLE = "onednn, whole"
@@ -246,6 +248,8 @@ class LibraryChoice:
                 layout = n % len(_LAYOUTS)
                 if n == layout or results.get(layout):
                     results[n] = measure.quicker(product)
+                    if results[n] is None:  # the machine is busy, and the rest would wait too
+                        break
             quicker = [n for n, faster in results.items() if faster]
             depth = measure.depth() if quicker else 0
         measured = Measured(frozenset(products[n] for n in quicker), depth)
@@ -291,7 +295,14 @@ class Measure:
         x, y = self._matrices(product)
         out = torch.empty(product.rows, product.columns, device=product.device)
         runs = {"aten": lambda: torch.mm(x, y, out=out), "onednn": lambda: _linear(x, y)}
-        times = compare(runs, self.device, samples=_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS)
+
+        def clear(seconds: Mapping[str, float]) -> bool:
+            excess = seconds["aten"] / (_GAIN * seconds["onednn"])
+            return not 1 / _CLEAR < excess < _CLEAR
+
+        times = compare(
+            runs, self.device, samples=_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS, decided=clear
+        )
         seconds = undisturbed(times)
         return None if seconds is None else seconds["aten"] >= _GAIN * seconds["onednn"]
 
