@@ -20,6 +20,7 @@ print(json.dumps(sorted(sys.modules)))
 ON_THE_WAY = {"gyrator_lowering", "gyrator_scheduler", "gyrator_codegen_cpp", "gyrator_runtime"}
 ELSEWHERE = (
     "gyrator.aot",
+    "gyrator.autotune.matmuls",
     "gyrator.cli",
     "gyrator.demo",
     "gyrator.frontend.background",

@@ -20,7 +20,6 @@ from gyrator.autotune.kernels import (
     tune,
 )
 from gyrator.autotune.library import LibraryChoice
-from gyrator.autotune.matmuls import faster_in_kernels
 from gyrator.engine.context import CompilerContext
 from gyrator.engine.emission import Tiling, late_refusals, refusals, tiled_of, units_of
 from gyrator.engine.verification import verified
@@ -361,6 +360,8 @@ class Stages:
             generated |= small_products(gm, self.context.by_device)
             generated |= integer_products(gm, self.context.by_device)
             if options.max_autotune:
+                from gyrator.autotune.matmuls import faster_in_kernels  # rarely used
+
                 generated |= faster_in_kernels(gm, self.context, budget)
         return LoweringOptions(
             fallback_random=options.fallback_random,
