@@ -64,7 +64,7 @@ def ordered(stage: Stage) -> bool:
 
 def in_order(kernel: Kernel) -> bool:
     """Return whether the kernel has a rounding reduction that must be done in element order."""
-    return kernel.numerics is Numerics.BATCH_INVARIANT and any(
+    return kernel.numerics in (Numerics.BATCH_INVARIANT, Numerics.BITWISE) and any(
         isinstance(s, Reduce) and s.dtype.is_float and s.kind in _ROUNDING
         for s in kernel.statements
     )

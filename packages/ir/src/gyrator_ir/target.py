@@ -20,6 +20,10 @@ class Capabilities:
     reductions: bool = True
     ordered_reductions: bool = False
     """Reductions follow the order that `Numerics.BATCH_INVARIANT` requires."""
+    aten_bits: frozenset[str] = frozenset()
+    """With `Numerics.BITWISE`: ops (`aten.gelu`) that round in several steps, for which lowering
+    knows formulas that have the bits of this machine's ATen. `aten.sum` also requires that kernels
+    add one value after another in the dtype of the sum."""
     scans: bool = True
     scan_extent: int = field(default=0, validator=natural)
     """The longest axis, of constant extent, for scans that cannot be split into parts: arg-scans

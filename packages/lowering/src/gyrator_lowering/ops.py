@@ -20,6 +20,7 @@ from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder, each
 from gyrator_lowering.builder.slices import SLICES, bind_symbols
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.rules.exact import EXACT_RULES
 from gyrator_lowering.rules.extern import LIBRARY, call, is_library_work
 from gyrator_lowering.table import FallbackToAten, LoweringTable, Rule
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of, is_in_range
@@ -45,39 +46,61 @@ class Ops:
             return self._view(info, args)
         reason = self._why_call(info, rule, args, kwargs)
         if not reason and rule is not None:
-            mark = self.b.mark()
-            self.b.reads_empty_view = False
-            try:
-                result = rule(
-                    self.b,
-                    *[self._readable(a) for a in args],
-                    **{k: self._readable(v) for k, v in kwargs.items()},
-                )
-                emitted = self.b.operations[mark[1] :]
-                self.b.operations[mark[1] :] = with_checks(
-                    emitted, partial(facts_of, self.b.symbols)
-                )
-                if lack := self._missing_capability(mark):
-                    reason = f"the device's kernels lack {lack}"
-                elif self._is_mixed(mark):
-                    reason = "its tensors are on several devices"
-                elif self.b.reads_empty_view:
-                    reason = "it reads elements of an empty tensor"
-                elif other := self._other_bits(info, mark):
-                    reason = f"kernels compute {other} with other bits than ATen"
-                else:
+            exact = self._exact_rule(info)
+            tried = [(rule, False)] if exact is None else [(exact, True), (rule, False)]
+            for candidate, has_atens_bits in tried:
+                result, reason = self._by_rule(info, candidate, has_atens_bits, args, kwargs)
+                if not reason:
                     return result
-            except FallbackToAten:
-                reason = f"{info.name} has no rule for these arguments"
-            except UnsupportedError:
-                raise
-            except Exception as error:  # a rule that fails costs speed, never a result
-                failed = f"the rule of {info.name} failed: {type(error).__name__}: {error}"
-                if self.b.options.strict:
-                    raise self.b.unsupported("GY-LOWER-030", failed, help=REPORT) from error
-                reason = f"GY-LOWER-030: {failed}"
-            self.b.rewind(mark)
         return self._call(op, args, kwargs, reason)
+
+    def _by_rule(
+        self, info: OpInfo, rule: Rule, has_atens_bits: bool, args: list[Any], kwargs: dict[str, Any]
+    ) -> tuple[Any, str]:
+        """Return a rule's result, or why the rule cannot be used and nothing was emitted."""
+        mark = self.b.mark()
+        self.b.reads_empty_view = False
+        try:
+            result = rule(
+                self.b,
+                *[self._readable(a) for a in args],
+                **{k: self._readable(v) for k, v in kwargs.items()},
+            )
+            emitted = self.b.operations[mark[1] :]
+            self.b.operations[mark[1] :] = with_checks(emitted, partial(facts_of, self.b.symbols))
+            if lack := self._missing_capability(mark):
+                reason = f"the device's kernels lack {lack}"
+            elif self._is_mixed(mark):
+                reason = "its tensors are on several devices"
+            elif self.b.reads_empty_view:
+                reason = "it reads elements of an empty tensor"
+            elif not has_atens_bits and (other := self._other_bits(info, mark)):
+                reason = f"kernels compute {other} with other bits than ATen"
+            else:
+                return result, ""
+        except FallbackToAten:
+            reason = f"{info.name} has no rule for these arguments"
+        except UnsupportedError:
+            raise
+        except Exception as error:  # a rule that fails costs speed, never a result
+            failed = f"the rule of {info.name} failed: {type(error).__name__}: {error}"
+            if self.b.options.strict:
+                raise self.b.unsupported("GY-LOWER-030", failed, help=REPORT) from error
+            reason = f"GY-LOWER-030: {failed}"
+        self.b.rewind(mark)
+        return None, reason
+
+    def _exact_rule(self, info: OpInfo) -> Rule | None:
+        """In bitwise mode, return the rule that has the bits of the device's ATen, if there is
+        one."""
+        if self.b.options.numerics is not Numerics.BITWISE:
+            return None
+        first = next(iter(each(self.b.node.meta.get("val"))), None)
+        if not isinstance(first, torch.Tensor):
+            return None
+        target = self.b.targets.get(first.device.type)
+        known = target is not None and info.name.rpartition(".")[0] in target.capabilities.aten_bits
+        return EXACT_RULES.get(info.name) if known else None
 
     def _call(
         self, op: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any], reason: str

@@ -25,8 +25,9 @@ class SchedulerOptions:
     pool: bool = field(default=True, validator=exactly(bool))
     """Allocate small temporaries from a shared pool."""
     numerics: Numerics = field(default=Numerics.EAGER, validator=exactly(Numerics))
-    """`FAST` enables the pass `elide-roundings`. `BATCH_INVARIANT` does not split reductions and
-    keeps their axes in program order."""
+    """`FAST` enables the pass `elide-roundings`. `BATCH_INVARIANT` and `BITWISE` keep the axes of
+    reductions in program order. The former does not split them, the latter does not split those
+    that round."""
     passes: PassEdits = field(default=PassEdits(), validator=exactly(PassEdits))
     """Edits to `passes.loop_pipeline` and `passes.kernel_pipeline`."""
     verify_each: bool = field(default=False, validator=exactly(bool))
@@ -65,4 +66,4 @@ class SchedulerOptions:
     @property
     def in_order(self) -> bool:
         """Whether reductions must accumulate in program order."""
-        return self.numerics is Numerics.BATCH_INVARIANT
+        return self.numerics in (Numerics.BATCH_INVARIANT, Numerics.BITWISE)

@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 from gyrator.config import Config
 from gyrator.engine.lazy import ShippedTemplates
 from gyrator.targets import API, OPTIONAL, LoaderContext, TargetDefinition
+from gyrator.targets.aten_bits import known_bits
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.modes import StoreMode
 from gyrator_ir.source import TranslationUnit
@@ -58,7 +59,8 @@ def probe(config: Config) -> Target:
     target = cpu_target(isa, available_cores())
     able = target.capabilities
     libraries = able.libraries | _onednn_extensions()
-    return evolve(target, capabilities=evolve(able, libraries=libraries))
+    capabilities = evolve(able, libraries=libraries, aten_bits=known_bits())
+    return evolve(target, capabilities=capabilities)
 
 
 def _onednn_extensions() -> frozenset[str]:

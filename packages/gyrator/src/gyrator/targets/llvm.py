@@ -44,7 +44,12 @@ def probe(config: Config) -> Target | None:
     able = target.capabilities
     lacking = {*BYTE_FLOATS, DType.F16} if target.arch == "plain" else set(BYTE_FLOATS)
     capabilities = evolve(
-        able, dtypes=able.dtypes - lacking, ops_lacking=LACKING, sorts=False, templates=frozenset()
+        able,
+        dtypes=able.dtypes - lacking,
+        ops_lacking=LACKING,
+        aten_bits=able.aten_bits - {"aten.sum", "aten.mean"},
+        sorts=False,
+        templates=frozenset(),
     )
     heuristics = Heuristics(scatter_choices=True)
     return evolve(target, kernel_backend="llvm", capabilities=capabilities, heuristics=heuristics)

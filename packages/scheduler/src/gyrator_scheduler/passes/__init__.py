@@ -31,6 +31,7 @@ def loop_pipeline(
     statements = min((h.fusion_statements for h in numbers), default=0)
     by_device = tuple((device, t.heuristics) for device, t in sorted(targets.items()))
     units = frozenset(d for d, t in targets.items() if t.capabilities.matrix_units)
+    whole = options.numerics is Numerics.BATCH_INVARIANT
     inline = InlinePointwise(cost, statements, not options.hold_operands)
     passes = (
         DropDeadBuffers(),
@@ -41,8 +42,11 @@ def loop_pipeline(
         ReverseScans(),
         OneHotSums(),
         when(options.numerics is Numerics.FAST, ElideRoundings()),
-        when(not options.in_order, SplitReductions(by_device=by_device, matrix_units=units)),
-        when(not options.in_order, SplitScans(by_device)),
+        when(
+            not whole,
+            SplitReductions(by_device=by_device, matrix_units=units, exact=options.in_order),
+        ),
+        when(not whole, SplitScans(by_device)),
         ReorderAxes(options.in_order),
         MergeAxes(),
     )

@@ -53,6 +53,8 @@ MERGED_BY = {
     ReduceKind.DOT: ReduceKind.SUM,
 }
 """The reduction that merges the parts of a reduction with one result."""
+_EXACT = (ReduceKind.MIN, ReduceKind.MAX, ReduceKind.ANY, ReduceKind.ALL)
+"""Reductions of floats that do not round."""
 
 
 @frozen
@@ -63,7 +65,8 @@ class SplitReductions:
     `by_device` overrides these numbers for a device type, and adds the number of points to keep
     adjacent. On devices that process adjacent points together, parts have at least `part` elements:
     merging more of them takes longer than reducing their elements. On devices with `matrix_units`,
-    matrix products are split if they have too few output blocks.
+    matrix products are split if they have too few output blocks. With `exact`, reductions that
+    round at each step are not split.
     """
 
     name: ClassVar[str] = "split-reductions"
@@ -73,6 +76,7 @@ class SplitReductions:
     part: int = 2048
     by_device: tuple[tuple[str, Heuristics], ...] = ()
     matrix_units: frozenset[str] = frozenset()
+    exact: bool = False
 
     def run(self, program: LoopProgram) -> LoopProgram:
         """Return the program with long reductions split into two steps."""
@@ -217,6 +221,8 @@ class _Splitter:
         return [first, *self._merged(op, partial, part_axes, reread)]
 
     def _plan(self, op: Reduction) -> _Plan | None:
+        if self.options.exact and op.reduce.dtype.is_float and op.reduce.kind not in _EXACT:
+            return None
         sides = self._sides(op)
         if sides is not None:
             return self._product_plan(op, *sides)

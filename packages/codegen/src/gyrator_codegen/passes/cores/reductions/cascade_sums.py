@@ -1,7 +1,8 @@
 """`cascade-sums`: compute long floating-point sums as short ones that are added in a wider type.
 
-The error of a sum then does not grow with its length. In-order sums are not split, but accumulated
-in the wider type from the start.
+The error of a sum then does not grow with its length. In-order sums are not split. Those of
+`Numerics.BATCH_INVARIANT` are accumulated in the wider type from the start, those of
+`Numerics.BITWISE` in their own.
 """
 
 from typing import ClassVar
@@ -14,6 +15,7 @@ from gyrator_codegen.passes.rewriting import KernelPass, Reduced, each_stage
 from gyrator_ir.body.nodes import Reduce, ReduceKind
 from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Stage
+from gyrator_ir.modes import Numerics
 from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.nodes import Reduction, TiledKernel
 
@@ -36,7 +38,7 @@ class CascadeSums(KernelPass):
         if loops is None:
             return tiled
         if in_order(kernel):
-            return _wide(tiled)
+            return _wide(tiled) if kernel.numerics is Numerics.BATCH_INVARIANT else tiled
         size = 1
         for a in kernel.inner:
             size *= a.extent.value if isinstance(a.extent, Const) else _ENDLESS

@@ -1,0 +1,241 @@
+"""Functions of `f32` computed with the bits of ATen's CPU kernels (`numerics="bitwise"`).
+
+ATen's compiler contracts products and sums to fused multiply-additions. Its exponential, within
+other functions, is Sleef's, and `gelu` is oneDNN's. The formulas hold for ATen's kernels for AVX2;
+a target's capability `aten_bits` names those that were found to hold on a machine.
+"""
+
+import math
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from gyrator_ir.expr import Const
+from gyrator_ir.types import DType
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.promote import Arg, operand
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import TensorValue, contiguous_strides
+from gyrator_lowering.rules.pointwise import elementwise
+from gyrator_lowering.table import FallbackToAten
+
+_GRAIN = 32768
+"""From this number of elements on, ATen distributes the work among threads."""
+_BLOCK = 16
+"""ATen computes blocks of two vectors by vector functions, and what is left by the C library's."""
+
+
+def tanh_backward(b: LoopBuilder, grad: TensorValue, y: TensorValue) -> TensorValue:
+    """`aten.tanh_backward`."""
+    return _of_f32(b, lambda ops, g, v: g * ops.fma(-v, v, 1.0), grad, y)
+
+
+def rsqrt(b: LoopBuilder, x: TensorValue) -> TensorValue:
+    """`aten.rsqrt`."""
+    return _of_f32(b, lambda ops, v: 1.0 / ops.sqrt(v), x)
+
+
+def addcmul(
+    b: LoopBuilder, x: TensorValue, p: TensorValue, q: TensorValue, *, value: Arg = 1
+) -> TensorValue:
+    """`aten.addcmul`."""
+
+    def fn(ops: Tracer, a: Value, v: Value, w: Value) -> Value:
+        return ops.fma(operand(ops, value, (), DType.F32) * v, w, a)
+
+    return _of_f32(b, fn, x, p, q)
+
+
+def scaled_sum(sign: int) -> Callable[..., TensorValue]:
+    """Return the rule of `aten.add` or `aten.sub` with a factor."""
+
+    def rule(b: LoopBuilder, x: TensorValue, other: Arg, *, alpha: Any = 1) -> TensorValue:
+        if type(alpha) not in (int, float) or alpha == 1:
+            raise FallbackToAten  # other rules compute it with eager's bits, or nobody does
+        return _of_f32(b, lambda ops, v, w: ops.fma(w, sign * float(alpha), v), x, other)
+
+    return rule
+
+
+def lerp(b: LoopBuilder, x: TensorValue, end: TensorValue, weight: Any) -> TensorValue:
+    """`aten.lerp.Scalar` with a weight below a half."""
+    if type(weight) not in (int, float) or not abs(weight) < 0.5:
+        raise FallbackToAten
+    return _of_f32(b, lambda ops, v, w: ops.fma(w - v, float(weight), v), x, end)
+
+
+def sigmoid(b: LoopBuilder, x: TensorValue) -> TensorValue:
+    """`aten.sigmoid`."""
+    _check_vectors(b, x)
+    return _of_f32(b, _sigmoid, x)
+
+
+def silu(b: LoopBuilder, x: TensorValue) -> TensorValue:
+    """`aten.silu`."""
+    _check_vectors(b, x)
+    return _of_f32(b, lambda ops, v: v / (1.0 + _exp(ops, -v)), x)
+
+
+def silu_backward(b: LoopBuilder, grad: TensorValue, x: TensorValue) -> TensorValue:
+    """`aten.silu_backward`."""
+    _check_vectors(b, grad, x)
+
+    def fn(ops: Tracer, g: Value, v: Value) -> Value:
+        s = _sigmoid(ops, v)
+        return g * s * ops.fma(v, 1.0 - s, 1.0)
+
+    return _of_f32(b, fn, grad, x)
+
+
+def gelu(b: LoopBuilder, x: TensorValue, *, approximate: str = "none") -> TensorValue:
+    """`aten.gelu` by the error function."""
+    _check_onednn(x, approximate)
+
+    def fn(ops: Tracer, v: Value) -> Value:
+        half = v * 0.5
+        return ops.fma(_erf_of_root(ops, v)[0], half, half)
+
+    return _of_f32(b, fn, x)
+
+
+def gelu_backward(
+    b: LoopBuilder, grad: TensorValue, x: TensorValue, *, approximate: str = "none"
+) -> TensorValue:
+    """`aten.gelu_backward` by the error function."""
+    _check_onednn(x, approximate)
+
+    def fn(ops: Tracer, g: Value, v: Value) -> Value:
+        erf, exp = _erf_of_root(ops, v)
+        slope = v * _ROOT_HALF * _ROOT_OF_PI * exp
+        return g * ops.fma(erf, 0.5, 0.5 + slope)
+
+    return _of_f32(b, fn, grad, x)
+
+
+def _of_f32(b: LoopBuilder, fn: Callable[..., Value], *args: Arg) -> TensorValue:
+    """Apply a function to tensors of `f32` and numbers.
+
+    Raises:
+        FallbackToAten: if a tensor has another dtype.
+    """
+    if b.out.dtype is not DType.F32:
+        raise FallbackToAten
+    if any(isinstance(a, TensorValue) and a.dtype is not DType.F32 for a in args):
+        raise FallbackToAten
+    return elementwise(b, fn, args)
+
+
+def _check_vectors(b: LoopBuilder, *args: TensorValue) -> None:
+    """Raise FallbackToAten unless ATen computes all elements by vector functions."""
+    shape, strides = b.out.shape, b.out.strides
+    if not all(type(n) is Const for n in (*shape, *strides)):
+        raise FallbackToAten
+    count = 1
+    for size, stride in sorted(zip(shape, strides, strict=True), key=lambda d: _number(d[1])):
+        if _number(size) != 1 and _number(stride) != count:
+            raise FallbackToAten
+        count *= _number(size)
+    if any((x.shape, x.strides) != (shape, strides) for x in args):
+        raise FallbackToAten
+    if count % _BLOCK or count >= _GRAIN:
+        raise FallbackToAten
+
+
+def _check_onednn(x: TensorValue, approximate: str) -> None:
+    """Raise FallbackToAten unless ATen calls oneDNN."""
+    known = all(type(n) is Const for n in x.shape)
+    if not known or prod(map(_number, x.shape)) < 2 or approximate != "none":
+        raise FallbackToAten
+    if x.strides != contiguous_strides(x.shape):
+        raise FallbackToAten
+
+
+def _number(size: Any) -> int:
+    value: int = size.value
+    return value
+
+
+def _bits(word: int) -> float:
+    """Return the `f32` with these bits."""
+    sign, exponent, fraction = word >> 31, word >> 23 & 0xFF, word & 0x7FFFFF
+    return math.ldexp((-1) ** sign * (0x800000 + fraction), exponent - 150)
+
+
+_LOG2_E = 1.442695040888963407
+_LN2_PARTS = (0.693145751953125, 1.428606765330187045e-06)
+_SLEEF_EXP = (
+    0.000198527617612853646278381,
+    0.00139304355252534151077271,
+    0.00833336077630519866943359,
+    0.0416664853692054748535156,
+    0.166666671633720397949219,
+    0.5,
+)
+_SLEEF_RANGE = (-104.0, 100.0)
+
+
+def _sigmoid(ops: Tracer, x: Value) -> Value:
+    return 1.0 / (1.0 + _exp(ops, -x))
+
+
+def _exp(ops: Tracer, x: Value) -> Value:
+    """`Sleef_expf8_u10`."""
+    n = ops.round(x * _LOG2_E)
+    r = ops.fma(n, -_LN2_PARTS[0], x)
+    r = ops.fma(n, -_LN2_PARTS[1], r)
+    p = _polynomial(ops, r, _SLEEF_EXP)
+    result = 1.0 + ops.fma(r * r, p, r)
+    power = ops.cast(n, DType.I32)
+    half = ops.shr(power, 1)
+    result = result * _power_of_two(ops, half) * _power_of_two(ops, power - half)
+    low, high = _SLEEF_RANGE
+    result = ops.where(ops.lt(x, low), 0.0, result)
+    return ops.where(ops.gt(x, high), math.inf, result)
+
+
+_ROOT_HALF = _bits(0x3F3504F3)
+_ROOT_OF_PI = _bits(0x3F106EBA)
+"""1 / sqrt(pi)."""
+_ERF_SLOPE = _bits(0x3EA7BA05)
+_ERF = tuple(map(_bits, (0x3F87DC22, 0xBFBA00E3, 0x3FB5F0E3, 0xBE91A98E, 0x3E827906)))
+_EXP_RANGE = (_bits(0xC2AEAC50), _bits(0x42B17218))
+_EXP = tuple(map(_bits, (0x3C07CFCE, 0x3D2B9D0D, 0x3E2AAD40, 0x3EFFFEE3, 0x3F7FFFFB))) + (1.0,)
+_EXP_LOG2_E = _bits(0x3FB8AA3B)
+_EXP_LN2 = _bits(0x3F317218)
+
+
+def _erf_of_root(ops: Tracer, x: Value) -> tuple[Value, Value]:
+    """Return `erf(x / sqrt(2))` and `exp(-x * x / 2)` as oneDNN computes them (Abramowitz and
+    Stegun)."""
+    root = x * _ROOT_HALF
+    t = 1.0 / ops.fma(ops.abs(root), _ERF_SLOPE, 1.0)
+    exp = _onednn_exp(ops, -(root * root))
+    erf = ops.fma(-exp * t, _polynomial(ops, t, _ERF), 1.0)
+    return ops.where(ops.signbit(x), -erf, erf), exp
+
+
+def _onednn_exp(ops: Tracer, x: Value) -> Value:
+    low, high = _EXP_RANGE
+    # As x86's instructions, these return the limit for NaN.
+    within = ops.where(ops.lt(x, high), x, high)
+    within = ops.where(ops.gt(within, low), within, low)
+    n = ops.floor(within * _EXP_LOG2_E + 0.5)
+    r = ops.fma(-n, _EXP_LN2, within)
+    scale = _power_of_two(ops, ops.cast(n - 1.0, DType.I32))
+    scale = ops.where(ops.lt(x, low), 0.0, scale)
+    return _polynomial(ops, r, _EXP) * scale * 2.0
+
+
+def _polynomial(ops: Tracer, x: Value, coefficients: tuple[float, ...]) -> Value:
+    """Return a polynomial, whose coefficients begin with that of the highest power, by Horner's
+    rule."""
+    result: Any = coefficients[0]
+    for c in coefficients[1:]:
+        result = ops.fma(x, result, c)
+    value: Value = result
+    return value
+
+
+def _power_of_two(ops: Tracer, exponent: Value) -> Value:
+    """Return a power of two that is a normal `f32`."""
+    return ops.bitcast(ops.shl(exponent + 127, 23), DType.F32)

@@ -1,0 +1,30 @@
+"""The rules for `numerics="bitwise"` that have ATen's bits although they round in several steps."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from gyrator_lowering.rules import aten_formulas as formulas
+from gyrator_lowering.rules.aten_sums import aten_mean, aten_sum
+from gyrator_lowering.table import Rule
+
+EXACT_RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "aten.sum.default": aten_sum,
+        "aten.sum.dim_IntList": aten_sum,
+        "aten.mean.default": aten_mean,
+        "aten.mean.dim": aten_mean,
+        "aten.add.Tensor": formulas.scaled_sum(1),
+        "aten.sub.Tensor": formulas.scaled_sum(-1),
+        "aten.addcmul.default": formulas.addcmul,
+        "aten.lerp.Scalar": formulas.lerp,
+        "aten.rsqrt.default": formulas.rsqrt,
+        "aten.tanh_backward.default": formulas.tanh_backward,
+        "aten.sigmoid.default": formulas.sigmoid,
+        "aten.silu.default": formulas.silu,
+        "aten.silu_backward.default": formulas.silu_backward,
+        "aten.gelu.default": formulas.gelu,
+        "aten.gelu_backward.default": formulas.gelu_backward,
+    }
+)
+"""Rules by overload. They apply to targets whose `aten_bits` has the op's name, and raise
+FallbackToAten for arguments for which ATen's bits are not known."""
