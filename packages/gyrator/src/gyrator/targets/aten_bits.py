@@ -25,6 +25,14 @@ def _sums(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
     return tuple(side.sum(d) for side in sides for d in dims)
 
 
+def _layer_norms(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    few, many = x.view(28, 74), y[:2032].view(16, 127)
+    return (
+        *aten.native_layer_norm(few, [74], y[:74], z[:74], 1e-5),
+        *aten.native_layer_norm(many, [127], None, None, 1e-5),
+    )
+
+
 _SAMPLES: Mapping[str, tuple[int, Sample]] = MappingProxyType(
     {
         "aten.sum": (0x08209DA5, _sums),
@@ -40,6 +48,7 @@ _SAMPLES: Mapping[str, tuple[int, Sample]] = MappingProxyType(
         "aten.silu_backward": (0xBD8C0A21, lambda x, y, z: (aten.silu_backward(x, y),)),
         "aten.gelu": (0xB8C9E0B6, lambda x, y, z: (aten.gelu(x[:256]),)),
         "aten.gelu_backward": (0x3D07138B, lambda x, y, z: (aten.gelu_backward(x[:256], y[:256]),)),
+        "aten.native_layer_norm": (0xDB6C3251, _layer_norms),
     }
 )
 """By op: the checksum of the ATen for which its formula was verified, and the sample."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gyrator_lowering.rules import aten_formulas as formulas
+from gyrator_lowering.rules.aten_norms import layer_norm
 from gyrator_lowering.rules.aten_sums import aten_mean, aten_sum
 from gyrator_lowering.table import Rule
 
@@ -24,6 +25,7 @@ EXACT_RULES: Mapping[str, Rule] = MappingProxyType(
         "aten.silu_backward.default": formulas.silu_backward,
         "aten.gelu.default": formulas.gelu,
         "aten.gelu_backward.default": formulas.gelu_backward,
+        "aten.native_layer_norm.default": layer_norm,
     }
 )
 """Rules by overload. They apply to targets whose `aten_bits` has the op's name, and raise

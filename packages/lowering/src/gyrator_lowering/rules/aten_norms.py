@@ -1,0 +1,96 @@
+"""Layer norm of `f32` with the bits of ATen's CPU kernel (`numerics="bitwise"`).
+
+ATen updates the mean and the squared deviations of each lane of a vector by Welford's algorithm,
+then those of what is left of the row by themselves, and merges these with one lane after another.
+Rows of more than 16 vectors, which it splits, are left to it.
+"""
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from gyrator_ir.expr import Const, Expr
+from gyrator_ir.types import DType
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.table import FallbackToAten
+
+_LANES = 8
+_VECTORS = 16
+"""The vectors of a row that ATen does not split."""
+
+
+def layer_norm(
+    b: LoopBuilder,
+    x: TensorValue,
+    normalized: Sequence[Any],
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    eps: float,
+) -> tuple[TensorValue, ...]:
+    """`aten.native_layer_norm` over the last dimension, of at least 8 and fewer than 136 elements.
+
+    Raises:
+        FallbackToAten: for other arguments.
+    """
+    tensors = [t for t in (x, weight, bias) if t is not None]
+    size = x.shape[-1]
+    if len(normalized) != 1 or any(t.dtype is not DType.F32 for t in tensors):
+        raise FallbackToAten
+    if type(size) is not Const or not _LANES <= size.value < _LANES * (_VECTORS + 1):
+        raise FallbackToAten
+    out, *statistics = (s for s in b.outs if s is not None)
+    if len(statistics) != 2:
+        raise FallbackToAten
+    vectors, rest = divmod(size.value, _LANES)
+    shape = (*x.shape[:-1], Const(_LANES))
+    part = Spec(DType.F32, x.device, shape, contiguous_strides(shape))
+
+    def of_lanes(ops: Tracer, index: Sequence[Expr]) -> tuple[Value, Value]:
+        *row, lane = index
+        mean = squares = ops.const(0.0, DType.F32)
+        for k in range(vectors):
+            value = ops.load(x, (*row, lane + k * _LANES))
+            delta = value - mean
+            mean = ops.fma(delta, _f32(1 / (k + 1)), mean)
+            squares = ops.fma(delta, value - mean, squares)
+        return mean, squares
+
+    means, squares = b.pointwise_many(of_lanes, (part, part))
+
+    def of_row(ops: Tracer, index: Sequence[Expr]) -> tuple[Value, Value]:
+        row = index[:-1]
+        mean = total = ops.const(0.0, DType.F32)
+        for k in range(rest):
+            value = ops.load(x, (*row, Const(vectors * _LANES + k)))
+            delta = value - mean
+            mean = mean + delta / float(k + 1)
+            total = total + delta * (value - mean)
+        count = rest
+        for lane in range(_LANES):
+            at = (*row, Const(lane))
+            share = _f32(vectors / (count + vectors))
+            delta = ops.load(means, at) - mean
+            mean = ops.fma(delta, share, mean)
+            merged = ops.fma(delta * delta * share, float(count), ops.load(squares, at))
+            total, count = total + merged, count + vectors
+        variance = total / float(count)
+        return mean, 1.0 / ops.sqrt(variance + float(eps))
+
+    mean, inverse = b.pointwise_many(of_row, statistics)
+
+    def normalised(ops: Tracer, index: Sequence[Expr]) -> Value:
+        column = index[-1:]
+        centred = ops.load(x, index) - ops.get(mean, index)
+        factor = 1.0 if weight is None else ops.load(weight, column)
+        added = 0.0 if bias is None else ops.load(bias, column)
+        return ops.fma(centred * ops.get(inverse, index), factor, added)
+
+    return b.pointwise(normalised, out), mean, inverse
+
+
+def _f32(value: float) -> float:
+    """Round to `f32`."""
+    rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    return rounded
