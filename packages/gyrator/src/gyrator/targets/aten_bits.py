@@ -26,10 +26,19 @@ def _sums(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
 
 
 def _layer_norms(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
-    few, many = x.view(28, 74), y[:2032].view(16, 127)
+    few, many = x.view(28, 74), y[:1800].view(6, 300)
     return (
         *aten.native_layer_norm(few, [74], y[:74], z[:74], 1e-5),
-        *aten.native_layer_norm(many, [127], None, None, 1e-5),
+        *aten.native_layer_norm(many, [300], None, None, 1e-5),
+    )
+
+
+def _batch_norms(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    images = x.view(2, 14, 2, 37)
+    parameters = (y[:14], y[14:28], z[:14], z[14:28].abs())
+    return tuple(
+        aten._native_batch_norm_legit_no_training(i, *parameters, 0.1, 1e-5)[0]
+        for i in (images, images.contiguous(memory_format=torch.channels_last))
     )
 
 
@@ -48,7 +57,8 @@ _SAMPLES: Mapping[str, tuple[int, Sample]] = MappingProxyType(
         "aten.silu_backward": (0xBD8C0A21, lambda x, y, z: (aten.silu_backward(x, y),)),
         "aten.gelu": (0xB8C9E0B6, lambda x, y, z: (aten.gelu(x[:256]),)),
         "aten.gelu_backward": (0x3D07138B, lambda x, y, z: (aten.gelu_backward(x[:256], y[:256]),)),
-        "aten.native_layer_norm": (0xDB6C3251, _layer_norms),
+        "aten._native_batch_norm_legit_no_training": (0x2C2266EE, _batch_norms),
+        "aten.native_layer_norm": (0xB0A539F8, _layer_norms),
     }
 )
 """By op: the checksum of the ATen for which its formula was verified, and the sample."""

@@ -1,8 +1,8 @@
 """Layer norm of `f32` with the bits of ATen's CPU kernel (`numerics="bitwise"`).
 
 ATen updates the mean and the squared deviations of each lane of a vector by Welford's algorithm,
-then those of what is left of the row by themselves, and merges these with one lane after another.
-Rows of more than 16 vectors, which it splits, are left to it.
+in chunks that it merges pairwise, then those of what is left of the row by themselves, and merges
+these with one lane after another. Long rows are left to it.
 """
 
 import struct
@@ -17,8 +17,12 @@ from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_stride
 from gyrator_lowering.table import FallbackToAten
 
 _LANES = 8
-_VECTORS = 16
-"""The vectors of a row that ATen does not split."""
+_CHUNK = 16
+_VECTORS = 64
+"""The most vectors of a row for which the steps are written out."""
+
+Moments = tuple[int, Value, Value]
+"""The number of values, their mean, and the sum of their squared deviations from it."""
 
 
 def layer_norm(
@@ -29,7 +33,7 @@ def layer_norm(
     bias: TensorValue | None,
     eps: float,
 ) -> tuple[TensorValue, ...]:
-    """`aten.native_layer_norm` over the last dimension, of at least 8 and fewer than 136 elements.
+    """`aten.native_layer_norm` over the last dimension, of at least 8 and fewer than 520 elements.
 
     Raises:
         FallbackToAten: for other arguments.
@@ -49,12 +53,18 @@ def layer_norm(
 
     def of_lanes(ops: Tracer, index: Sequence[Expr]) -> tuple[Value, Value]:
         *row, lane = index
-        mean = squares = ops.const(0.0, DType.F32)
-        for k in range(vectors):
-            value = ops.load(x, (*row, lane + k * _LANES))
-            delta = value - mean
-            mean = ops.fma(delta, _f32(1 / (k + 1)), mean)
-            squares = ops.fma(delta, value - mean, squares)
+
+        def chunk(first: int) -> Moments:
+            mean = squares = ops.const(0.0, DType.F32)
+            length = min(_CHUNK, vectors - first)
+            for k in range(length):
+                value = ops.load(x, (*row, lane + (first + k) * _LANES))
+                delta = value - mean
+                mean = ops.fma(delta, _f32(1 / (k + 1)), mean)
+                squares = ops.fma(delta, value - mean, squares)
+            return length, mean, squares
+
+        _, mean, squares = _cascaded(ops, [chunk(k) for k in range(0, vectors, _CHUNK)])
         return mean, squares
 
     means, squares = b.pointwise_many(of_lanes, (part, part))
@@ -88,6 +98,34 @@ def layer_norm(
         return ops.fma(centred * ops.get(inverse, index), factor, added)
 
     return b.pointwise(normalised, out), mean, inverse
+
+
+def _cascaded(ops: Tracer, chunks: Sequence[Moments]) -> Moments:
+    """Merge the moments of the chunks of a lane: two, then two of these, and so on."""
+    depth = max((len(chunks) - 1).bit_length(), 1)
+    levels: list[Moments | None] = [None] * depth
+    for count, chunk in enumerate(chunks, 1):
+        levels[0] = _merged(ops, levels[0], chunk)
+        for level in range(1, depth):
+            if count % (1 << level):
+                break
+            levels[level] = _merged(ops, levels[level], levels[level - 1])
+            levels[level - 1] = None
+    total = levels[0]
+    for other in levels[1:]:
+        total = _merged(ops, total, other)
+    assert total is not None
+    return total
+
+
+def _merged(ops: Tracer, a: Moments | None, b: Moments | None) -> Moments | None:
+    """Merge two counts, means and sums of squared deviations; None stands for no elements."""
+    if a is None or b is None:
+        return a if b is None else b
+    (count, mean, squares), (more, other, added) = a, b
+    delta = other - mean
+    step = delta * _f32(more / (count + more))
+    return count + more, mean + step, ops.fma(delta * float(count), step, squares + added)
 
 
 def _f32(value: float) -> float:

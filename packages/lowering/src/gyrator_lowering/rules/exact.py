@@ -6,6 +6,7 @@ from types import MappingProxyType
 from gyrator_lowering.rules import aten_formulas as formulas
 from gyrator_lowering.rules.aten_norms import layer_norm
 from gyrator_lowering.rules.aten_sums import aten_mean, aten_sum
+from gyrator_lowering.rules.norm.batch_norm import exact_no_training
 from gyrator_lowering.table import Rule
 
 EXACT_RULES: Mapping[str, Rule] = MappingProxyType(
@@ -26,6 +27,7 @@ EXACT_RULES: Mapping[str, Rule] = MappingProxyType(
         "aten.gelu.default": formulas.gelu,
         "aten.gelu_backward.default": formulas.gelu_backward,
         "aten.native_layer_norm.default": layer_norm,
+        "aten._native_batch_norm_legit_no_training.default": exact_no_training,
     }
 )
 """Rules by overload. They apply to targets whose `aten_bits` has the op's name, and raise

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gyrator_ir.body.nodes import ReduceKind
-from gyrator_ir.expr import Const, Expr, product_of
+from gyrator_ir.expr import ONE, Const, Expr, product_of
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import Tracer, Value
-from gyrator_lowering.builder.values import Spec, TensorValue
+from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.norm import affine, rounded
 from gyrator_lowering.rules.reduction import full_index, reduce_into, split
 from gyrator_lowering.table import FallbackToAten, TableBuilder
@@ -155,6 +155,49 @@ def no_training(
     """Normalise by running statistics."""
     result = _infer(b, x, weight, bias, running_mean, running_var, eps)
     return (result, *_empties(b, (1, 2)))
+
+
+def exact_no_training(
+    b: LoopBuilder,
+    x: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    running_mean: TensorValue,
+    running_var: TensorValue,
+    momentum: float,
+    eps: float,
+) -> tuple[TensorValue, ...]:
+    """`no_training` of `f32` with the bits of ATen's CPU kernel for contiguous images, which
+    multiplies by one number for each channel and adds another.
+
+    Raises:
+        FallbackToAten: for other dtypes and layouts.
+    """
+    parameters = [t for t in (weight, bias, running_mean, running_var) if t is not None]
+    if any(t.dtype is not DType.F32 for t in (x, *parameters)):
+        raise FallbackToAten
+    if any(t.strides != (ONE,) for t in parameters):
+        raise FallbackToAten
+    last = (0, *range(2, x.ndim), 1)
+    views = (x, x.permuted(last)) if x.ndim in (4, 5) else (x,)
+    if all(v.strides != contiguous_strides(v.shape) for v in views):
+        raise FallbackToAten
+    channels = Spec(DType.F32, x.device, (x.shape[1],), (ONE,))
+
+    def linear(ops: Tracer, index: Sequence[Expr]) -> tuple[Value, Value]:
+        inverse = 1.0 / ops.sqrt(ops.load(running_var, index) + float(eps))
+        factor = inverse if weight is None else inverse * ops.load(weight, index)
+        added = 0.0 if bias is None else ops.load(bias, index)
+        return factor, ops.fma(-ops.load(running_mean, index), factor, added)
+
+    factor, added = b.pointwise_many(linear, (channels, channels))
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        channel = index[1:2]
+        return ops.fma(ops.load(x, index), ops.load(factor, channel), ops.load(added, channel))
+
+    out = b.outs[0]
+    return (b.pointwise(body, out), *_empties(b, (1, 2)))
 
 
 def functional(
