@@ -108,9 +108,10 @@ def test_formulas_of_kernels(
 
 def test_what_rounds_otherwise_is_a_call(bitwise: Session, records: list[GraphRecord]) -> None:
     def run(x: Tensor) -> list[Tensor]:
-        return [x.exp(), x.sqrt(), x.sum(0), x.add(x, alpha=0.3), torch.lerp(x, x + 1, 0.1)]
+        y = x.double()
+        return [x.exp(), x.sqrt(), x.sum(0), y.add(y, alpha=0.3), torch.lerp(x, x + 1, 0.7)]
 
-    x = torch.rand(5, 6)
+    x = torch.rand(200, 170)
     check(run(x), torch.compile(run, backend=bitwise.backend)(x))
     actual = {e.target: e.reason for e in records[0].externs}
     assert actual.keys() == {

@@ -4,7 +4,7 @@ Moving, comparing, selecting and converting values have only one possible result
 single correctly rounded operation. Transcendental functions differ between libraries, sums of
 floats depend on the order of their terms, and ATen's compiler may contract the products and sums of
 a longer formula (`addcmul`, `lerp`, the gradient of `tanh`). Ops that depend on any of these are
-calls of ATen.
+calls of ATen, unless `rules.exact` has a rule for them.
 """
 
 from collections.abc import Iterable, Sequence

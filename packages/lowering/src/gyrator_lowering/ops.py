@@ -55,7 +55,12 @@ class Ops:
         return self._call(op, args, kwargs, reason)
 
     def _by_rule(
-        self, info: OpInfo, rule: Rule, has_atens_bits: bool, args: list[Any], kwargs: dict[str, Any]
+        self,
+        info: OpInfo,
+        rule: Rule,
+        has_atens_bits: bool,
+        args: list[Any],
+        kwargs: dict[str, Any],
     ) -> tuple[Any, str]:
         """Return a rule's result, or why the rule cannot be used and nothing was emitted."""
         mark = self.b.mark()

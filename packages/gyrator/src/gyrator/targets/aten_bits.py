@@ -69,8 +69,8 @@ _SIZE = 2072
 def known_bits() -> frozenset[str]:
     """Return the ops for which lowering knows formulas with ATen's bits."""
     with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
-        found = checksums()
-    return frozenset(op for op, (checksum, _) in _SAMPLES.items() if found[op] == checksum)
+        actual = checksums()
+    return frozenset(op for op, (checksum, _) in _SAMPLES.items() if actual[op] == checksum)
 
 
 def checksums() -> dict[str, int]:

@@ -53,23 +53,19 @@ class Dim:
     stride: int
 
 
-def aten_sum(
-    b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any
-) -> TensorValue:
+def aten_sum(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) -> TensorValue:
     """`aten.sum` of floats."""
-    return _stored(b, x, dims_of(dim, x.ndim), b.out.dtype, None)
+    return _reduced(b, x, dims_of(dim, x.ndim), b.out.dtype, None)
 
 
-def aten_mean(
-    b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any
-) -> TensorValue:
+def aten_mean(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) -> TensorValue:
     """`aten.mean` of floats: a sum that is then divided."""
     dims = dims_of(dim, x.ndim)
     n = Const(prod(_integers([x.shape[d] for d in dims])))
-    return _stored(b, x, dims, b.out.dtype.compute, n)
+    return _reduced(b, x, dims, b.out.dtype.compute, n)
 
 
-def _stored(
+def _reduced(
     b: LoopBuilder, x: TensorValue, dims: Sequence[int], dtype: DType, divisor: Const | None
 ) -> TensorValue:
     """Store the sum of `x`, converted to `dtype`, as the node's result.
@@ -82,12 +78,11 @@ def _stored(
         raise FallbackToAten
     if x.dtype is not dtype and x.strides != contiguous_strides(x.shape):
         raise FallbackToAten  # the layout of the converted copy
-    kept = [d for d in range(x.ndim) if d not in dims]
     if b.out.strides != contiguous_strides(b.out.shape):
         raise FallbackToAten
     ordered = order(shape, strides, dims)
     axes = _Axes.of(ordered)
-    outer = tuple(Const(d.size) for d in axes.kept)
+    outer = tuple(Const(d.size) for d in axes.points)
     viewed = evolve(
         x,
         shape=tuple(Const(d.size) for d in axes.all),
@@ -95,17 +90,18 @@ def _stored(
     )
     total = _Sum(b, viewed, axes, dtype).total()
     result = b.buffer(b.out)
-    into = evolve(result, shape=outer, strides=tuple(Const(d.out) for d in axes.kept))
+    into = evolve(result, shape=outer, strides=tuple(Const(d.out) for d in axes.points))
 
     def value(ops: Tracer, index: Sequence[Expr]) -> Value:
-        found = total(ops, index)
-        return found if divisor is None else found / operand(ops, divisor, (), found.dtype)
+        amount = total(ops, index)
+        return amount if divisor is None else amount / operand(ops, divisor, (), amount.dtype)
 
     b.pointwise_into(into, value)
     return result
 
 
 def _integers(sizes: Sequence[Expr]) -> tuple[int, ...]:
+    """Return the values of constants. FallbackToAten if there are other expressions."""
     known = tuple(s.value for s in sizes if isinstance(s, Const))
     if len(known) < len(sizes):
         raise FallbackToAten
@@ -124,17 +120,17 @@ def order(shape: Sequence[int], strides: Sequence[int], dims: Sequence[int]) -> 
     for d in reversed(range(len(shape))):
         if d not in dims:
             outs[d], step = step, step * shape[d]
-    found = [Dim(*d) for d in zip(shape, outs, strides, strict=True)][::-1]
-    for last in range(1, len(found)):
+    axes = [Dim(*d) for d in zip(shape, outs, strides, strict=True)][::-1]
+    for last in range(1, len(axes)):
         place = last
         for before in reversed(range(last)):
-            comparison = _compared(found[before], found[place])
+            comparison = _compared(axes[before], axes[place])
             if comparison > 0:
-                found[before], found[place] = found[place], found[before]
+                axes[before], axes[place] = axes[place], axes[before]
                 place = before
             elif comparison < 0:
                 break
-    return _merged(found)
+    return _merged(axes)
 
 
 def _compared(a: Dim, b: Dim) -> int:
@@ -169,7 +165,8 @@ def _merged(dims: list[Dim]) -> list[Dim]:
 class _Axes:
     """The dimensions in the roles that they have in ATen's kernel."""
 
-    kept: tuple[Dim, ...]
+    points: tuple[Dim, ...]
+    """Dimensions of the result, the slowest first."""
     outer: tuple[Dim, ...]
     """Reduced dimensions but for the first, the slowest first."""
     first: Dim
@@ -179,15 +176,15 @@ class _Axes:
     @classmethod
     def of(cls, ordered: Sequence[Dim]) -> "_Axes":
         reduced = [d for d in ordered if d.out == 0]
-        kept = tuple(d for d in ordered if d.out)
+        points = tuple(d for d in ordered if d.out)[::-1]
         if not reduced:  # only dimensions of one element are reduced
-            return cls(kept[::-1], (), Dim(1, 0, 0), Dim(1, 0, 0))
+            return cls(points, (), Dim(1, 0, 0), Dim(1, 0, 0))
         second = ordered[1] if len(ordered) > 1 else Dim(1, 0, 0)
-        return cls(kept[::-1], tuple(reduced[:0:-1]), reduced[0], second)
+        return cls(points, tuple(reduced[:0:-1]), reduced[0], second)
 
     @property
     def all(self) -> tuple[Dim, ...]:
-        return (*self.kept, *self.outer, self.first)
+        return (*self.points, *self.outer, self.first)
 
 
 @frozen
@@ -210,10 +207,12 @@ class _Sum:
         length = prod(d.size for d in self.axes.outer)
         if length == 1:
             return self._along_first()
-        kept = self.x.shape[: len(self.axes.kept)]
-        each = self._kept(self.x.shape[:-1], self._along_first())
-        rows = evolve(each, shape=(*kept, Const(length)), strides=(*each.strides[: len(kept)], ONE))
-        return self._chain(kept, length, lambda ops, at, n: ops.load(rows, (*at, n)))
+        points = self.x.shape[: len(self.axes.points)]
+        each = self._stored(self.x.shape[:-1], self._along_first())
+        rows = evolve(
+            each, shape=(*points, Const(length)), strides=(*each.strides[: len(points)], ONE)
+        )
+        return self._chain(points, length, lambda ops, at, n: ops.load(rows, (*at, n)))
 
     def _along_first(self) -> Get:
         """Return the sums over the first dimension."""
@@ -244,7 +243,7 @@ class _Sum:
 
         sums = self._beside((*shape, Const(lanes)), count, of_lane)
         if count > 1:
-            sums = self._loaded(self._kept((*shape, Const(lanes)), sums))
+            sums = self._loaded(self._stored((*shape, Const(lanes)), sums))
 
         def value(ops: Tracer, at: Sequence[Expr]) -> Value:
             rest = [terms(ops, at, Const(n)) for n in range(count * vector, self.axes.first.size)]
@@ -266,7 +265,9 @@ class _Sum:
         column, parts = len(shape) - 1, []
         for begin, end, adder in ((0, full, self._cascade), (full, size, self._beside)):
             part = _narrowed(self.x, column, begin, end)
-            parts.append(self._kept(part.shape[:-1], adder(part.shape[:-1], n, self._terms(part))))
+            parts.append(
+                self._stored(part.shape[:-1], adder(part.shape[:-1], n, self._terms(part)))
+            )
 
         def value(ops: Tracer, at: Sequence[Expr]) -> Value:
             in_block = ops.lt(ops.index(at[column]), full)
@@ -304,7 +305,7 @@ class _Sum:
             if n % _CHAIN:
                 rest = _after(terms, whole * _CHAIN)
                 levels.append(self._chain(shape, n % _CHAIN, rest))
-            chains = self._kept(
+            chains = self._stored(
                 (*shape, Const(whole)), self._chain((*shape, Const(whole)), _CHAIN, _split(terms))
             )
             n, terms = whole, self._loaded_terms(chains)
@@ -330,7 +331,7 @@ class _Sum:
         """Add values to 0 one after another: a sum of negative zeros is 0."""
         return reduce(add, values, ops.const(0.0, self.dtype.compute))
 
-    def _kept(self, shape: Sequence[Expr], get: Get) -> TensorValue:
+    def _stored(self, shape: Sequence[Expr], get: Get) -> TensorValue:
         """Store sums that are read several times."""
         result = self.b.temp(shape, self.dtype.compute, self.x)
         self.b.pointwise_into(result, get)

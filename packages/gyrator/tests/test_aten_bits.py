@@ -1,0 +1,224 @@
+"""`numerics="bitwise"`: sums, norms and activations that kernels compute with ATen's bits."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gyrator.config import Config
+from gyrator.reports.records import GraphRecord
+from gyrator.session import Session
+from gyrator.targets import aten_bits
+from gyrator.targets.aten_bits import known_bits
+from gyrator.targets.cpu import probe
+from gyrator_lowering.rules.exact import EXACT_RULES
+
+aten = torch.ops.aten
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+NUMBERS = (
+    0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-40, -1e-40, 3e38, -3e38, 88.5, -87.4, -104.5,
+    100.5, 1e19, -1e19, -5.9,
+)  # fmt: skip
+FORMULAS: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]] = (
+    lambda x, y, z: torch.sigmoid(x),
+    lambda x, y, z: F.silu(x),
+    lambda x, y, z: aten.silu_backward(y, x),
+    lambda x, y, z: F.gelu(x),
+    lambda x, y, z: aten.gelu_backward(y, x),
+    lambda x, y, z: aten.tanh_backward(y, x),
+    lambda x, y, z: torch.rsqrt(x),
+    lambda x, y, z: torch.addcmul(x, y, z),
+    lambda x, y, z: torch.addcmul(x, y[..., :1], z, value=-0.7),
+    lambda x, y, z: torch.add(x, y, alpha=0.3),
+    lambda x, y, z: torch.add(x[..., :1], y, alpha=-3),
+    lambda x, y, z: torch.sub(x, y, alpha=0.3),
+    lambda x, y, z: torch.lerp(x, y, 0.3),
+    lambda x, y, z: torch.lerp(x, y, 0.7),
+    lambda x, y, z: (F.gelu(x * 2) + torch.sigmoid(y) * torch.rsqrt(z.abs())).sum(-1),
+)
+
+
+@pytest.fixture
+def bitwise(config: Config, records: list[GraphRecord]) -> Iterator[Session]:
+    """A strict session."""
+    torch._dynamo.reset()
+    options = {"strict": True, "progress": False, "numerics": "bitwise"}
+    with Session(options=options, config=config, observer=records.append) as session:
+        yield session
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The number of ATen's threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Return whether tensors have equal elements, including NaN at the same indices."""
+    same = (a == b) | (a.isnan() & b.isnan())
+    return a.dtype == b.dtype and a.shape == b.shape and bool(same.all())
+
+
+def compiled(session: Session, run: Callable[..., list[Tensor]], *inputs: Tensor) -> list[Tensor]:
+    """Compile a function and call it."""
+    with torch.no_grad():
+        call = torch.compile(run, backend=session.backend, dynamic=False)
+        result: list[Tensor] = call(*inputs)
+    return result
+
+
+def layouts(shape: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
+    """Return random tensors of a shape with different strides."""
+    ndim = len(shape)
+    dense, turned = (torch.randn(n, dtype=torch.float64) for n in (tuple(shape), shape[::-1]))
+    wide = torch.randn([2 * n for n in shape], dtype=torch.float64)
+    found = [
+        dense,
+        turned.permute(*reversed(range(ndim))),
+        wide[tuple(slice(None, None, 2) for _ in shape)],
+        wide[(*(slice(n) for n in shape),)],
+        dense[:1].expand(*shape),
+    ]
+    return [torch.empty_strided(t.shape, t.stride(), dtype=dtype).copy_(t) for t in found[:2]] + [
+        t.to(dtype) if dtype is not torch.float64 else t for t in found[2:]
+    ]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    "shape", [(1,), (7,), (40,), (1093,), (17, 16), (300, 41), (5, 3, 37), (4, 8, 9, 10)]
+)
+def test_sums(
+    bitwise: Session,
+    records: list[GraphRecord],
+    threads: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> None:
+    ndim = len(shape)
+    every = [d for n in range(1, ndim + 1) for d in itertools.combinations(range(ndim), n)]
+
+    def run(*inputs: Tensor) -> list[Tensor]:
+        return [
+            *(x.sum(d) for x in inputs for d in every),
+            *((x * x - x).sum(d, keepdim=True) for x in inputs[:1] for d in every),
+            *(x.mean(d) for x in inputs[:1] for d in every),
+            inputs[0].sum(dtype=torch.float32),
+        ]
+
+    inputs = layouts(shape, dtype)
+    want, got = run(*inputs), compiled(bitwise, run, *inputs)
+    assert all(map(equal, want, got))
+    if known_bits() >= {"aten.sum", "aten.mean"}:
+        assert not records[0].externs
+
+
+def test_sums_of_many(bitwise: Session, records: list[GraphRecord], threads: int) -> None:
+    def run(x: Tensor) -> list[Tensor]:
+        few = x[:32767]
+        return [few.sum(), few[:32760].view(16380, 2).sum(0), few[:32766].view(2, -1).sum(1),
+                few[:32000].view(1000, 32).sum(0), x.sum(), x.view(1024, 64).sum(0)]  # fmt: skip
+
+    x = torch.randn(65536)
+    assert all(map(equal, run(x), compiled(bitwise, run, x)))
+    if "aten.sum" in known_bits():
+        assert len(records[0].externs) == 2  # ATen splits them among threads
+
+
+@pytest.mark.parametrize("shape", [(64, 48), (7, 13), (5, 16, 4), (20000,), (3, 1)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_formulas(
+    bitwise: Session, records: list[GraphRecord], shape: tuple[int, ...], turned: bool
+) -> None:
+    def run(x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
+        return [fn(x, y, z) for fn in FORMULAS]
+
+    inputs = []
+    for scale in (1, 2, 30):
+        t = torch.randn(shape) * scale
+        count = min(len(NUMBERS), t.numel())
+        t.view(-1)[:count] = torch.tensor(NUMBERS)[torch.randperm(len(NUMBERS))[:count]]
+        inputs.append(t.transpose(0, -1) if turned else t)
+    want, got = run(*inputs), compiled(bitwise, run, *inputs)
+    assert [equal(a, b) for a, b in zip(want, got, strict=True)] == [True] * len(FORMULAS)
+    if known_bits() >= {op.rpartition(".")[0] for op in EXACT_RULES} and shape == (20000,):
+        assert [e.target for e in records[0].externs] == ["aten.lerp.Scalar_out"]
+
+
+@pytest.mark.parametrize("n", [1, 8, 9, 64, 100, 135, 136, 300, 384, 519, 520])
+def test_layer_norms(bitwise: Session, records: list[GraphRecord], n: int) -> None:
+    def run(w: Tensor, b: Tensor, *inputs: Tensor) -> list[Tensor]:
+        return [
+            t
+            for x in inputs
+            for args in ((w, b), (None, b), (w, None), (None, None))
+            for t in torch.native_layer_norm(x, [n], *args, 1e-5)
+        ]
+
+    strange = torch.randn(9, n)
+    strange.view(-1)[:9] = torch.tensor(NUMBERS)[:9]
+    large = torch.randn(40, n) * 2e19  # the squares of some elements overflow
+    turned = torch.randn(n, 5, 4).permute(1, 2, 0)
+    inputs = (torch.randn(n), torch.randn(n), torch.randn(30, n) * 3 + 1, strange, large, turned)
+    assert all(map(equal, run(*inputs), compiled(bitwise, run, *inputs)))
+    if "aten.native_layer_norm" in known_bits():
+        assert bool(records[0].externs) == (not 8 <= n < 520)
+
+
+@pytest.mark.parametrize(
+    "shape", [(4, 5, 6, 7), (2, 16, 8, 8), (64, 32), (3, 8, 17), (2, 3, 4, 5, 6)]
+)
+def test_batch_norms(bitwise: Session, records: list[GraphRecord], shape: tuple[int, ...]) -> None:
+    def run(*inputs: Tensor) -> list[Tensor]:
+        w, b, mean, var, *images = inputs
+        return [
+            aten._native_batch_norm_legit_no_training(x, *args, mean, var, 0.1, 1e-5)[0]
+            for x in images
+            for args in ((w, b), (None, b), (w, None), (None, None))
+        ]
+
+    x = torch.randn(shape) * 3
+    strange = x.clone()
+    strange.view(-1)[:16] = torch.tensor(NUMBERS)
+    images = [x, strange]
+    if x.ndim == 4:
+        images.append(x.contiguous(memory_format=torch.channels_last))
+    parameters = [torch.randn(shape[1]) for _ in range(3)] + [torch.rand(shape[1])]
+    inputs = (*parameters, *images)
+    assert all(map(equal, run(*inputs), compiled(bitwise, run, *inputs)))
+    if "aten._native_batch_norm_legit_no_training" in known_bits():
+        assert not records[0].externs
+
+
+def test_known_bits_are_those_of_rules() -> None:
+    found = aten_bits.checksums()
+    assert found.keys() == {op.rpartition(".")[0] for op in EXACT_RULES}
+    assert found == aten_bits.checksums()
+    assert known_bits() <= found.keys()
+
+
+def test_another_build_of_aten(monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
+    monkeypatch.setattr(aten_bits, "_checksum", lambda results: 1)
+    known_bits.cache_clear()
+    try:
+        target = probe(config)
+        assert not target.capabilities.aten_bits
+        records: list[GraphRecord] = []
+        options = {"strict": True, "progress": False, "numerics": "bitwise"}
+        with Session(options=options, config=config, observer=records.append) as session:
+            x = torch.randn(16, 16)
+
+            def run(x: Tensor) -> list[Tensor]:
+                return [x.sum(0), F.gelu(x)]
+
+            torch._dynamo.reset()
+            assert all(map(equal, run(x), compiled(session, run, x)))
+        assert {e.target for e in records[0].externs} == {"aten.sum.IntList_out", "aten.gelu.out"}
+    finally:
+        known_bits.cache_clear()
