@@ -157,8 +157,8 @@ def test_layer_norms(bitwise: Session, records: list[GraphRecord], n: int) -> No
         return [
             t
             for x in inputs
-            for args in ((w, b), (None, b), (w, None), (None, None))
-            for t in torch.native_layer_norm(x, [n], *args, 1e-5)
+            for args in ((w, b), (w, None), (None, None))
+            for t in torch.native_layer_norm(x, [n], args[0], args[1], 1e-5)
         ]
 
     strange = torch.randn(9, n)

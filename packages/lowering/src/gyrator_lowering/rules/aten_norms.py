@@ -39,6 +39,8 @@ def layer_norm(
         FallbackToAten: for other arguments.
     """
     tensors = [t for t in (x, weight, bias) if t is not None]
+    if weight is None and bias is not None:
+        raise FallbackToAten  # which contracts the shift otherwise
     size = x.shape[-1]
     if len(normalized) != 1 or any(t.dtype is not DType.F32 for t in tensors):
         raise FallbackToAten
