@@ -38,6 +38,13 @@ def test_a_model(compiled, wrapper):
             run(x, w, torch.tensor([2, 12, 0]))
 
 
+def test_sums_have_eagers_bits(compiled):
+    run, _ = compiled(lambda x: (x.sum(0), x.mean(0), x.sum()), strict=True, numerics="bitwise")
+    x = torch.randn(64, 96)
+    for actual, want in zip(run(x), (x.sum(0), x.mean(0), x.sum()), strict=True):
+        assert torch.equal(actual, want)
+
+
 def test_an_autoscheduler(compiled):
     run, records = compiled(torch.special.expit, target="halide-mullapudi2016", strict=True)
     x = torch.randn(50, 70)

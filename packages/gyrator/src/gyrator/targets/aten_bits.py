@@ -63,6 +63,8 @@ _SAMPLES: Mapping[str, tuple[int, Sample]] = MappingProxyType(
 )
 """By op: the checksum of the ATen for which its formula was verified, and the sample."""
 _SIZE = 2072
+SUMS = frozenset(("aten.sum", "aten.mean"))
+"""Ops whose formulas hold only in kernels that add in element order."""
 
 
 @cache

@@ -15,6 +15,7 @@ from attrs import evolve, frozen
 from gyrator.config import Config
 from gyrator.engine.lazy import ShippedKernels
 from gyrator.targets import API, LoaderContext, TargetDefinition
+from gyrator.targets.aten_bits import SUMS
 from gyrator.targets.cpu import CppLoader, make_device
 from gyrator.targets.cpu import probe as probe_cpu
 from gyrator_ir.target import Target
@@ -54,7 +55,12 @@ def probe(name: str, config: Config) -> Target:
     return evolve(
         target,
         kernel_backend=name,
-        capabilities=evolve(capabilities, ops_lacking=LACKING, sorts=False),
+        capabilities=evolve(
+            capabilities,
+            ops_lacking=LACKING,
+            aten_bits=capabilities.aten_bits - SUMS,
+            sorts=False,
+        ),
         heuristics=evolve(target.heuristics, together_elements=0),
     )
 

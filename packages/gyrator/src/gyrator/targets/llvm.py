@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 from gyrator.config import Config
 from gyrator.engine.lazy import ShippedKernels
 from gyrator.targets import API, LoaderContext, TargetDefinition
+from gyrator.targets.aten_bits import SUMS
 from gyrator.targets.cpu import load_kernels, make_device
 from gyrator.targets.cpu import probe as probe_cpu
 from gyrator_ir.source import TranslationUnit
@@ -47,7 +48,7 @@ def probe(config: Config) -> Target | None:
         able,
         dtypes=able.dtypes - lacking,
         ops_lacking=LACKING,
-        aten_bits=able.aten_bits - {"aten.sum", "aten.mean"},
+        aten_bits=able.aten_bits - SUMS,
         sorts=False,
         templates=frozenset(),
     )
