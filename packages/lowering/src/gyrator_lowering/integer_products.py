@@ -5,11 +5,14 @@ use vectors, but no tiles. Integer sums are exact in any order: kernels return t
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.target import Target
+from gyrator_lowering.chosen_calls import chosen_calls
 
 aten = torch.ops.aten
 _BYTES = aten._int_mm.default
@@ -29,15 +32,10 @@ def integer_products(gm: GraphModule, targets: Mapping[str, Target]) -> frozense
     """Return the names of a graph's products of integers that kernels on these targets should
     compute."""
     able = {device: t for device, t in targets.items() if t.heuristics.integer_products}
-    return frozenset(
-        node.name
-        for node in gm.graph.nodes
-        if node.op == "call_function" and node.target in _OPS and _faster(node, able)
-    )
+    return chosen_calls(gm, _OPS, partial(_faster, able))
 
 
-def _faster(node: Node, targets: Mapping[str, Target]) -> bool:
-    x, y = (n.meta["val"] for n in node.args[-2:] if isinstance(n, Node))
+def _faster(targets: Mapping[str, Target], node: Node, x: Tensor, y: Tensor) -> bool:
     target = targets.get(x.device.type)
     if target is None or x.layout is not torch.strided or y.layout is not torch.strided:
         return False

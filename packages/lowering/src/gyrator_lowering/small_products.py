@@ -6,11 +6,14 @@ small. Kernels also fuse what follows.
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.target import Target
+from gyrator_lowering.chosen_calls import chosen_calls
 
 aten = torch.ops.aten
 _OPS = frozenset((aten.bmm.default, aten.baddbmm.default))
@@ -23,15 +26,10 @@ def small_products(gm: GraphModule, targets: Mapping[str, Target]) -> frozenset[
     """Return the names of a graph's batched products of floats that kernels on these targets
     should compute: of matrices of constant, small sizes. The number of products may change."""
     devices = {device for device, t in targets.items() if t.heuristics.register_tiles}
-    return frozenset(
-        node.name
-        for node in gm.graph.nodes
-        if node.op == "call_function" and node.target in _OPS and _small(node, devices)
-    )
+    return chosen_calls(gm, _OPS, partial(_small, devices))
 
 
-def _small(node: Node, devices: set[str]) -> bool:
-    x, y = (n.meta["val"] for n in node.args[-2:] if isinstance(n, Node))
+def _small(devices: set[str], _: Node, x: Tensor, y: Tensor) -> bool:
     if x.device.type not in devices or x.dtype not in _DTYPES:
         return False
     if x.layout is not torch.strided or y.layout is not torch.strided:

@@ -6,11 +6,14 @@ epilogue and other products of the same vector into the same launch.
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.target import Target
+from gyrator_lowering.chosen_calls import chosen_calls
 
 aten = torch.ops.aten
 _OPS = frozenset((aten.mm.default, aten.addmm.default, aten.mv.default, aten.addmv.default))
@@ -22,15 +25,10 @@ def thin_products(gm: GraphModule, targets: Mapping[str, Target]) -> frozenset[s
     They have a single row or column, and a matrix that is contiguous along the reduced axis.
     """
     devices = {device for device, t in targets.items() if t.heuristics.thin_products}
-    return frozenset(
-        node.name
-        for node in gm.graph.nodes
-        if node.op == "call_function" and node.target in _OPS and _thin(node, devices)
-    )
+    return chosen_calls(gm, _OPS, partial(_thin, devices))
 
 
-def _thin(node: Node, devices: set[str]) -> bool:
-    x, y = (n.meta["val"] for n in node.args[-2:] if isinstance(n, Node))
+def _thin(devices: set[str], _: Node, x: Tensor, y: Tensor) -> bool:
     if x.device.type not in devices or not all(isinstance(n, int) for n in (*x.shape, *y.shape)):
         return False
     if y.ndim == 1 or y.shape[1] == 1:
