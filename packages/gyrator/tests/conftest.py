@@ -58,6 +58,15 @@ def session(
 
 
 @pytest.fixture
+def bitwise(config: Config, records: list[GraphRecord]) -> Iterator[Session]:
+    """A strict session whose results have eager's bits."""
+    torch._dynamo.reset()
+    options = {"strict": True, "progress": False, "numerics": "bitwise"}
+    with Session(options=options, config=config, observer=records.append) as session:
+        yield session
+
+
+@pytest.fixture
 def on_target(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """A function that compiles another one for a target of `GYRATOR_TARGETS`, in a cache of the
     test's own, and returns it with the list of what was compiled."""

@@ -41,15 +41,6 @@ FORMULAS: Sequence[Callable[[Tensor, Tensor, Tensor], Tensor]] = (
 )
 
 
-@pytest.fixture
-def bitwise(config: Config, records: list[GraphRecord]) -> Iterator[Session]:
-    """A strict session."""
-    torch._dynamo.reset()
-    options = {"strict": True, "progress": False, "numerics": "bitwise"}
-    with Session(options=options, config=config, observer=records.append) as session:
-        yield session
-
-
 @pytest.fixture(params=[1, 2])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     """The number of ATen's threads."""

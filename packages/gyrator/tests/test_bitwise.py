@@ -1,6 +1,6 @@
 """`numerics="bitwise"`: results and gradients have eager's bits."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from gyrator.config import Config
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_lowering.default import default_table
@@ -25,15 +24,6 @@ UNARY: Sequence[Callable[[Tensor], Tensor]] = (
     lambda x: x.clamp(-1, 1), lambda x: x.float(), lambda x: x.double().half(),
 )  # fmt: skip
 """Functions of one value that kernels compute, by those tables that say so."""
-
-
-@pytest.fixture
-def bitwise(config: Config, records: list[GraphRecord]) -> Iterator[Session]:
-    """A strict session."""
-    torch._dynamo.reset()
-    options = {"strict": True, "progress": False, "numerics": "bitwise"}
-    with Session(options=options, config=config, observer=records.append) as session:
-        yield session
 
 
 def check(want: Any, got: Any) -> None:

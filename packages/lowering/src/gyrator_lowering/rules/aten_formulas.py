@@ -10,17 +10,15 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
-from gyrator_ir.expr import Const
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import Arg, operand
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue, contiguous_strides
+from gyrator_lowering.rules.aten_sums import GRAIN, integers
 from gyrator_lowering.rules.pointwise import elementwise
 from gyrator_lowering.table import FallbackToAten
 
-_GRAIN = 32768
-"""From this number of elements on, ATen distributes the work among threads."""
 _BLOCK = 16
 """ATen computes blocks of two vectors by vector functions, and what is left by the C library's."""
 
@@ -127,32 +125,24 @@ def _of_f32(b: LoopBuilder, fn: Callable[..., Value], *args: Arg) -> TensorValue
 
 def _check_vectors(b: LoopBuilder, *args: TensorValue) -> None:
     """Raise FallbackToAten unless ATen computes all elements by vector functions."""
-    shape, strides = b.out.shape, b.out.strides
-    if not all(type(n) is Const for n in (*shape, *strides)):
-        raise FallbackToAten
+    shape, strides = integers(b.out.shape), integers(b.out.strides)
     count = 1
-    for size, stride in sorted(zip(shape, strides, strict=True), key=lambda d: _number(d[1])):
-        if _number(size) != 1 and _number(stride) != count:
+    for size, stride in sorted(zip(shape, strides, strict=True), key=lambda d: d[1]):
+        if size != 1 and stride != count:
             raise FallbackToAten
-        count *= _number(size)
-    if any((x.shape, x.strides) != (shape, strides) for x in args):
+        count *= size
+    if any((x.shape, x.strides) != (b.out.shape, b.out.strides) for x in args):
         raise FallbackToAten
-    if count % _BLOCK or count >= _GRAIN:
+    if count % _BLOCK or count >= GRAIN:
         raise FallbackToAten
 
 
 def _check_onednn(x: TensorValue, approximate: str) -> None:
     """Raise FallbackToAten unless ATen calls oneDNN."""
-    known = all(type(n) is Const for n in x.shape)
-    if not known or prod(map(_number, x.shape)) < 2 or approximate != "none":
+    if prod(integers(x.shape)) < 2 or approximate != "none":
         raise FallbackToAten
     if x.strides != contiguous_strides(x.shape):
         raise FallbackToAten
-
-
-def _number(size: Any) -> int:
-    value: int = size.value
-    return value
 
 
 def _bits(word: int) -> float:

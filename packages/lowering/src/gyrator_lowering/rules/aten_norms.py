@@ -5,7 +5,6 @@ in chunks that it merges pairwise, then those of what is left of the row by them
 these with one lane after another. Long rows are left to it.
 """
 
-import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.rules.pointwise import single
 from gyrator_lowering.table import FallbackToAten
 
 _LANES = 8
@@ -62,7 +62,7 @@ def layer_norm(
             for k in range(length):
                 value = ops.load(x, (*row, lane + (first + k) * _LANES))
                 delta = value - mean
-                mean = ops.fma(delta, _f32(1 / (k + 1)), mean)
+                mean = ops.fma(delta, single(1 / (k + 1)), mean)
                 squares = ops.fma(delta, value - mean, squares)
             return length, mean, squares
 
@@ -82,7 +82,7 @@ def layer_norm(
         count = rest
         for lane in range(_LANES):
             at = (*row, Const(lane))
-            share = _f32(vectors / (count + vectors))
+            share = single(vectors / (count + vectors))
             delta = ops.load(means, at) - mean
             mean = ops.fma(delta, share, mean)
             merged = ops.fma(delta * delta * share, float(count), ops.load(squares, at))
@@ -126,11 +126,5 @@ def _merged(ops: Tracer, a: Moments | None, b: Moments | None) -> Moments | None
         return a if b is None else b
     (count, mean, squares), (more, other, added) = a, b
     delta = other - mean
-    step = delta * _f32(more / (count + more))
+    step = delta * single(more / (count + more))
     return count + more, mean + step, ops.fma(delta * float(count), step, squares + added)
-
-
-def _f32(value: float) -> float:
-    """Round to `f32`."""
-    rounded: float = struct.unpack("f", struct.pack("f", value))[0]
-    return rounded

@@ -6,7 +6,7 @@ contiguous, and adds the results along the other reduced dimensions one after an
 is a cascade: 16 values in a row are added, then 16 of these sums, and so on. Where nothing else
 hides the latency of an addition, four such sums run beside one another.
 
-From `_GRAIN` elements on, ATen distributes the work among threads, which changes the order.
+From `GRAIN` elements on, ATen distributes the work among threads, which changes the order.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,8 @@ from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue, contiguous_strides
 from gyrator_lowering.table import FallbackToAten
 
-_GRAIN = 32768
+GRAIN = 32768
+"""From this number of elements on, ATen distributes the work among threads."""
 _VECTOR_BYTES = 32
 _CHAIN = 16
 """The length of a sum in a row, for sums of fewer than 2^20 values."""
@@ -61,7 +62,7 @@ def aten_sum(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any
 def aten_mean(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) -> TensorValue:
     """`aten.mean` of floats: a sum that is then divided."""
     dims = dims_of(dim, x.ndim)
-    n = Const(prod(_integers([x.shape[d] for d in dims])))
+    n = Const(prod(integers([x.shape[d] for d in dims])))
     return _reduced(b, x, dims, b.out.dtype.compute, n)
 
 
@@ -73,8 +74,8 @@ def _reduced(
     Raises:
         FallbackToAten: if ATen's order is unknown.
     """
-    shape, strides = _integers(x.shape), _integers(x.strides)
-    if not x.dtype.is_float or not dtype.is_float or not 0 < prod(shape) < _GRAIN:
+    shape, strides = integers(x.shape), integers(x.strides)
+    if not x.dtype.is_float or not dtype.is_float or not 0 < prod(shape) < GRAIN:
         raise FallbackToAten
     if x.dtype is not dtype and x.strides != contiguous_strides(x.shape):
         raise FallbackToAten  # the layout of the converted copy
@@ -100,7 +101,7 @@ def _reduced(
     return result
 
 
-def _integers(sizes: Sequence[Expr]) -> tuple[int, ...]:
+def integers(sizes: Sequence[Expr]) -> tuple[int, ...]:
     """Return the values of constants. FallbackToAten if there are other expressions."""
     known = tuple(s.value for s in sizes if isinstance(s, Const))
     if len(known) < len(sizes):

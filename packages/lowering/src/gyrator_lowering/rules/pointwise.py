@@ -253,15 +253,15 @@ def _reciprocal(b: LoopBuilder, y: Arg) -> float | None:
     value, target = getattr(y, "value", y), b.targets.get(b.out.device.type)
     if target is None or not target.capabilities.reciprocals or not isinstance(value, (int, float)):
         return None
-    single = b.out.dtype.compute is DType.F32
+    narrow = b.out.dtype.compute is DType.F32
     try:
-        reciprocal = 1.0 / (_single(value) if single else value)
-        return _single(reciprocal) if single else reciprocal
+        reciprocal = 1.0 / (single(value) if narrow else value)
+        return single(reciprocal) if narrow else reciprocal
     except (OverflowError, ZeroDivisionError):
         return None
 
 
-def _single(value: float) -> float:
+def single(value: float) -> float:
     """Round a number to `f32`."""
     (rounded,) = unpack("f", pack("f", value))
     assert isinstance(rounded, float)
