@@ -1,6 +1,7 @@
 """`numerics="bitwise"`: sums, norms and activations that kernels compute with ATen's bits."""
 
 import itertools
+import random
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -94,6 +95,7 @@ def test_sums(
 ) -> None:
     ndim = len(shape)
     every = [d for n in range(1, ndim + 1) for d in itertools.combinations(range(ndim), n)]
+    every = random.sample(every, min(len(every), 7))
 
     def run(*inputs: Tensor) -> list[Tensor]:
         return [
