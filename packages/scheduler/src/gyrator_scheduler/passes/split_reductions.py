@@ -1,5 +1,6 @@
 """`split-reductions`: split long reductions with little parallelism into two steps."""
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from attrs import define, evolve, field, frozen
@@ -15,7 +16,7 @@ from gyrator_ir.body.nodes import (
 )
 from gyrator_ir.body.nodes import Const as ConstValue
 from gyrator_ir.body.rewrite import defined, renamed
-from gyrator_ir.expr import ONE, Const, Expr, Sym, ceildiv, subs
+from gyrator_ir.expr import ONE, Const, Expr, Sym, ceildiv, product_of, subs
 from gyrator_ir.loop.contraction import roles
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Reduction
 from gyrator_ir.target import Heuristics
@@ -39,6 +40,8 @@ _MIN_SIDE = 16
 """Minimum number of rows and columns for matrix units."""
 _MIN_PART = 512
 """Minimum reduction length of a part of a matrix product: storing a shorter one costs more."""
+_MIN_ROW = 64
+"""Minimum number of elements of a part on devices whose points are independent."""
 _MIN_SPLIT = 2048
 """Minimum reduction length from which a matrix product is split: a shorter one costs less than
 another launch."""
@@ -67,6 +70,9 @@ class SplitReductions:
     merging more of them takes longer than reducing their elements. On devices with `matrix_units`,
     matrix products are split if they have too few output blocks. With `exact`, reductions that
     round at each step are not split.
+
+    A reduction of all elements of what a reduction of rows produced, such as the sum of a softmax,
+    is split into these rows, on any number of cores: both fit in one kernel.
     """
 
     name: ClassVar[str] = "split-reductions"
@@ -84,11 +90,14 @@ class SplitReductions:
         splitter = _Splitter(self, PartBuffers(program.all_buffers))
         operations: list[Operation] = []
         for op in program.operations:
-            operations.extend(splitter.split(op) if isinstance(op, Reduction) else (op,))
-        new = tuple(splitter.part_buffers.new)
-        if not new:
+            new = splitter.split(op) if isinstance(op, Reduction) else [op]
+            if len(new) == 1:
+                splitter.record_rows(op)
+            operations.extend(new)
+        parts = tuple(splitter.part_buffers.new)
+        if not parts:
             return program
-        return evolve(program, operations=tuple(operations), buffers=program.buffers + new)
+        return evolve(program, operations=tuple(operations), buffers=program.buffers + parts)
 
 
 @frozen
@@ -168,12 +177,62 @@ def _has_short_runs(plan: _Plan, op: Reduction, adjacent: int) -> bool:
     return last and isinstance(plan.length, Const) and plan.length.value < adjacent
 
 
+@frozen
+class _Rows:
+    """The axes of a reduction: `axes` number the rows, `inner` are reduced."""
+
+    axes: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of all rows."""
+        return space(self.axes) * space(self.inner)
+
+
 @define(eq=False)
 class _Splitter:
     """Splits the reductions of one program, and collects the new buffers."""
 
     options: SplitReductions
     part_buffers: PartBuffers
+    rows: dict[str, _Rows] = field(factory=dict)
+    """The rows whose reduction gave a buffer, or a factor of its elements."""
+
+    def record_rows(self, op: Operation) -> None:
+        """Record the buffers that an operation computes by rows."""
+        if isinstance(op, Reduction):
+            if op.axes:
+                self.rows.update((s.buffer, _Rows(op.axes, op.inner)) for s in op.stores)
+        elif isinstance(op, Pointwise):
+            rows = self._rows_of(op.body, space(op.axes))
+            if rows is not None:
+                self.rows.update((s.buffer, rows) for s in op.body if isinstance(s, Store))
+
+    def _rows_of(self, body: Iterable[Statement], elements: int) -> _Rows | None:
+        """Return the rows, of so many elements in all, that the operands were computed by."""
+        read = (self.rows.get(s.buffer) for s in body if isinstance(s, Load))
+        return next((r for r in read if r is not None and r.elements == elements), None)
+
+    def _plan_rows(self, op: Reduction, adjacent: int) -> _Plan | None:
+        """Return a plan that makes each row of the operands a part, or None."""
+        elements = space(op.inner)
+        rows = None if op.axes else self._rows_of(op.body, elements)
+        least = self.options.part if adjacent > 1 else _MIN_ROW
+        if rows is None or space(rows.inner) < least:
+            return None
+        count, wanted = 0, [a.extent for a in rows.axes]
+        while wanted and count < len(op.inner) and op.inner[count].extent is wanted[0]:
+            count += 1
+            del wanted[0]
+        if not wanted:
+            return _Plan(op.inner[:count], None)
+        if count == len(op.inner):
+            return None
+        axis, parts = op.inner[count], product_of(wanted)
+        length = axis.extent // parts
+        exact = length * parts is axis.extent
+        return _Plan(op.inner[:count], axis, parts, length) if exact else None
 
     def split(self, op: Reduction) -> list[Operation]:
         """Return the operations that replace a reduction."""
@@ -230,6 +289,8 @@ class _Splitter:
         mergeable = op.reduce.kind in MERGED_BY
         if not mergeable and op.reduce.kind not in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
             return None
+        if space(op.inner) >= extent and (by_rows := self._plan_rows(op, adjacent)) is not None:
+            return by_rows
         points_in_parallel = space(op.axes)
         if adjacent > 1 and _reads_adjacent_points(op):
             points_in_parallel = -(-points_in_parallel // adjacent)
