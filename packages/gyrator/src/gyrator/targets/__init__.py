@@ -6,25 +6,29 @@ A vendor advertises a `TargetDefinition` under the entry-point group `gyrator.ta
     mydev = "gyrator_mydev:TARGET"
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
 
 from attrs import field, frozen
 
 from gyrator.config import Config
+from gyrator.targets.loaders import (
+    Building,
+    ClosingLoader,
+    KernelLoader,
+    LoaderContext,
+    PartialBuilding,
+    PollableBuilding,
+    WarmLoader,
+)
 from gyrator.targets.vendor import TargetError, has, named, needs, probed_target
 from gyrator_ir.backend import KernelBackend
 from gyrator_ir.diagnostics import GyratorError
-from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_runtime.artifact import LibraryLoader
-from gyrator_runtime.build import Library, load_library
-from gyrator_runtime.cache import Cache
+from gyrator_runtime.build import load_library
 from gyrator_runtime.device import DeviceInterface
-from gyrator_runtime.native import KernelFunction
-from gyrator_runtime.progress import ProgressReporter
 from gyrator_runtime.warn import warn
 
 __all__ = [
@@ -50,88 +54,6 @@ API = 1
 GROUP = "gyrator.targets"
 OPTIONAL = "gyrator.optional_targets"
 """Group of entry points that are imported only if `GYRATOR_TARGETS` names them."""
-
-
-class Building(Protocol):
-    """Translation units being built, possibly in other processes."""
-
-    def libraries(self) -> tuple[Library, ...]:
-        """Wait, and return the libraries to store in a cache entry."""
-        ...
-
-    def addresses(self) -> Mapping[str, KernelFunction]:
-        """Wait, load, and return each kernel's function by its symbol."""
-        ...
-
-
-@runtime_checkable
-class PartialBuilding(Protocol):
-    """A build whose finished parts can be used; optional methods of a `Building`."""
-
-    def within(self, seconds: float) -> Mapping[str, KernelFunction]:
-        """Wait for at most this many seconds, cancel builds that have not started by then, and
-        return the functions of the kernels that are built, by symbol. Kernels that cannot be
-        built are omitted."""
-        ...
-
-    def only(self, symbols: Collection[str]) -> Building:
-        """Return the build restricted to these kernels."""
-        ...
-
-
-@runtime_checkable
-class PollableBuilding(Protocol):
-    """A build that can be polled; an optional method of a `Building`."""
-
-    def done(self) -> bool:
-        """Return whether `addresses` would return immediately."""
-        ...
-
-
-class KernelLoader(Protocol):
-    """Compiles the text of a kernel language and loads its functions."""
-
-    @property
-    def identity(self) -> bytes:
-        """Bytes that change whenever the same text may give different machine code."""
-        ...
-
-    def submit(self, units: Sequence[TranslationUnit]) -> Building:
-        """Start building translation units."""
-        ...
-
-
-@runtime_checkable
-class WarmLoader(Protocol):
-    """A loader whose compilers are slow to start; an optional method of a `KernelLoader`."""
-
-    def warm(self, count: int) -> None:
-        """Start compiler processes for about this many kernels, which will be submitted soon."""
-        ...
-
-
-@runtime_checkable
-class ClosingLoader(Protocol):
-    """A loader that keeps worker processes; an optional method of a `KernelLoader`."""
-
-    def close(self) -> None:
-        """Wait for running builds, and stop the processes. The loader remains usable."""
-        ...
-
-
-@frozen(kw_only=True)
-class LoaderContext:
-    """The resources that a session provides to a loader."""
-
-    cache: Cache
-    progress: ProgressReporter
-    threads: int
-    """Number of parallel compiler processes; 0 means one per core."""
-    seconds: float = 300.0
-    """Time limit of one compiler call, in seconds."""
-    complete: bool = False
-    """Whether the kernels will run without a compiler, so that variants specialised to arguments
-    have to be built in advance."""
 
 
 _FUNCTION = needs("a function", callable)

@@ -13,6 +13,7 @@ from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
 
 if TYPE_CHECKING:
+    from gyrator.targets.loaders import Building
     from gyrator_ir.backend import KernelBackend
     from gyrator_runtime.build import Library
     from gyrator_runtime.native import KernelFunction
@@ -29,18 +30,6 @@ class Definition(Protocol):
     @property
     def kernels(self) -> KernelBackend:
         """The target's kernel language."""
-        ...
-
-
-class BuildingResult(Protocol):
-    """The part of a `Building` used here."""
-
-    def libraries(self) -> tuple[Library, ...]:
-        """Wait, and return the libraries to store in a cache entry."""
-        ...
-
-    def addresses(self) -> Mapping[str, KernelFunction]:
-        """Wait, load, and return each kernel's function by its symbol."""
         ...
 
 
@@ -121,7 +110,7 @@ class VendorBuilding:
     """A build by a third-party target, validated when its results are requested."""
 
     definition: Definition
-    building: BuildingResult
+    building: Building
     units: tuple[TranslationUnit, ...]
 
     def libraries(self) -> tuple[Library, ...]:
