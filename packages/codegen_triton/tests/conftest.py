@@ -13,10 +13,9 @@ def pytest_configure(config):
     # pytest rewrites the assertions of a plugin only if nothing has imported it before.
     from triton_harness import written
 
-    from gyrator_codegen_triton.templates.rank_templates import RankTemplates
     from gyrator_testing.filetest.plugin import register
 
-    register(config, passes={RankTemplates.name: RankTemplates}, stages={"triton": written})
+    register(config, stages={"triton": written})
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ from gyrator_codegen_triton.product import emit_product
 from gyrator_codegen_triton.refusals import check_tiling, refusals
 from gyrator_codegen_triton.source import RESERVED
 from gyrator_codegen_triton.templates.emit import emit_template
-from gyrator_codegen_triton.templates.rank_templates import RankTemplates
 from gyrator_codegen_triton.templates.refusals import template_refusal
 from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic
@@ -46,9 +45,8 @@ class TritonBackend(TilingLanguage):
         return tiled
 
     def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
-        """Return the passes of `block_pipeline`, followed by `rank-templates`."""
-        heuristics = target.heuristics
-        return (*block_pipeline(target), RankTemplates(heuristics.cores, heuristics.shared_bytes))
+        """Return the passes of `block_pipeline`."""
+        return block_pipeline(target)
 
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
         """Return the units of a tiled program. Kernels are batched into units of about

@@ -9,9 +9,17 @@ from gyrator_codegen.analysis import ordered
 from gyrator_ir.body.nodes import Reduce
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Stage
-from gyrator_ir.tile.nodes import Reduction, Tiled, TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import (
+    Reduction,
+    Tiled,
+    TiledGroup,
+    TiledKernel,
+    TiledTemplate,
+    TileProgram,
+)
 
 Tile = Callable[[TiledKernel, ShapeFacts], TiledKernel]
+TileTemplate = Callable[[TiledTemplate, ShapeFacts], TiledTemplate]
 TileMember = Callable[[TiledKernel, ShapeFacts, int], TiledKernel]
 Reduced = Sequence[tuple[Reduce, Reduction]]
 """The reductions of a stage, and the decisions about them so far."""
@@ -48,6 +56,14 @@ def each_alone(program: TileProgram, tile: Tile) -> TileProgram:
     facts = program.facts
     return _with(
         program, [tile(k, facts) if isinstance(k, TiledKernel) else k for k in program.kernels]
+    )
+
+
+def each_template(program: TileProgram, tile: TileTemplate) -> TileProgram:
+    """Return the program with `tile` applied to every template."""
+    facts = program.facts
+    return _with(
+        program, [tile(k, facts) if isinstance(k, TiledTemplate) else k for k in program.kernels]
     )
 
 

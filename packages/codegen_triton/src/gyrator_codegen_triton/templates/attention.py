@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from attrs import define
 
 from gyrator_codegen import write_origins
+from gyrator_codegen.passes.blocks.attention_shapes import vector_of
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.source import blocks_over
 from gyrator_codegen_triton.templates.attention_text import (
@@ -19,7 +20,6 @@ from gyrator_codegen_triton.templates.attention_text import (
     additive,
     load_keys,
     scores,
-    vector_of,
 )
 from gyrator_ir.expr import Const, Expr
 from gyrator_ir.loop.nodes import TensorRef

@@ -5,22 +5,19 @@ from contextlib import contextmanager
 
 from attrs import define, field
 
-from gyrator_codegen import Names, Writer, extent_guess
-from gyrator_codegen.analysis import power_of_two
+from gyrator_codegen import Names, Writer
+from gyrator_codegen.passes.blocks.attention_shapes import vector_of
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.index import TritonPrinter
 from gyrator_codegen_triton.source import RESERVED
-from gyrator_codegen_triton.templates.attention_configs import Problem
-from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, sum_of
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.loop.nodes import TensorRef
-from gyrator_ir.loop.templates import literal, piece_of
+from gyrator_ir.loop.templates import literal
 from gyrator_ir.provenance import Origin
 from gyrator_ir.target import Target
 from gyrator_ir.types import DType
 
-_MOST = (1 << 31) - (1 << 17)  # leaves room for a block beyond the last element
-_LEAST_VECTOR = 16  # minimum vector length for matrix units
 _LONGEST_BLOCK = 128
 _NAMES = frozenset(
     "rows columns tiles program head group member batch first e f e_mask f_mask query key value "
@@ -33,52 +30,6 @@ _NAMES = frozenset(
 )
 
 
-def problem_of(kernel: TemplateKernel, facts: ShapeFacts) -> Problem:
-    """Return the typical sizes of a kernel's attention."""
-    q, k, v = kernel.inputs[:3]
-
-    def guess(size: Expr) -> int:
-        hint = facts.hint(size)
-        return extent_guess(size) if hint is None else hint
-
-    names = dict(kernel.attributes)
-
-    def number(name: str, absent: int) -> int:
-        return literal(kernel.attributes, name, int) if name in names else absent
-
-    row_block, column_block = number("row_block", 0), number("column_block", 0)
-    parts, together = number("parts", 1), number("together", 1)
-    return Problem(
-        row_block=row_block if together == 1 else 0,
-        column_block=piece_of(column_block) if "parts" in names else column_block,
-        heads=guess(q.shape[0]) * guess(q.shape[1]) * parts // together,
-        rows=guess(q.shape[2]) * together,
-        columns=guess(k.shape[2]) // parts,
-        query=vector_of(q),
-        value=vector_of(v),
-        width=q.dtype.size,
-        slopes=sum(len(f.body) for f in kernel.formulas if f.name == "slope"),
-    )
-
-
-def vector_of(tensor: TensorRef) -> int:
-    """Return the padded length of a head's vectors."""
-    length = tensor.shape[3]
-    assert isinstance(length, Const)
-    return max(power_of_two(length.value), _LEAST_VECTOR)
-
-
-def _span(tensor: TensorRef) -> Expr:
-    """Return the address of a tensor's last element."""
-    pairs = zip(tensor.shape, tensor.strides, strict=True)
-    return sum_of([tensor.offset, *((n - 1) * s for n, s in pairs)])
-
-
-def _fits(size: Expr, facts: ShapeFacts) -> bool:
-    low, high = facts.bounds(size)
-    return low is not None and high is not None and low > -_MOST and high < _MOST
-
-
 @define(eq=False)
 class AttentionText:
     """The state while a kernel is emitted."""
@@ -87,10 +38,10 @@ class AttentionText:
     facts: ShapeFacts
     target: Target
     symbol: str
+    wide: bool
+    """Whether addresses have 64 bits."""
     writer: Writer = field(factory=lambda: Writer("    "))
     names: Names = field(init=False)
-    wide: bool = field(init=False)
-    """Whether addresses have 64 bits."""
     q: TensorRef = field(init=False)
     """The queries."""
     k: TensorRef = field(init=False)
@@ -105,9 +56,6 @@ class AttentionText:
         self.names = Names(RESERVED | _NAMES | {self.symbol})
         for p in self.kernel.parameters:
             self.names.stable(p.name)
-        tensors = (*self.kernel.inputs, *self.kernel.outputs)
-        sizes = (*self.kernel.sizes, *(_span(t) for t in tensors))
-        self.wide = not all(_fits(size, self.facts) for size in sizes)
 
     def write(self, origins: Sequence[Origin]) -> None:
         """Emit the kernel, preceded by the source lines of its origins."""

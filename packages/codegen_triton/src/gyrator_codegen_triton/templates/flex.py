@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from attrs import define
 
 from gyrator_codegen import write_origins
+from gyrator_codegen.passes.blocks.attention_shapes import vector_of
 from gyrator_codegen_triton.code import Code
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.source import blocks_over
-from gyrator_codegen_triton.templates.attention_text import load, load_keys, vector_of
+from gyrator_codegen_triton.templates.attention_text import load, load_keys
 from gyrator_codegen_triton.templates.flex_text import BlockLoop, FlexText
 from gyrator_ir.expr import Expr
 from gyrator_ir.loop.formulas import COLUMN

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
+from gyrator_codegen.passes.blocks.attention_shapes import LEAST_BLOCK, least_bytes, problem_of
 from gyrator_codegen_triton.refusals import refusals
-from gyrator_codegen_triton.templates.attention_configs import LEAST_BLOCK, least_bytes
-from gyrator_codegen_triton.templates.attention_text import problem_of
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ZERO, Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage, TemplateKernel

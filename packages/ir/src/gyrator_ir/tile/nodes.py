@@ -386,9 +386,11 @@ class TiledGroup:
 @frozen
 class TiledTemplate:
     """A template kernel, which the kernel language generates as a whole: of its tiling, only the
-    tuning parameters are visible."""
+    type of indices and the tuning parameters are visible."""
 
     kernel: TemplateKernel = field(validator=exactly(TemplateKernel))
+    index: DType = field(default=DType.I64, validator=exactly(DType))
+    """Type of index arithmetic: `i32` where everything fits."""
     choices: tuple[Choice, ...] = field(default=(), validator=a_tuple)
     candidates: tuple[Configuration, ...] = field(default=(), validator=a_tuple)
 

@@ -100,6 +100,8 @@ def _tile(line: Line) -> TiledKernel | TiledTemplate:
         line.fail("expected one kernel below")
     kernel = read_launchable(groups.pop("kernel")[0])
     values: dict[str, Any] = {"kernel": kernel}
+    for child in groups.pop("index"):
+        values["index"] = read_line(child, "index", Scanner.dtype)
     if isinstance(kernel, TemplateKernel):
         return _template(line, values, groups)
     if isinstance(kernel, KernelGroup):
@@ -108,8 +110,6 @@ def _tile(line: Line) -> TiledKernel | TiledTemplate:
     for name in NAMED:
         names = (read_line(child, name, NAMES.read) for child in groups.pop(name))
         values[name] = tuple(chain.from_iterable(names))
-    for child in groups.pop("index"):
-        values["index"] = read_line(child, "index", Scanner.dtype)
     plain = (read_line(child, "plain", EXPRESSIONS.read) for child in groups.pop("plain"))
     values["plain"] = tuple(chain.from_iterable(plain))
     for child in groups.pop("nonempty"):
@@ -132,7 +132,7 @@ def _template(
         if name in _TUNED:
             values[name] = tuple(map(_item, lines))
         elif lines:
-            lines[0].fail("expected the choices and candidates of a template")
+            lines[0].fail("expected the indices, choices and candidates of a template")
     return build(line, TiledTemplate, values)
 
 

@@ -40,7 +40,12 @@ def show_tiled(kernel: Tiled, writer: Writer) -> list[str]:
 
 
 def _tuned(kernel: TiledTemplate, writer: Writer) -> list[str]:
-    return [line for x in (*kernel.choices, *kernel.candidates) for line in _line(x, writer)]
+    lines = [line for x in (*kernel.choices, *kernel.candidates) for line in _line(x, writer)]
+    return [*lines, *_index(kernel)]
+
+
+def _index(kernel: TiledKernel | TiledTemplate) -> list[str]:
+    return [] if kernel.index is DType.I64 else [f"index {kernel.index.value}"]
 
 
 def _kernel(t: TiledKernel, writer: Writer) -> list[str]:
@@ -57,8 +62,7 @@ def _kernel(t: TiledKernel, writer: Writer) -> list[str]:
         names = getattr(t, name)
         if names:
             lines.append(f"{name} ({', '.join(names)})")
-    if t.index is not DType.I64:
-        lines.append(f"index {t.index.value}")
+    lines += _index(t)
     if t.plain:
         lines.append(f"plain {EXPRESSIONS.show(t.plain, writer)}")
     if t.nonempty:

@@ -98,6 +98,7 @@ def verify_tiled(
     if isinstance(tiled, TiledTemplate):
         verify_kernel(tiled.kernel, origins)
         _check_choices(tiled, lambda message: checker.fail(3, message, where))
+        _check_index(tiled, lambda message: checker.fail(8, message, where))
         return
     if set(tiled.members) != set(range(len(tiled.kernels))):
         checker.fail(9, "each kernel must be a member, and each member a kernel", where)
@@ -130,6 +131,11 @@ def _check_choices(
             if assignment.get(name) not in values:
                 fail(f"a candidate gives {name} the value {assignment.get(name)}")
     return choices
+
+
+def _check_index(tiled: TiledKernel | TiledTemplate, fail: Callable[[str], None]) -> None:
+    if tiled.index not in (DType.I32, DType.I64):
+        fail(f"indices must be i32 or i64, not {tiled.index.value}")
 
 
 def axes_extent(kernel: Kernel, symbols: Sequence[Sym]) -> Expr | None:
@@ -346,8 +352,7 @@ class _Kernel:
         for p in self._t.prefetches:
             if p.buffer not in buffers or p.stage >= len(self._t.kernel.stages):
                 self._fail(8, f"there is no stage {p.stage} that can prefetch {p.buffer!r}")
-        if self._t.index not in (DType.I32, DType.I64):
-            self._fail(8, f"indices must be i32 or i64, not {self._t.index.value}")
+        _check_index(self._t, partial(self._fail, 8))
 
     def _accesses(self) -> None:
         if len({a.index for a in self._t.accesses}) != len(self._t.accesses):

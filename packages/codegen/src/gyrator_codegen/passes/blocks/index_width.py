@@ -1,10 +1,11 @@
 """`index-width`: use 32-bit indices if everything fits."""
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.passes.rewriting import KernelPass
+from gyrator_codegen.passes.rewriting import each_kernel, each_template
 from gyrator_ir.body.rewrite import expressions
 from gyrator_ir.expr import (
     Cond,
@@ -18,33 +19,50 @@ from gyrator_ir.expr import (
     Where,
     children,
     iter_nodes,
+    sum_of,
 )
+from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.tile.loops import axes_of, extent_of, kernel_facts
-from gyrator_ir.tile.nodes import TiledKernel
+from gyrator_ir.tile.nodes import TiledKernel, TiledTemplate, TileProgram
 from gyrator_ir.types import DType
 
 
 @frozen
-class IndexWidth(KernelPass):
+class IndexWidth:
     """Use 32-bit indices for kernels in which every linear index, every address, and every operand
     of a division or comparison inside of one fits in 31 bits, with room for a block of `beyond`
-    elements past the end."""
+    elements past the end. Of a template, these are its sizes and its tensors' last addresses."""
 
     name: ClassVar[str] = "index-width"
     beyond: int = 1 << 17
 
+    def run(self, program: TileProgram) -> TileProgram:
+        """Return the program with the width of all kernels' and templates' indices."""
+        return each_template(each_kernel(program, self._tile), self._template)
+
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
-        inside = kernel_facts(kernel, facts)
-        most = (1 << 31) - self.beyond
         values = [extent_of(axes_of(kernel, loop)) for loop in tiled.loops]
         values.append(extent_of(kernel.axes))
         for s in kernel.statements:
             values += expressions(s)
+        fit = self._fit(values, kernel_facts(kernel, facts))
+        return evolve(tiled, index=DType.I32) if fit else tiled
+
+    def _template(self, tiled: TiledTemplate, facts: ShapeFacts) -> TiledTemplate:
+        kernel = tiled.kernel
+        ends = map(_last_address, (*kernel.inputs, *kernel.outputs))
+        return evolve(tiled, index=DType.I32) if self._fit((*kernel.sizes, *ends), facts) else tiled
+
+    def _fit(self, values: Iterable[Expr], facts: ShapeFacts) -> bool:
+        most = (1 << 31) - self.beyond
         checked: set[Node] = set()
-        if all(_fits(e, inside, checked, most) for e in values):
-            return evolve(tiled, index=DType.I32)
-        return tiled
+        return all(_fits(e, facts, checked, most) for e in values)
+
+
+def _last_address(tensor: TensorRef) -> Expr:
+    last = ((n - 1) * s for n, s in zip(tensor.shape, tensor.strides, strict=True))
+    return sum_of([tensor.offset, *last])
 
 
 def _fits(e: Expr, facts: ShapeFacts, checked: set[Node], most: int) -> bool:

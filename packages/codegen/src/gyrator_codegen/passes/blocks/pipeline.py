@@ -16,6 +16,7 @@ from gyrator_codegen.passes.blocks.map_contraction import MapContraction
 from gyrator_codegen.passes.blocks.pack_sorts import PackSorts
 from gyrator_codegen.passes.blocks.pipeline_loads import PipelineLoads
 from gyrator_codegen.passes.blocks.rank_configurations import RankConfigurations
+from gyrator_codegen.passes.blocks.rank_templates import RankTemplates
 from gyrator_codegen.passes.blocks.tile_rows import TileRows
 from gyrator_codegen.passes.blocks.tile_transposes import TileTransposes
 from gyrator_codegen.passes.cores.unroll_periods import UnrollPeriods
@@ -53,4 +54,5 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         ApproximateQuotients(),
         RankConfigurations(numbers.cores, numbers.shared_bytes),
         KeepPrograms(numbers.cores),
+        RankTemplates(numbers.cores, numbers.shared_bytes),
     )

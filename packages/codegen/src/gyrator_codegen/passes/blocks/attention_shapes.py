@@ -1,4 +1,4 @@
-"""Launch configurations of attention, ranked by a model of memory, registers and idle cores.
+"""Block shapes of attention, ranked by a model of memory, registers and idle cores.
 
 A program keeps `XBLOCK` queries and iterates over blocks of `RBLOCK` keys and values. Keys and
 values are read once per `XBLOCK` queries and are in shared memory `num_stages` times, for
@@ -11,6 +11,11 @@ from types import MappingProxyType
 
 from attrs import frozen
 
+from gyrator_codegen.analysis import guess, power_of_two
+from gyrator_ir.expr import Const, ShapeFacts
+from gyrator_ir.kernel.nodes import TemplateKernel
+from gyrator_ir.loop.nodes import TensorRef
+from gyrator_ir.loop.templates import literal, piece_of
 from gyrator_ir.source import Configuration
 
 _LANES = 32  # assumed number of threads in a warp
@@ -24,6 +29,7 @@ _TOGETHER = 1.05  # cost factor of two warp groups that wait for each other
 _WAITING_WIDE = MappingProxyType({1: 1.3, 3: 1.1})  # exact products take longer than loads
 _SHARED = 49152  # bytes of shared memory available to a program on any device
 _MAX_CANDIDATES = 4  # maximum number of candidates of a kernel
+_LEAST_VECTOR = 16  # minimum vector length for matrix units
 LEAST_BLOCK = 16
 """Side length of the smallest block."""
 
@@ -100,18 +106,48 @@ class Problem:
         return not self.row_block % x and not self.column_block % r
 
 
+def problem_of(kernel: TemplateKernel, facts: ShapeFacts) -> Problem:
+    """Return the typical sizes of a kernel's attention."""
+    q, k, v = kernel.inputs[:3]
+    names = dict(kernel.attributes)
+
+    def number(name: str, absent: int) -> int:
+        return literal(kernel.attributes, name, int) if name in names else absent
+
+    row_block, column_block = number("row_block", 0), number("column_block", 0)
+    parts, together = number("parts", 1), number("together", 1)
+    return Problem(
+        row_block=row_block if together == 1 else 0,
+        column_block=piece_of(column_block) if "parts" in names else column_block,
+        heads=guess(q.shape[0], facts) * guess(q.shape[1], facts) * parts // together,
+        rows=guess(q.shape[2], facts) * together,
+        columns=guess(k.shape[2], facts) // parts,
+        query=vector_of(q),
+        value=vector_of(v),
+        width=q.dtype.size,
+        slopes=sum(len(f.body) for f in kernel.formulas if f.name == "slope"),
+    )
+
+
+def vector_of(tensor: TensorRef) -> int:
+    """Return the padded length of a head's vectors."""
+    length = tensor.shape[3]
+    assert isinstance(length, Const)
+    return max(power_of_two(length.value), _LEAST_VECTOR)
+
+
 Shape = tuple[int, ...]
 _BLOCKS = ("XBLOCK", "RBLOCK")
 _GRADIENT_BLOCKS = (*_BLOCKS, "KBLOCK")
 
 
-def candidates(problem: Problem, cores: int, shared: int) -> tuple[Configuration, ...]:
+def attention_shapes(problem: Problem, cores: int, shared: int) -> tuple[Configuration, ...]:
     """Return configurations, best estimate first."""
     fitting = list(_fitting(problem, shared or _SHARED)) or [_SHAPES[-1]]
     return _ranked(_BLOCKS, fitting, lambda shape: _price(shape, problem, cores))
 
 
-def gradient_candidates(problem: Problem, cores: int, shared: int) -> tuple[Configuration, ...]:
+def gradient_shapes(problem: Problem, cores: int, shared: int) -> tuple[Configuration, ...]:
     """Return configurations for the gradients, best estimate first."""
     shared = shared or _SHARED
     fitting = [

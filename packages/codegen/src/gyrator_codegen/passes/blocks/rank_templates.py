@@ -4,10 +4,18 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen_triton.templates.emit import configurations
+from gyrator_codegen.passes.blocks.attention_shapes import (
+    attention_shapes,
+    gradient_shapes,
+    problem_of,
+)
+from gyrator_codegen.passes.rewriting import each_template
 from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.tile.choices import choices_of
 from gyrator_ir.tile.nodes import TiledTemplate, TileProgram
+
+_GRADIENTS = (TemplateKind.ATTENTION_GRADIENTS, TemplateKind.FLEX_ATTENTION_GRADIENTS)
 
 
 @frozen
@@ -23,14 +31,9 @@ class RankTemplates:
 
     def run(self, program: TileProgram) -> TileProgram:
         """Return the program with candidates, best estimate first."""
-        if not any(isinstance(k, TiledTemplate) for k in program.kernels):
-            return program
-        kernels = (
-            self._ranked(k, program.facts) if isinstance(k, TiledTemplate) else k
-            for k in program.kernels
-        )
-        return evolve(program, kernels=tuple(kernels))
+        return each_template(program, self._ranked)
 
     def _ranked(self, tiled: TiledTemplate, facts: ShapeFacts) -> TiledTemplate:
-        ranked = configurations(tiled.kernel, facts, self.cores, self.shared_bytes)
+        shapes = gradient_shapes if tiled.kernel.kind in _GRADIENTS else attention_shapes
+        ranked = shapes(problem_of(tiled.kernel, facts), self.cores, self.shared_bytes)
         return evolve(tiled, choices=choices_of(ranked), candidates=ranked)
