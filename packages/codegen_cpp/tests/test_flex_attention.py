@@ -1,14 +1,21 @@
-"""What the C++ template of flexible attention holds; what it computes is tested in conformance."""
+"""Which templates of flexible attention C++ has, and the results of each of its block sizes; other
+results are tested in conformance."""
 
+import numpy as np
 import pytest
-from harness import target
+from harness import FLAGS, lacking, target
 
+from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.stage import CppBackend
+from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.parse import read_launchable
 from gyrator_ir.text.lines import parse_lines
+from gyrator_ir.tile.choices import only, with_candidates
+from gyrator_testing.interp.template import run_template
+from gyrator_testing.kernels.built import BuiltKernels, built, text_file
 
-TEXT = """kernel t on cpu template flex_attention (q, q, q, n, at) -> (y) with {{scale=0.5, row_block=64, column_block=64, full=false}}
+TEXT = """kernel t on cpu template flex_attention (q, q, q, n, at) -> (y) with {{scale=0.5, row_block={block}, column_block=64, full=false}}
   parameter q: {dtype}[1, 1, 5, {length}] strides [5*{length}, 5*{length}, {length}, 1] on cpu
   parameter n: i32[1, 1, 1] strides [1, 1, 1] on cpu
   parameter at: i32[1, 1, 1, 1] strides [1, 1, 1, 1] on cpu
@@ -19,10 +26,13 @@ TEXT = """kernel t on cpu template flex_attention (q, q, q, n, at) -> (y) with {
 """  # noqa: E501
 
 
-@pytest.mark.parametrize(("dtype", "length", "supported"), [("f32", 4, True), ("f64", 4, False),
-                                                       ("f32", 600, False)])  # fmt: skip
-def test_types_and_lengths(dtype: str, length: int, supported: bool) -> None:
-    (kernel,) = map(read_launchable, parse_lines(TEXT.format(dtype=dtype, length=length)))
+@pytest.mark.parametrize(
+    ("dtype", "length", "block", "supported"),
+    [("f32", 4, 64, True), ("f64", 4, 64, False), ("f32", 600, 64, False), ("f32", 4, 40, False)],
+)
+def test_types_and_lengths(dtype: str, length: int, block: int, supported: bool) -> None:
+    text = TEXT.format(dtype=dtype, length=length, block=block)
+    (kernel,) = map(read_launchable, parse_lines(text))
     why = CppBackend().refuses_template(kernel, target("avx2"))
     assert (why is None) == supported
     if supported:
@@ -30,3 +40,57 @@ def test_types_and_lengths(dtype: str, length: int, supported: bool) -> None:
         assert "_some_all(" not in unit.text  # nothing is left of formulas that change nothing
     else:
         assert why is not None and why.code == "GY-CPP-024"
+
+
+CAUSAL = """kernel t on cpu template flex_attention (p0, p1, p1, p2, p3) -> (p4) with {scale=0.25, row_block=128, column_block=128, full=false}
+  parameter p0: f32[1, 2, 200, 20] strides [8000, 4000, 20, 1] on cpu
+  parameter p1: f32[1, 2, 210, 20] strides [8400, 4200, 20, 1] on cpu
+  parameter p2: i32[1, 2, 2] strides [0, 0, 1] on cpu
+  parameter p3: i32[1, 2, 2, 2] strides [0, 0, 2, 1] on cpu
+  parameter p4: f32[1, 2, 200, 20] strides [8000, 4000, 20, 1] on cpu
+  formula score (score) -> d
+    b: i32 = index i3 - i2
+    e: f32 = cast b
+    d: f32 = add score, e
+  formula mask () -> c
+    a: i32 = index i2
+    b: i32 = index i3
+    c: bool = ge a, b
+"""  # noqa: E501
+
+
+def test_every_block_of_scores_computes_the_same(build_folder) -> None:
+    if why := lacking("avx2"):
+        pytest.skip(why)
+    (kernel,) = map(read_launchable, parse_lines(CAUSAL))
+    bound, backend = target("avx2"), CppBackend()
+    program = backend.tile([kernel], ShapeFacts(), (), bound)
+    (tiled,) = program.kernels
+    rng = np.random.default_rng(7)
+    q, k = (rng.standard_normal((2, n, 20), np.float32).ravel() for n in (200, 210))
+    listed = np.array([1, 2], np.int32), np.array([0, 0, 1, 0], np.int32)
+    buffers = {"p0": q, "p1": k, "p2": listed[0], "p3": listed[1], "p4": np.zeros_like(q)}
+    expected = {name: array.copy() for name, array in buffers.items()}
+    run_template(kernel, expected, {})
+    flags = ["-O1" if f == "-O3" else f for f in FLAGS] + [*Isa.of("avx2").flags]
+    texts = set()
+    for candidate in tiled.candidates:
+        chosen = with_candidates(tiled, (candidate,))
+        units = backend.emit_tiled(only(program, [chosen]), bound)
+        texts.add(units[0].text)
+        library = BuiltKernels(
+            [kernel], units, lambda u: built(text_file(u.text, "flex", build_folder), flags), None
+        )
+        buffers["p4"].fill(np.nan)
+        assert library("t", buffers) == 0
+        np.testing.assert_allclose(buffers["p4"], expected["p4"], rtol=0, atol=2e-5)
+    assert len(texts) == len(tiled.candidates) > 3
+
+
+def test_a_template_needs_the_size_of_its_blocks() -> None:
+    (kernel,) = map(read_launchable, parse_lines(CAUSAL))
+    bound, backend = target("avx2"), CppBackend()
+    program = backend.tile([kernel], ShapeFacts(), (), bound)
+    bare = only(program, [with_candidates(program.kernels[0], ())])
+    with pytest.raises(UnsupportedError, match="GY-CPP-004"):
+        backend.emit_tiled(bare, bound)

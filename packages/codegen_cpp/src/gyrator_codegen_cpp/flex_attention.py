@@ -16,7 +16,7 @@ from gyrator_codegen.passes.bind_choices import BindChoices
 from gyrator_codegen_cpp.dtypes import STORAGE, literal
 from gyrator_codegen_cpp.kernel import emit_kernel, parameters
 from gyrator_codegen_cpp.prelude import Isa
-from gyrator_codegen_cpp.refusals import refusals
+from gyrator_codegen_cpp.refusals import TILING, refusals
 from gyrator_ir.body.nodes import Axis, Const, Let, Load, Statement, Store
 from gyrator_ir.body.rewrite import reads, renamed
 from gyrator_ir.diagnostics import Diagnostic
@@ -28,15 +28,14 @@ from gyrator_ir.loop.templates import literal as literal_attribute
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelCheck, KernelSource
 from gyrator_ir.target import Target
-from gyrator_ir.tile.nodes import TiledKernel
+from gyrator_ir.tile.nodes import TiledKernel, TiledTemplate
 from gyrator_ir.types import DType
 
 TEMPLATE = "GY-CPP-024"
 """A template with dtypes or sizes that its kernel does not support."""
 
-_ROWS = 64
-_COLUMNS = 64
-"""Number of columns in a block of scores."""
+_LEAST_ROWS = 16
+"""Divides the blocks of the block mask, so that blocks of scores can."""
 _LONGEST_VECTOR = 512
 _FLOATS = (DType.F32, DType.F16, DType.BF16)
 _SIZES = {name: Sym(f"s_{name}") for name in ("batch", "head", "row", "column", "rows", "width")}
@@ -54,6 +53,17 @@ def template_refusal(kernel: TemplateKernel, target: Target) -> Diagnostic | Non
     return Diagnostic(TEMPLATE, message, where=f"kernel {kernel.name}", help=help)
 
 
+def tiled_template_refusal(tiled: TiledTemplate, target: Target) -> Diagnostic | None:
+    """Return why the template cannot be emitted as tiled, or None."""
+    kernel = tiled.kernel
+    refusal = template_refusal(kernel, target)
+    if refusal is not None or tiled.candidates:
+        return refusal
+    help = "tile it with `gyrator_codegen.passes.vector_pipeline`"
+    message = "blocks of scores have no size"
+    return Diagnostic(TILING, message, where=f"kernel {kernel.name}", help=help)
+
+
 def _unsupported(kernel: TemplateKernel) -> str:
     if kernel.kind is not TemplateKind.FLEX_ATTENTION:
         return f"C++ kernels have no template of {kernel.kind.value}"
@@ -63,6 +73,9 @@ def _unsupported(kernel: TemplateKernel) -> str:
     lengths = [static(t.shape[3]) for t in (q, v)]
     if not all(n and n <= _LONGEST_VECTOR for n in lengths):
         return f"vectors of lengths {q.shape[3]}, {v.shape[3]} are not 1 to {_LONGEST_VECTOR} long"
+    block = literal_attribute(kernel.attributes, "row_block", int)
+    if block % _LEAST_ROWS:
+        return f"the block length {block} is not a multiple of {_LEAST_ROWS}"
     stored = {p.name: p.dtype for p in kernel.parameters}
     for t in (*kernel.inputs, *kernel.outputs):
         if t.dtype is not stored[t.buffer]:
@@ -71,14 +84,16 @@ def _unsupported(kernel: TemplateKernel) -> str:
 
 
 def emit_flex(
-    kernel: TemplateKernel,
+    tiled: TiledTemplate,
     facts: ShapeFacts,
     origins: Sequence[Origin],
     target: Target,
     isa: Isa,
 ) -> KernelSource:
     """Emit a kernel of flexible attention."""
-    return _Flex(kernel, facts, origins, target, isa).emitted()
+    choices = dict(tiled.candidates[0].values)
+    block = choices["ROWS"], choices["COLUMNS"]
+    return _Flex(tiled.kernel, *block, facts, origins, target, isa).emitted()
 
 
 @frozen
@@ -97,6 +112,9 @@ class _Flex:
     """The state while a kernel is emitted."""
 
     kernel: TemplateKernel
+    rows: int
+    columns: int
+    """The numbers of rows and columns of a block of scores."""
     facts: ShapeFacts
     origins: Sequence[Origin]
     target: Target
@@ -131,10 +149,10 @@ class _Flex:
         if mask is None and score.result in score.parameters and self._scale > 0:
             return None
         k = self.kernel
-        body = _statements(score, mask, self._scale)
+        body = _statements(score, mask, self._scale, self.columns)
         captured = tuple(n for n in reads(body) if n != "scores")
         parameters_by_name = {p.name: p for p in k.parameters}
-        scores = Buffer("scores", DType.F32, k.device, (_SIZES["rows"] * _COLUMNS,), (ONE,))
+        scores = Buffer("scores", DType.F32, k.device, (_SIZES["rows"] * self.columns,), (ONE,))
         used = set(sizes_in((Formula("all", (), body, score.result),)))
         sizes = {*used, _SIZES["rows"], _SIZES["width"]}
         kernel = Kernel(
@@ -165,7 +183,7 @@ class _Flex:
         w.line("(void)sizes;")
         parameters(w, k, str)
         q, keys = k.inputs[:2]
-        rows, block = self._show(q.shape[2]), self._rows
+        rows, block = self._show(q.shape[2]), self.rows
         w.line(f"const si64 rows = {rows}, columns = {self._show(keys.shape[2])};")
         w.line(f"const si64 tiles = (rows + {block - 1}) / {block};")
         w.line(f"const si64 heads = {self._show(q.shape[1])};")
@@ -185,10 +203,10 @@ class _Flex:
 
     def _scratch(self) -> None:
         """Emit the declarations of a thread's memory."""
-        w, x = self.writer, self._rows
+        w, x, columns = self.writer, self.rows, self.columns
         lengths = {
-            "query": x * self._padded(0), "keys": self._length(0) * _COLUMNS,
-            "values": _COLUMNS * self._padded(2), "scores": x * _COLUMNS,
+            "query": x * self._padded(0), "keys": self._length(0) * columns,
+            "values": columns * self._padded(2), "scores": x * columns,
             "acc": x * self._padded(2), "limit": x, "total": x,
         }  # fmt: skip
         w.line(f"const gy_scratch memory({4 * sum(lengths.values())});")
@@ -218,20 +236,20 @@ class _Flex:
                 length = self._number("column_block")
                 w.line(f"const si64 begin = (si64){block_index} * {length};")
                 w.line(f"const si64 last = gy_least(begin + {length}, columns);")
-                with w.block(f"for (si64 start = begin; start < last; start += {_COLUMNS}) {{"):
+                with w.block(f"for (si64 start = begin; start < last; start += {self.columns}) {{"):
                     self._step(score_kernel)
         self._finish()
 
     def _step(self, score_kernel: _ScoreKernel | None) -> None:
         """Emit the computation of a block of scores."""
-        w, values = self.writer, self._padded(2)
-        w.line(f"const si64 width = gy_least({_COLUMNS}, last - start);")
+        w, values, columns = self.writer, self._padded(2), self.columns
+        w.line(f"const si64 width = gy_least({columns}, last - start);")
         w.line("const si64 whole = (width + GY_LANES - 1) / GY_LANES * GY_LANES;")
         group = self._group
         w.line(f"{self._rows_of(1, group, 'start', 'width', 'keys', transposed=True)};")
-        w.line(f"__builtin_memset(scores, 0, {4 * _COLUMNS} * filled);")
+        w.line(f"__builtin_memset(scores, 0, {4 * columns} * filled);")
         w.line(
-            f"gy_add_product(query, {self._padded(0)}, keys, {_COLUMNS}, scores, {_COLUMNS}, "
+            f"gy_add_product(query, {self._padded(0)}, keys, {columns}, scores, {columns}, "
             f"filled, whole, {self._length(0)});"
         )
         scale = literal(self._scale, DType.F32)
@@ -249,12 +267,12 @@ class _Flex:
             else:
                 w.line("(void)code;")
         w.line(
-            f"gy_fold_scores(scores, {_COLUMNS}, count, width, {scale}, limit, total, acc, "
+            f"gy_fold_scores(scores, {columns}, count, width, {scale}, limit, total, acc, "
             f"{values});"
         )
         w.line(f"{self._rows_of(2, group, 'start', 'width', 'values')};")
         w.line(
-            f"gy_add_product(scores, {_COLUMNS}, values, {values}, acc, {values}, filled, "
+            f"gy_add_product(scores, {columns}, values, {values}, acc, {values}, filled, "
             f"{values}, width);"
         )
 
@@ -282,7 +300,7 @@ class _Flex:
         t = self.kernel.inputs[position]
         at = self._at(t, "batch", head, first)
         step, across = (self._show(s) for s in t.strides[2:])
-        ld = _COLUMNS if transposed else self._padded(position)
+        ld = self.columns if transposed else self._padded(position)
         name = "gy_columns_of" if transposed else "gy_rows_of"
         pointer = f"(const {STORAGE[t.dtype]} *){at}"
         return f"{name}({pointer}, {step}, {across}, {count}, {self._length(position)}, {to}, {ld})"
@@ -320,12 +338,6 @@ class _Flex:
         return -(-self._length(position) // self.isa.lanes) * self.isa.lanes
 
     @property
-    def _rows(self) -> int:
-        """Number of rows in a block, a divisor of the mask's block length."""
-        block = self._number("row_block")
-        return next(n for n in (_ROWS, 48, 32, 16, 8, 1) if not block % n)
-
-    @property
     def _scale(self) -> float:
         return literal_attribute(self.kernel.attributes, "scale", float)
 
@@ -345,10 +357,12 @@ def _is_true(mask: Formula) -> bool:
     )
 
 
-def _statements(score: Formula, mask: Formula | None, scale: float) -> tuple[Statement, ...]:
+def _statements(
+    score: Formula, mask: Formula | None, scale: float, columns: int
+) -> tuple[Statement, ...]:
     """Return the body of a kernel that replaces a block's products by its scores."""
     i, j = Sym("i0"), Sym("i1")
-    index = i * _COLUMNS + j
+    index = i * columns + j
     symbols = {
         BATCH: _SIZES["batch"],
         HEAD: _SIZES["head"],

@@ -1,6 +1,5 @@
 """The C++ kernel language: from kernels to translation units."""
 
-from itertools import chain
 from typing import ClassVar
 
 from attrs import frozen
@@ -9,7 +8,7 @@ from gyrator_codegen import TilingLanguage, batched
 from gyrator_codegen.language import by_kind, unit_per_kernel
 from gyrator_codegen.passes import vector_pipeline
 from gyrator_codegen.passes.bind_choices import BindChoices
-from gyrator_codegen_cpp.flex_attention import emit_flex, template_refusal
+from gyrator_codegen_cpp.flex_attention import emit_flex, template_refusal, tiled_template_refusal
 from gyrator_codegen_cpp.kernel import emit_group, emit_kernel
 from gyrator_codegen_cpp.prelude import Isa, assemble, names_in
 from gyrator_codegen_cpp.refusals import refusals, tiling_refusal
@@ -57,14 +56,15 @@ class CppBackend(TilingLanguage):
         isa, origins = Isa.of(target.arch), program.origins
         program = BindChoices().run(program)
         kernels, groups, templates = by_kind(program)
-        reasons = [tiling_refusal(k, isa) for k in (*kernels, *chain(*(g.kernels for g in groups)))]
-        for why in (*reasons, *(template_refusal(t.kernel, target) for t in templates)):
+        members = (k for g in groups for k in g.kernels)
+        reasons = [tiling_refusal(k, isa) for k in (*kernels, *members)]
+        for why in (*reasons, *(tiled_template_refusal(t, target) for t in templates)):
             if why is not None:
                 raise UnsupportedError(why)
         written = [(s, s.text) for s in (emit_kernel(k, origins, isa) for k in kernels)]
         limit, cores = target.heuristics.unit_statements, target.heuristics.cores
         shared = (emit_group(k, origins, isa) for k in groups)
-        whole = (emit_flex(t.kernel, program.facts, origins, target, isa) for t in templates)
+        whole = (emit_flex(t, program.facts, origins, target, isa) for t in templates)
 
         def preamble(text: str) -> str:
             return assemble(names_in(text), isa)

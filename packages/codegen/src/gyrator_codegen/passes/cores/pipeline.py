@@ -8,6 +8,7 @@ from gyrator_codegen.passes.cores.accesses.pair_accesses import PairAccesses
 from gyrator_codegen.passes.cores.accesses.place_locals import PlaceLocals
 from gyrator_codegen.passes.cores.accesses.prefetch_rows import PrefetchRows
 from gyrator_codegen.passes.cores.accesses.transpose_loads import TransposeLoads
+from gyrator_codegen.passes.cores.block_attention import BlockAttention
 from gyrator_codegen.passes.cores.block_points import BlockPoints
 from gyrator_codegen.passes.cores.exact_casts import ExactCasts
 from gyrator_codegen.passes.cores.hoist_values import HoistValues
@@ -81,4 +82,5 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
         OfferChoices(),
         MapProducts(lanes, cores, tall=_TALL_IN_1_MIB if lanes == _AVX512_LANES else _TALL),
         PlainDivisions(),
+        BlockAttention(),
     )

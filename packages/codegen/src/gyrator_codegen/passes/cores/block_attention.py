@@ -1,0 +1,44 @@
+"""`block-attention`: the blocks of scores of flexible attention."""
+
+from typing import ClassVar
+
+from attrs import evolve, frozen
+
+from gyrator_codegen.passes.rewriting import each_template
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.loop.nodes import TemplateKind
+from gyrator_ir.loop.templates import literal
+from gyrator_ir.source import Configuration
+from gyrator_ir.tile.choices import choices_of
+from gyrator_ir.tile.nodes import TiledTemplate, TileProgram
+
+
+@frozen
+class BlockAttention:
+    """Offer sizes of the blocks of scores that a thread computes at a time: `ROWS` queries, which
+    divide the blocks of the block mask, by `COLUMNS` keys, whose last block may be shorter.
+
+    The first candidate is the largest block of at most 64 rows, by 64 columns. Each of the others
+    changes one of the numbers.
+    """
+
+    name: ClassVar[str] = "block-attention"
+    rows: tuple[int, ...] = (64, 48, 32, 128, 16)
+    columns: tuple[int, ...] = (64, 128, 32)
+    most: int = 3
+    """Maximum number of values of `ROWS`."""
+
+    def run(self, program: TileProgram) -> TileProgram:
+        """Return the program with choices for its templates of flexible attention."""
+        return each_template(program, self._blocked)
+
+    def _blocked(self, tiled: TiledTemplate, facts: ShapeFacts) -> TiledTemplate:
+        if tiled.kernel.kind is not TemplateKind.FLEX_ATTENTION:
+            return tiled
+        block = literal(tiled.kernel.attributes, "row_block", int)
+        rows = [n for n in self.rows if block % n == 0][: self.most]
+        if not rows:
+            return tiled
+        blocks = [(n, self.columns[0]) for n in rows] + [(rows[0], n) for n in self.columns[1:]]
+        ranked = tuple(Configuration((("ROWS", n), ("COLUMNS", m))) for n, m in blocks)
+        return evolve(tiled, choices=choices_of(ranked), candidates=ranked)
