@@ -7,9 +7,7 @@ from torch.nn import functional as F
 
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.loop.nodes import Extern, Reduction
-from gyrator_lowering.integer_products import integer_products
-from gyrator_lowering.small_products import small_products
-from gyrator_lowering.thin_products import thin_products
+from gyrator_lowering.generated_products import generated_products
 
 MATRICES = {
     "mm": (lambda x, y: x @ y, (5, 7), (7, 3)),
@@ -228,15 +226,15 @@ def test_contiguous_matrix_vector_products_are_left_to_kernels(check, name: str)
     (target,) = check.targets.values()
     able = evolve(target, heuristics=evolve(target.heuristics, thin_products=True))
     gm = check.trace(run, (torch.randn(left), torch.randn(right)))
-    assert bool(thin_products(gm, {target.device: able})) is expected
-    assert not thin_products(gm, check.targets)
+    assert bool(generated_products(gm, {target.device: able})) is expected
+    assert not generated_products(gm, check.targets)
 
 
 def test_products_of_symbolic_sizes_stay_library_calls(check) -> None:
     (target,) = check.targets.values()
     able = {target.device: evolve(target, heuristics=evolve(target.heuristics, thin_products=True))}
     gm = check.trace(lambda x, w: x @ w.t(), (torch.randn(3, 64), torch.randn(5, 64)), dynamic=True)
-    assert not thin_products(gm, able)
+    assert not generated_products(gm, able)
 
 
 SMALL = {
@@ -257,8 +255,8 @@ def test_batches_of_small_products_are_left_to_kernels(check, name: str) -> None
     (target,) = check.targets.values()
     able = evolve(target, heuristics=evolve(target.heuristics, register_tiles=True))
     gm = check.trace(run, (torch.ones(left, dtype=dtype), torch.ones(right, dtype=dtype)))
-    assert bool(small_products(gm, {target.device: able})) is expected
-    assert not small_products(gm, check.targets)
+    assert bool(generated_products(gm, {target.device: able})) is expected
+    assert not generated_products(gm, check.targets)
 
 
 def test_only_the_number_of_small_products_may_change(check) -> None:
@@ -270,9 +268,9 @@ def test_only_the_number_of_small_products_may_change(check) -> None:
     def batch(x: torch.Tensor) -> torch.Tensor:
         return torch.bmm(x.view(-1, 9, 32), x.view(-1, 32, 9))
 
-    assert small_products(check.trace(batch, (x,), dynamic=True), able)
+    assert generated_products(check.trace(batch, (x,), dynamic=True), able)
     changing = check.trace(torch.bmm, (x, torch.randn(5, 32, 8)), dynamic=True)
-    assert not small_products(changing, able)
+    assert not generated_products(changing, able)
 
 
 WHOLE = {
@@ -298,8 +296,8 @@ def test_products_of_integers_are_left_to_kernels(check, name: str) -> None:
     (target,) = check.targets.values()
     able = evolve(target, heuristics=evolve(target.heuristics, integer_products=True))
     gm = check.trace(run, (torch.ones(left, dtype=dtype), torch.ones(right, dtype=dtype)))
-    assert bool(integer_products(gm, {target.device: able})) is expected
-    assert not integer_products(gm, check.targets)
+    assert bool(generated_products(gm, {target.device: able})) is expected
+    assert not generated_products(gm, check.targets)
 
 
 def test_products_of_bytes_are_left_to_a_library_with_instructions_for_them(check) -> None:
@@ -309,4 +307,4 @@ def test_products_of_bytes_are_left_to_a_library_with_instructions_for_them(chec
         target, capabilities=libraries, heuristics=evolve(target.heuristics, integer_products=True)
     )
     x, y = (torch.ones(s, dtype=torch.int8) for s in ((17, 16), (16, 8)))
-    assert not integer_products(check.trace(torch._int_mm, (x, y)), {target.device: able})
+    assert not generated_products(check.trace(torch._int_mm, (x, y)), {target.device: able})

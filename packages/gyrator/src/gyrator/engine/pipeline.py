@@ -49,11 +49,9 @@ from gyrator_ir.target import Target
 from gyrator_ir.tile.nodes import TileProgram
 from gyrator_lowering.default import default_table
 from gyrator_lowering.fx_passes import FX, PadProducts, fx_pipeline
-from gyrator_lowering.integer_products import integer_products
+from gyrator_lowering.generated_products import generated_products
 from gyrator_lowering.options import NO_CALLS, LoweringOptions
-from gyrator_lowering.small_products import small_products
 from gyrator_lowering.stage import lower
-from gyrator_lowering.thin_products import thin_products
 from gyrator_runtime.build import BuildError
 from gyrator_runtime.cache import CacheKey
 from gyrator_scheduler.options import SchedulerOptions
@@ -356,9 +354,7 @@ class Stages:
             padding = passes.table.get(PadProducts.name)
             if isinstance(padding, PadProducts):
                 generated = padding.left_to_kernels(gm)
-            generated |= thin_products(gm, self.context.by_device)
-            generated |= small_products(gm, self.context.by_device)
-            generated |= integer_products(gm, self.context.by_device)
+            generated |= generated_products(gm, self.context.by_device)
             if options.max_autotune:
                 from gyrator.autotune.matmuls import faster_in_kernels  # rarely used
 

@@ -1,0 +1,102 @@
+"""The products of a graph that generated kernels compute instead of a library, by their factors.
+
+Three kinds of products are better left to kernels, which also fuse what follows:
+
+- Products with a vector. Libraries tune their kernels for products that keep the matrix units busy;
+  those with a vector take the time of reading the matrix, which generated kernels read as fast as a
+  copy does. Other products of the same vector may share the launch.
+- Batches of products of small matrices. CPU libraries prepare each product of a batch, which takes
+  longer than its sums if the matrices are small.
+- Products of integers, for which CPU libraries have no blocked or vectorised kernels. ATen
+  multiplies matrices of `int64`, and bytes into `int32`, by plain loops; its `int32` products use
+  vectors, but no tiles. Integer sums are exact in any order: kernels return the same bits.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from gyrator_ir.target import Target
+
+aten = torch.ops.aten
+_BYTES = aten._int_mm.default
+_VECTOR_OPS = (aten.mm.default, aten.addmm.default, aten.mv.default, aten.addmv.default)
+_BATCH_OPS = (aten.bmm.default, aten.baddbmm.default)
+_OPS = frozenset((*_VECTOR_OPS, *_BATCH_OPS, aten.dot.default, _BYTES))
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+_MAX_WORK = 1 << 12
+"""The maximum number of multiplications of a small product. Up to twice as many, kernels still
+win."""
+_BYTE_LIBRARY = "onednn-int8"
+"""The library of `Capabilities.libraries` that multiplies bytes by dot-product instructions."""
+_DEPTH = 8
+"""The minimum depth of products of integers, where the depth matters."""
+_ROWS, _COLUMNS = 4, 8
+"""The minimum size of products that kernels tile for vector registers."""
+
+
+def generated_products(gm: GraphModule, targets: Mapping[str, Target]) -> frozenset[str]:
+    """Return the names of a graph's products that kernels on these targets should compute."""
+    calls = (n for n in gm.graph.nodes if n.op == "call_function" and n.target in _OPS)
+    return frozenset(n.name for n in calls if _chosen(n, targets))
+
+
+def _chosen(node: Node, targets: Mapping[str, Target]) -> bool:
+    x, y = (a.meta["val"] for a in node.args[-2:])  # type: ignore[union-attr]
+    target = targets.get(x.device.type)
+    if target is None:
+        return False
+    can = target.heuristics
+    return (
+        (can.thin_products and node.target in _VECTOR_OPS and _thin(x, y))
+        or (can.register_tiles and node.target in _BATCH_OPS and _small(x, y))
+        or (can.integer_products and _of_integers(node, x, y, target))
+    )
+
+
+def _thin(x: Tensor, y: Tensor) -> bool:
+    """Return whether a product has a single row or column, constant sizes, and a matrix that is
+    contiguous along the reduced axis."""
+    if not all(isinstance(n, int) for n in (*x.shape, *y.shape)):
+        return False
+    if y.ndim == 1 or y.shape[1] == 1:
+        return bool(x.stride(1) == 1)
+    return bool(x.shape[0] == 1 and y.stride(0) == 1)
+
+
+def _small(x: Tensor, y: Tensor) -> bool:
+    """Return whether the matrices of a batch of floats have constant, small sizes. The number of
+    products may change."""
+    if x.dtype not in _FLOATS or not _strided(x, y):
+        return False
+    sizes = (x.shape[1], x.shape[2], y.shape[2])
+    return all(isinstance(n, int) for n in sizes) and math.prod(sizes) <= _MAX_WORK
+
+
+def _of_integers(node: Node, x: Tensor, y: Tensor, target: Target) -> bool:
+    """Return whether a product is one of integers that kernels compute faster."""
+    if not _strided(x, y):
+        return False
+    if any(isinstance(a, float) for a in node.kwargs.values()):
+        return False  # eager mode refuses factors that are not integers
+    if node.target == _BYTES:
+        return _BYTE_LIBRARY not in target.capabilities.libraries
+    depth = x.shape[-1]
+    if x.dtype == torch.int64:
+        # Sums along short rows of vectors gain nothing.
+        along = x.stride(-1) == 1 and y.stride(-2 if y.ndim > 1 else -1) == 1
+        return not (along and isinstance(depth, int) and depth < _DEPTH)
+    sizes = (depth, x.shape[-2], y.shape[-1]) if y.ndim > 1 else ()
+    least = (_DEPTH, _ROWS, _COLUMNS)
+    return (
+        x.dtype == torch.int32
+        and len(sizes) == len(least)
+        and all(isinstance(n, int) and n >= few for n, few in zip(sizes, least, strict=True))
+    )
+
+
+def _strided(*factors: Tensor) -> bool:
+    return all(t.layout is torch.strided for t in factors)
