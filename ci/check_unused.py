@@ -25,7 +25,8 @@ USERS = ("conformance/**/*.py", "bench/*.py", "packages/*/tools/*.py")
 PROSE = ("README.md", "docs/**/*.md", "packages/*/README.md", "**/pyproject.toml", "ci/*.py")
 TOOLS = "packages/testing/"
 """Tools for tests: what they read does nothing for users, and what they offer, tests use."""
-FORMS = re.compile(r"gyrator_ir/((loop|kernel|host)/(print|parse|forms)|text/program)\.py$")
+_LEVELS = "body|loop|kernel|tile|host"
+FORMS = re.compile(rf"gyrator_ir/(({_LEVELS})/(print|parse|forms)|text/program)\.py$")
 """What only writes the text of an IR and reads it back."""
 INSTRUCTIONS = "packages/ir/src/gyrator_ir/host/nodes.py"
 TRANSLATORS = ("packages/ir/", "packages/wrapper_", TOOLS)
