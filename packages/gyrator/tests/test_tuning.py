@@ -11,6 +11,7 @@ from runner_cache import with_runner
 
 from gyrator import Session
 from gyrator.autotune import kernels as autotune
+from gyrator.autotune import matmuls
 from gyrator.config import Config
 from gyrator.targets import discover
 from gyrator.targets.cpu import CppLoader, cpu_target, narrower
@@ -36,6 +37,8 @@ class Measured:
 def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
     """Measure nothing, and say what is the quickest."""
     actual = Measured()
+    # Products are measured by what their module has imported, which must not be a replacement.
+    assert matmuls.quickest is autotune.quickest
     monkeypatch.setattr(autotune, "quickest", actual)
     return actual
 
