@@ -1,6 +1,8 @@
-"""Constants, casts and reserved words that several languages have in common."""
+"""Constants, ops, casts and reserved words that several languages have in common."""
 
 import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from gyrator_codegen.rounding import round_to
 from gyrator_ir.types import DType
@@ -69,3 +71,24 @@ def bitcast(
     if target is DType.BOOL:
         return f"({text} != 0)"
     return (converted if source is DType.BOOL else same_bits).format(text, name)
+
+
+Emitter = Callable[[list[str], tuple[DType, ...], DType], str]
+"""Returns the text of an op from those of its operands (atoms), their dtypes and the result's."""
+
+FORMS: Mapping[str, str] = MappingProxyType({
+    "remainder": "gy_remainder({0}, {1})",
+    "maximum": "gy_maximum({0}, {1})", "minimum": "gy_minimum({0}, {1})",
+    "fmax": "gy_fmax({0}, {1})", "fmin": "gy_fmin({0}, {1})",
+    "sigmoid": "gy_sigmoid({0})",
+    "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}",
+    "gt": "{0} > {1}", "ge": "{0} >= {1}", "isnan": "{0} != {0}",
+    "rand": "gy_rand({0}, {1})", "randn": "gy_randn({0}, {1})",
+    "randint": "gy_randint({0}, {1}, {2}, {3})",
+})  # fmt: skip
+"""Ops that operators of C and Python, or functions of a language's prelude, compute."""
+
+
+def form(text: str) -> Emitter:
+    """Return the emitter of an op whose text does not depend on dtypes."""
+    return lambda args, types, dtype: text.format(*args)

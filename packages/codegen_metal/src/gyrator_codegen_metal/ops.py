@@ -4,19 +4,12 @@ Functions that the hardware approximates use `metal::precise`. Metal's `fmod` ro
 so that `gy_fmod` implements it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
-from gyrator_codegen.constants import bitcast
+from gyrator_codegen.constants import FORMS, Emitter, bitcast, form
 from gyrator_codegen_metal.dtypes import TYPES, cast, unsigned
 from gyrator_ir.types import DType
-
-Emitter = Callable[[list[str], tuple[DType, ...], DType], str]
-"""Returns an expression from the operands' texts (atoms), their dtypes and the result's dtype."""
-
-
-def _form(text: str) -> Emitter:
-    return lambda args, types, dtype: text.format(*args)
 
 
 def _arithmetic(operator: str) -> Emitter:
@@ -51,32 +44,27 @@ def _bit_not(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
 
 def _table() -> Mapping[str, Emitter]:
     forms = {
+        **FORMS,
         "div": "{0} / {1}", "fma": "fma({0}, {1}, {2})",
         "floordiv": "gy_floor_div({0}, {1})", "mod": "gy_floor_mod({0}, {1})",
         "truncdiv": "gy_div({0}, {1})", "rem": "gy_rem({0}, {1})",
-        "fmod": "gy_fmod({0}, {1})", "remainder": "gy_remainder({0}, {1})",
-        "maximum": "gy_maximum({0}, {1})", "minimum": "gy_minimum({0}, {1})",
-        "fmax": "gy_fmax({0}, {1})", "fmin": "gy_fmin({0}, {1})",
+        "fmod": "gy_fmod({0}, {1})",
         "floor": "floor({0})", "ceil": "ceil({0})", "trunc": "trunc({0})", "round": "rint({0})",
         "copysign": "copysign({0}, {1})", "nextafter": "gy_nextafter({0}, {1})",
         "ldexp": "ldexp({0}, {1})", "rsqrt": "1.0f / precise::sqrt({0})",
         "expm1": "gy_expm1({0})", "log1p": "gy_log1p({0})", "erf": "gy_erf({0})",
-        "sigmoid": "gy_sigmoid({0})", "hypot": "gy_hypot({0}, {1})",
-        "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}",
-        "gt": "{0} > {1}", "ge": "{0} >= {1}",
+        "hypot": "gy_hypot({0}, {1})",
         "shl": "gy_shl({0}, {1})", "shr": "gy_shr({0}, {1})",
-        "isnan": "{0} != {0}", "isinf": "fabs({0}) == INFINITY",
+        "isinf": "fabs({0}) == INFINITY",
         "signbit": "as_type<int>({0}) < 0",
         "where": "({0} ? {1} : {2})",
-        "rand": "gy_rand({0}, {1})", "randn": "gy_randn({0}, {1})",
-        "randint": "gy_randint({0}, {1}, {2}, {3})",
     }  # fmt: skip
     precise = (
         "sqrt exp exp2 log log2 log10 sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh"
     )
     forms |= {name: f"precise::{name}({{0}})" for name in precise.split()}
     forms |= {name: f"precise::{name}({{0}}, {{1}})" for name in ("pow", "atan2")}
-    table: dict[str, Emitter] = {name: _form(text) for name, text in forms.items()}
+    table: dict[str, Emitter] = {name: form(text) for name, text in forms.items()}
     table |= {name: _arithmetic(c) for name, c in (("add", "+"), ("sub", "-"), ("mul", "*"))}
     for name, operator in (("bit_and", "&"), ("bit_or", "|"), ("bit_xor", "^")):
         table[name] = _integer(f"{{0}} {operator} {{1}}")

@@ -6,19 +6,12 @@ names for NVIDIA and AMD. For example, `tl.exp` computes 2**(a * log2 e) with a 
 with errors of tens of ulps for large arguments.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
-from gyrator_codegen.constants import bitcast
+from gyrator_codegen.constants import FORMS, Emitter, bitcast, form
 from gyrator_codegen_triton.dtypes import TYPES, cast
 from gyrator_ir.types import DType
-
-Emitter = Callable[[list[str], tuple[DType, ...], DType], str]
-"""Returns an expression from the operands' texts (atoms), their dtypes and the result's dtype."""
-
-
-def _form(text: str) -> Emitter:
-    return lambda args, types, dtype: text.format(*args)
 
 
 def _either(single: str, double: str) -> Emitter:
@@ -58,24 +51,19 @@ def _shift(helper: str) -> Emitter:
 
 def _table() -> Mapping[str, Emitter]:
     forms = {
+        **FORMS,
         "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "fma": "tl.fma({0}, {1}, {2})",
         "truncdiv": "{0} // {1}", "rem": "{0} % {1}",
-        "fmod": "libdevice.fmod({0}, {1})", "remainder": "gy_remainder({0}, {1})",
+        "fmod": "libdevice.fmod({0}, {1})",
         "abs": "tl.abs({0})",
-        "maximum": "gy_maximum({0}, {1})", "minimum": "gy_minimum({0}, {1})",
-        "fmax": "gy_fmax({0}, {1})", "fmin": "gy_fmin({0}, {1})",
         "floor": "tl.floor({0})", "ceil": "tl.ceil({0})",
         "round": "libdevice.rint({0})",
         "copysign": "libdevice.copysign({0}, {1})", "nextafter": "libdevice.nextafter({0}, {1})",
-        "sigmoid": "gy_sigmoid({0})", "digamma": "gy_digamma({0})",
+        "digamma": "gy_digamma({0})",
         "ldexp": "libdevice.ldexp({0}, {1})",
-        "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}",
-        "gt": "{0} > {1}", "ge": "{0} >= {1}",
         "bit_and": "{0} & {1}", "bit_or": "{0} | {1}", "bit_xor": "{0} ^ {1}",
-        "isnan": "{0} != {0}", "isinf": 'tl.abs({0}) == float("inf")',
+        "isinf": 'tl.abs({0}) == float("inf")',
         "where": "tl.where({0}, {1}, {2})",
-        "rand": "gy_rand({0}, {1})", "randn": "gy_randn({0}, {1})",
-        "randint": "gy_randint({0}, {1}, {2}, {3})",
     }  # fmt: skip
     library = (
         "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh "
@@ -83,7 +71,7 @@ def _table() -> Mapping[str, Emitter]:
     )
     forms |= {name: f"libdevice.{name}({{0}})" for name in library.split()}
     forms |= {name: f"libdevice.{name}({{0}}, {{1}})" for name in ("pow", "atan2", "hypot")}
-    table: dict[str, Emitter] = {name: _form(text) for name, text in forms.items()}
+    table: dict[str, Emitter] = {name: form(text) for name, text in forms.items()}
     table["div"] = _either("tl.div_rn({0}, {1})", "{0} / {1}")
     table["sqrt"] = _either("tl.sqrt_rn({0})", "tl.sqrt({0})")
     table["rsqrt"] = _either("tl.div_rn(1.0, tl.sqrt_rn({0}))", "1.0 / tl.sqrt({0})")
@@ -104,9 +92,9 @@ EMITTERS: Mapping[str, Emitter] = _table()
 """Emitters of all ops."""
 
 APPROXIMATE: Mapping[str, Emitter] = MappingProxyType({
-    "div": _form("{0} / {1}"),
-    "rsqrt": _form("1.0 / tl.sqrt_rn({0})"),
-    "sigmoid": _form("gy_sigmoid_approximate({0})"),
+    "div": form("{0} / {1}"),
+    "rsqrt": form("1.0 / tl.sqrt_rn({0})"),
+    "sigmoid": form("gy_sigmoid_approximate({0})"),
 })  # fmt: skip
 """Emitters of some ops in `f32` if an error of two ulps is acceptable. Square roots stay exact,
 because the hardware's approximate ones flush subnormal numbers to 0."""
