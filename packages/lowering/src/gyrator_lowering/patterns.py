@@ -29,6 +29,7 @@ from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.builder.program import each
 from gyrator_lowering.decompositions import default_decompositions
 from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
+from gyrator_lowering.torch_bridge.fakes import fake_of
 from gyrator_lowering.torch_bridge.schema import info_of
 
 __all__ = ["Match", "PatternError", "Rewrite"]
@@ -140,7 +141,7 @@ class Rewrite:
 
     def _traced(self, occurrence: "_Occurrence") -> GraphModule:
         """Trace `replace` on the values at an occurrence, with its tensors as placeholders."""
-        values = [v.meta["val"] if isinstance(v, Node) else v for v in occurrence.values]
+        values = [fake_of(v) for v in occurrence.values]
         replacement = _trace(self.replace, values)
         for node in replacement.graph.nodes:
             problem = ""
@@ -152,7 +153,7 @@ class Rewrite:
             if problem:
                 message = f"the replacement of {self.name!r} {problem}"
                 raise PatternError.of("GY-PATTERN-003", message, help=help)
-        new = [n.meta["val"] if isinstance(n, Node) else n for n in _results(replacement)]
+        new = [fake_of(n) for n in _results(replacement)]
         old = [n.meta["val"] for n in occurrence.results]
         if len(new) != len(old) or not all(map(_same, new, old)):
             message = (
@@ -401,7 +402,7 @@ class _Search:
             bound.nodes[next(left)] if isinstance(e, torch.Tensor) else bound.numbers.get(n, e)
             for n, e in zip(p.names, p.examples, strict=True)
         )
-        fakes = (v.meta["val"] if isinstance(v, Node) else v for v in values)
+        fakes = (fake_of(v) for v in values)
         match = Match(
             dict(zip(p.names, fakes, strict=True)),
             tuple(n.meta["val"] for n in results),

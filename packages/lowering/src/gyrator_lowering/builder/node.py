@@ -15,6 +15,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of
+from gyrator_lowering.torch_bridge.fakes import fake_of
 from gyrator_lowering.torch_bridge.symbols import Symbols
 
 BY_PYTORCH = "PyTorch runs the op; the rest of the graph is compiled"
@@ -128,7 +129,7 @@ class CurrentNode:
         if isinstance(fake, (list, tuple)):
             return [self.views(base, position, item) for item in fake]
         argument: Any = self.node.args[position]
-        base_fake = argument.meta["val"] if isinstance(argument, Node) else argument
+        base_fake = fake_of(argument)
         return self.view_of(base, base_fake, fake)
 
     def view_of(

@@ -19,6 +19,7 @@ from gyrator_ir.types import HOST, Device, DType
 from gyrator_lowering.builder.program import LoopBuilder, each
 from gyrator_lowering.builder.trace import ScalarValue, Tracer, Value
 from gyrator_lowering.builder.values import Spec
+from gyrator_lowering.torch_bridge.fakes import fake_of
 from gyrator_lowering.torch_bridge.symbols import ROUNDINGS
 
 _UNARY = {
@@ -192,7 +193,7 @@ class SymbolicScalars:
     def assertion(self, node: Node) -> None:
         """Check a condition on sizes when the program runs."""
         condition, message = node.args[:2]
-        condition_value: Any = condition.meta["val"] if isinstance(condition, Node) else condition
+        condition_value: Any = fake_of(condition)
         if isinstance(condition_value, (bool, int)):
             if not condition_value:
                 raise self.b.unsupported(
@@ -214,7 +215,7 @@ class SymbolicScalars:
 
     def division(self, node: Node) -> None:
         """Check a division by an unbacked size on the host, where division by zero raises."""
-        numbers = [n.meta["val"] if isinstance(n, Node) else n for n in node.args]
+        numbers = fake_of(node.args)
         if not all(isinstance(n, (int, torch.SymInt)) for n in numbers):
             return
         dividend, divisor = (self.b.symbols.size(n) for n in numbers)

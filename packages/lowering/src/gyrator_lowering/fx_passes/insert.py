@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from gyrator_lowering.folding import PACKED
+from gyrator_lowering.torch_bridge.fakes import fake_of
 from gyrator_lowering.torch_bridge.schema import info_of
 
 Insert = Callable[..., Node]
@@ -90,13 +91,6 @@ def replace(gm: GraphModule, node: Node, value: Node) -> None:
     """Replace all uses of a node by another, and erase it."""
     node.replace_all_uses_with(value)
     gm.graph.erase_node(node)
-
-
-def fake_of(value: Any) -> Any:
-    """Return an argument with nodes replaced by their fake tensors."""
-    if isinstance(value, Node):
-        return value.meta["val"]
-    return [fake_of(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:

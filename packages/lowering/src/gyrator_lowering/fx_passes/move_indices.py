@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from gyrator_ir.types import HOST
 from gyrator_lowering.builder.program import each
-from gyrator_lowering.fx_passes.insert import fake_of
+from gyrator_lowering.torch_bridge.fakes import fake_of
 from gyrator_lowering.torch_bridge.schema import info_of
 
 aten = torch.ops.aten

@@ -6,6 +6,7 @@ import torch
 from attrs import frozen
 from torch.fx import Graph, GraphModule, Node
 
+from gyrator_lowering.torch_bridge.fakes import fake_of
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 aten = torch.ops.aten
@@ -82,15 +83,8 @@ def _emit(
         if key in like.meta:
             node.meta[key] = like.meta[key]
 
-    def fake(value: Any) -> Any:
-        if isinstance(value, Node):
-            return value.meta["val"]
-        if isinstance(value, (list, tuple)):
-            return [fake(v) for v in value]
-        return value
-
     mode = _mode(graph)
-    values = [fake(a) for a in args]
+    values = fake_of(args)
     if mode is None:
         node.meta["val"] = target(*values, **kwargs)
     else:

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map
 from torch.utils._sympy.functions import Max
 
 from gyrator_lowering.fx_passes.insert import insert_after
+from gyrator_lowering.torch_bridge.fakes import fake_of
 from gyrator_lowering.torch_bridge.schema import info_of
 from gyrator_lowering.torch_bridge.symbols import expression_of, hint_of
 
@@ -160,7 +161,7 @@ def _viewed(chain: Sequence[Node], value: Any) -> torch.Tensor:
 
 
 def _number(argument: Any) -> Any:
-    value = argument.meta["val"] if isinstance(argument, Node) else argument
+    value = fake_of(argument)
     return hint_of(value) if isinstance(value, torch.SymInt) else value
 
 

@@ -14,6 +14,7 @@ from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.higher_order import flex_attention
 from gyrator_lowering.higher_order.steps import LoopContext, Lower, lower_steps
 from gyrator_lowering.rules.extern import argument
+from gyrator_lowering.torch_bridge.fakes import fake_of
 
 
 @define
@@ -46,7 +47,7 @@ class Regions:
                 condition_ref = (
                     predicate.ref
                     if isinstance(predicate, TensorValue)
-                    else cond_from_sympy(_fake(graphs[0]).node.expr)
+                    else cond_from_sympy(fake_of(graphs[0]).node.expr)
                 )
                 self.b.operations.append(
                     CondOp(
@@ -126,7 +127,3 @@ class Regions:
                 help=BY_PYTORCH,
             )
         return tuple(self.b.buffer(self.b.exact_spec(fake)) for fake in fakes)
-
-
-def _fake(value: Any) -> Any:
-    return value.meta["val"] if isinstance(value, Node) else value

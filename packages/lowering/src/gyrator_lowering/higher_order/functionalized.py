@@ -23,6 +23,7 @@ from gyrator_lowering.builder.program import LoopBuilder, each
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.extern import emit
 from gyrator_lowering.rules.view import surely_out_of_bounds
+from gyrator_lowering.torch_bridge.fakes import fake_of
 from gyrator_lowering.torch_bridge.schema import OpInfo, info_of
 
 _ORDER = "calls with side effects stay in order"
@@ -102,9 +103,9 @@ class WrappedOps:
             fake: Any = node.kwargs[name]
             if isinstance(value, list):
                 pairs = zip(value, fake, strict=True)
-                written.append([self._own(node, v, _fake(f), None) for v, f in pairs])
+                written.append([self._own(node, v, fake_of(f), None) for v, f in pairs])
             else:
-                written.append(self._own(node, value, _fake(fake), first + len(written)))
+                written.append(self._own(node, value, fake_of(fake), first + len(written)))
             arguments[name] = written[-1]
         return (
             *self._results(info, arguments, fakes, f"{info.name} writes its arguments"),
@@ -123,7 +124,7 @@ class WrappedOps:
             return self._results(info, arguments, node.meta["val"], reason)
         fakes = node.meta["val"]
         first = max(1, info.returns)
-        bases = [_fake(base) for base in node.kwargs["_all_bases"]]  # type: ignore[union-attr]
+        bases = [fake_of(base) for base in node.kwargs["_all_bases"]]  # type: ignore[union-attr]
         shared = Counter(v.buffer for v in each(kwargs["_all_bases"]) if v is not None)
         owned = [
             None
@@ -240,7 +241,3 @@ class _Views:
             shape = (*base.shape[:d], end - start, *base.shape[d + 1 :])
             return evolve(base, shape=shape, offset=base.offset + start * base.strides[d])
         return base
-
-
-def _fake(value: Any) -> Any:
-    return value.meta["val"] if isinstance(value, Node) else value

@@ -21,6 +21,7 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.higher_order.functionalized import WrappedOps
 from gyrator_lowering.rules.extern import argument
+from gyrator_lowering.torch_bridge.fakes import fake_of
 from gyrator_lowering.user_kernels.text import KernelText, kernel_text
 
 NAMES = ("triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation")
@@ -104,7 +105,7 @@ class Launches:
         """Return an argument with eager's strides, which may have been passed to the kernel."""
         if not isinstance(value, TensorValue):
             return value
-        eager_tensor: torch.Tensor = fake.meta["val"] if isinstance(fake, Node) else fake
+        eager_tensor: torch.Tensor = fake_of(fake)
         spec = self.b.exact_spec(eager_tensor)
         is_same_layout = all(
             stride is eager_stride or size is ONE

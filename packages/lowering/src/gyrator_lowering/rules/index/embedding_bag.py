@@ -17,6 +17,7 @@ from gyrator_lowering.rules.extern import emit
 from gyrator_lowering.rules.index import below
 from gyrator_lowering.rules.scatter import supports_store, to_output
 from gyrator_lowering.table import FallbackToAten, TableBuilder
+from gyrator_lowering.torch_bridge.fakes import fake_of
 from gyrator_lowering.torch_bridge.schema import info_of
 
 SUM, MEAN, MAX = range(3)
@@ -69,7 +70,7 @@ def _bags(b: LoopBuilder, indices: TensorValue, last: bool, padding: Any) -> Bag
         return None
     if offsets.target is not torch.ops.aten.arange.start_step:
         return None
-    bounds = [a.meta["val"] if isinstance(a, Node) else a for a in (*offsets.args, 1)[:3]]
+    bounds = fake_of((*offsets.args, 1)[:3])
     if offsets.kwargs.get("step") or not all(isinstance(a, (int, torch.SymInt)) for a in bounds):
         return None
     start, end, length = b.symbols.sizes(bounds)
