@@ -1,4 +1,5 @@
-"""Reject names that say nothing about the value they are bound to."""
+"""Reject names that say nothing about the value they are bound to, and modules of a package whose
+names only differ in number: `stage` and `stages`."""
 
 import ast
 import sys
@@ -23,8 +24,20 @@ def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield node.arg, node.lineno
 
 
+def plurals(root: Path) -> Iterator[str]:
+    """Yield each module below `root` whose name is the plural of another's in its package."""
+    for src in sorted(root.glob("packages/*/src")):
+        modules = {path.stem: path for path in sorted(src.rglob("*.py"))}
+        for name, path in modules.items():
+            if f"{name}s" in modules:
+                both = f"{path.relative_to(root)}, {modules[f'{name}s'].relative_to(root)}"
+                yield f"{both}: give the two modules names that say how they differ"
+
+
 def problems(root: Path) -> Iterator[str]:
-    """Yield each binding of a vague name in the sources below `root`."""
+    """Yield each binding of a vague name in the sources below `root`, and each pair of modules with
+    almost the same name."""
+    yield from plurals(root)
     for path in sorted({path for pattern in SOURCES for path in root.glob(pattern)}):
         for name, line in bindings(ast.parse(path.read_text())):
             if name in VAGUE:
@@ -32,9 +45,9 @@ def problems(root: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print the vague names; return the exit status."""
+    """Print the problems; return the exit status."""
     lines = list(problems(ROOT))
-    print("\n".join(lines) if lines else "names: none is vague")
+    print("\n".join(lines) if lines else "names: none is vague or doubled")
     return bool(lines)
 
 

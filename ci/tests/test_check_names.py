@@ -28,3 +28,12 @@ def test_vague_bindings_are_reported(names, tmp_path, text):
 
 def test_uses_and_attributes_are_not_bindings(names, tmp_path):
     assert problems(names, tmp_path, "print(found, x.found)\nx.found = 1\nresults = 2\n") == []
+
+
+def test_modules_whose_names_differ_in_number_are_reported(names, tmp_path):
+    for place in ("x/src/a/stage.py", "x/src/a/b/stages.py", "y/src/stages.py"):
+        path = tmp_path / "packages" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (problem,) = names.problems(tmp_path)
+    assert problem.startswith("packages/x/src/a/stage.py, packages/x/src/a/b/stages.py:")

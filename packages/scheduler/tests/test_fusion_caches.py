@@ -16,7 +16,7 @@ from gyrator_scheduler.fusion.kernel_cache import KernelCache
 from gyrator_scheduler.fusion.kernels import kernel_of
 from gyrator_scheduler.fusion.match import Refused, match
 from gyrator_scheduler.fusion.match_cache import MatchCache
-from gyrator_scheduler.fusion.stages import assemble
+from gyrator_scheduler.fusion.staging import assemble
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.ranges import Ranges
 from gyrator_scheduler.stage import plan_host, schedule

@@ -8,10 +8,10 @@ from attrs import evolve
 
 from gyrator_codegen import Writer, static, write_origins
 from gyrator_codegen_cpp.dtypes import STORAGE
+from gyrator_codegen_cpp.loops import point, tiles
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.products import product
 from gyrator_codegen_cpp.scope import Frame, Scope
-from gyrator_codegen_cpp.stages import point, tiles
 from gyrator_ir.expr import product_of
 from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
 from gyrator_ir.provenance import Origin

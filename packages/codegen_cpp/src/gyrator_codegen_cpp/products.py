@@ -5,8 +5,8 @@ from gyrator_codegen.analysis import static
 from gyrator_codegen.nests import axis_of, is_dots
 from gyrator_codegen_cpp.body import address, run
 from gyrator_codegen_cpp.dtypes import lane_type
+from gyrator_codegen_cpp.loops import axis_range, each, vector_loop
 from gyrator_codegen_cpp.scope import Array, Scope, Span
-from gyrator_codegen_cpp.stages import axis_range, each, vector_loop
 from gyrator_ir.body.nodes import Axis, Load
 from gyrator_ir.expr import ONE, ZERO, Sym, subs
 from gyrator_ir.loop.contraction import needed_for

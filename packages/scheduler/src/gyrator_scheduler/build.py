@@ -18,7 +18,7 @@ from gyrator_scheduler.fusion.cluster import Cluster
 from gyrator_scheduler.fusion.fuse import Fusion, fuse
 from gyrator_scheduler.fusion.kernel_cache import KernelCache
 from gyrator_scheduler.fusion.kernels import canonical, kernel_of, numbered, short_name
-from gyrator_scheduler.fusion.stages import assemble
+from gyrator_scheduler.fusion.staging import assemble
 from gyrator_scheduler.memory import lifetimes, peak_at, sizes_of_buffers, touched, with_reuse
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.order import backwards, first_member, gathered, last_member, ordered

@@ -26,10 +26,10 @@ from gyrator_lowering.fx_passes.hold_numbers import (
 )
 from gyrator_lowering.fx_passes.inline_higher_order import NO_TARGETS, InlineHigherOrder
 from gyrator_lowering.fx_passes.move_indices import MoveIndices
-from gyrator_lowering.fx_passes.products.activations import NOTHING, Activation
 from gyrator_lowering.fx_passes.products.linear_calls import LinearCalls, Product, Quicker
 from gyrator_lowering.fx_passes.products.pack_weights import NotPacked, Packed, Packing, PackWeights
 from gyrator_lowering.fx_passes.products.pad_products import PadProducts
+from gyrator_lowering.fx_passes.products.post_ops import NOTHING, Activation
 from gyrator_lowering.fx_passes.products.quantized_calls import (
     Convolution,
     Integers,

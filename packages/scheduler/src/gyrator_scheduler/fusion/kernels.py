@@ -12,7 +12,7 @@ from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Local, Numerics, St
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import Device
-from gyrator_scheduler.fusion.stages import Assembled
+from gyrator_scheduler.fusion.staging import Assembled
 from gyrator_scheduler.merging import addresses, merge, with_expressions
 
 MAX_NAME = 60

@@ -18,19 +18,19 @@ from gyrator_ir.target import Target
 from gyrator_lowering.folding import PACKED
 from gyrator_lowering.fx_passes.constants import constant_nodes
 from gyrator_lowering.fx_passes.insert import insert, insert_like, insert_packed, replace
-from gyrator_lowering.fx_passes.products.activations import (
-    NOTHING,
-    Activation,
-    activation_of,
-    only_reader,
-    readers,
-)
 from gyrator_lowering.fx_passes.products.linear_calls import (
     BFLOAT16_LIBRARIES,
     LIBRARIES,
     Product,
     devices_with,
     product_of,
+)
+from gyrator_lowering.fx_passes.products.post_ops import (
+    NOTHING,
+    Activation,
+    activation_of,
+    only_reader,
+    readers,
 )
 from gyrator_lowering.fx_passes.products.quantized_calls import Convolution, Integers
 from gyrator_lowering.fx_passes.products.split_product_bias import kernels_may_add

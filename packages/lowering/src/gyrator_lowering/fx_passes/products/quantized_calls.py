@@ -29,13 +29,13 @@ from gyrator_lowering.fx_passes.insert import (
     insert_packed,
     replace,
 )
-from gyrator_lowering.fx_passes.products.activations import NOTHING, Activation, activation_of
 from gyrator_lowering.fx_passes.products.linear_calls import (
     LIBRARIES,
     Product,
     devices_with,
     product_of,
 )
+from gyrator_lowering.fx_passes.products.post_ops import NOTHING, Activation, activation_of
 from gyrator_lowering.torch_bridge.symbols import hint_of
 
 aten = torch.ops.aten
