@@ -1,5 +1,4 @@
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,12 @@ pytest_plugins = ["gyrator_testing.filetest.plugin"]
 def pytest_configure(config):
     """Register the emitter for `.gy` files, by instruction set."""
     # pytest rewrites the assertions of a plugin only if nothing has imported it before.
-    from harness import ARCHS, written
+    from harness import ARCHS, target
 
-    from gyrator_testing.filetest.plugin import register
+    from gyrator_codegen_cpp.stage import CppBackend
+    from gyrator_testing.filetest.plugin import emission, register
 
-    register(config, stages={f"c++ {arch}": partial(written, arch) for arch in ARCHS})
+    register(config, stages={f"c++ {arch}": emission(CppBackend(), target(arch)) for arch in ARCHS})
 
 
 @pytest.fixture(scope="session")

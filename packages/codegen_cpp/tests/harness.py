@@ -6,7 +6,7 @@ from pathlib import Path
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.stage import CppBackend
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Schedule
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup
 from gyrator_ir.provenance import Origin
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_testing.interp.dtypes import NUMPY as ALL
@@ -17,7 +17,7 @@ FLAGS = (
     "-O3 -std=c++17 -shared -fPIC -nostdlib -fno-math-errno -fno-trapping-math -ffp-contract=off "
     "-fopenmp -fno-exceptions -fno-rtti -fno-strict-aliasing -w"
 ).split()
-__all__ = ["ARCHS", "NUMPY", "Library", "lacking", "target", "written"]
+__all__ = ["ARCHS", "NUMPY", "Library", "lacking", "target"]
 
 NUMPY = {d: ALL[d] for d in TYPES}
 ARCHS = ("avx512", "avx2", "neon", "plain")
@@ -33,13 +33,6 @@ def target(arch: str, **heuristics: int) -> Target:
         capabilities=Capabilities(dtypes=frozenset(NUMPY)),
         heuristics=Heuristics(**inputs),
     )
-
-
-def written(arch: str, schedule: Schedule) -> str:
-    """Return the text of a schedule's kernels, without what units take from the prelude."""
-    kernels = [n for n in schedule.nodes if isinstance(n, Kernel)]
-    units = CppBackend().emit(kernels, schedule.facts, schedule.origins, target(arch))
-    return "\n".join(source.text for unit in units for source in unit.kernels)
 
 
 class Library(BuiltKernels):

@@ -29,13 +29,16 @@ from typing import Any
 
 import pytest
 
+from gyrator_ir.backend import KernelBackend
 from gyrator_ir.diagnostics import GyratorError
+from gyrator_ir.kernel.nodes import Kernel, Schedule
 from gyrator_ir.levels import level_of, level_of_text
 from gyrator_ir.passes import Level, Pipeline
+from gyrator_ir.target import Target
 from gyrator_ir.text.passes import parse_pipeline
 from gyrator_testing.feeds import assert_same_meaning
 
-__all__ = ["Comparison", "Stage", "pytest_collect_file", "register"]
+__all__ = ["Comparison", "Stage", "emission", "pytest_collect_file", "register"]
 
 EXPECT = "; expect\n"
 COMMANDS = ("pass", "stage", "verify", "interpret", "error")
@@ -76,6 +79,18 @@ def register(
         for name, value in (new or {}).items():
             if known.setdefault(name, value) is not value:
                 raise ValueError(f"two passes or stages are called {name!r}")
+
+
+def emission(language: KernelBackend, target: Target) -> Stage:
+    """Return the stage that emits the kernels of a schedule: their texts, without what a unit adds
+    to them."""
+
+    def emitted(schedule: Schedule) -> str:
+        kernels = [n for n in schedule.nodes if isinstance(n, Kernel)]
+        units = language.emit(kernels, schedule.facts, schedule.origins, target)
+        return "\n".join(source.text for unit in units for source in unit.kernels)
+
+    return emitted
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "GyFile | None":
