@@ -11,6 +11,7 @@ from gyrator_ir.body.nodes import Reduce, ScanStep, SortStep
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.target import Target
+from gyrator_ir.tile.nodes import LoopKind, Method, Tiled, TiledKernel
 from gyrator_ir.types import DType
 
 DTYPE = "GY-LLVM-001"
@@ -49,3 +50,21 @@ def refusals(kernel: Kernel, target: Target) -> Iterator[Diagnostic]:
             message = f"a local of {t.extent!r} elements does not fit on the stack"
             yield reasons.of(LOCAL, message, t.name, "give the values a buffer of their own")
     yield from reasons.locals(LOCAL)
+
+
+def refused_tiling(tiled: Tiled) -> str | None:
+    """Return the decisions that LLVM kernels do not support, or None."""
+    if not isinstance(tiled, TiledKernel):
+        return "groups and templates"
+    if tiled.contraction or tiled.threads or tiled.transposed or tiled.pipelined or tiled.choices:
+        return "products, threads, transposed and pipelined loads, and choices"
+    if any(r.method is not Method.ACCUMULATE or r.unroll != 1 or r.chain for r in tiled.reductions):
+        return "reductions other than by plain accumulation"
+    kernel = tiled.kernel
+    grid = [(LoopKind.GRID, (a.symbol,)) for a in kernel.axes]
+    expected = grid + [(LoopKind.LOOP, (a.symbol,)) for a in kernel.inner]
+    steps = [x.step for x in tiled.loops]
+    steps[len(grid) - 1 : len(grid)] = [1] if grid else []
+    if [(x.kind, x.axes) for x in tiled.loops] != expected or any(step != 1 for step in steps):
+        return "loops over several axes, or in steps other than strips of the last axis of points"
+    return None

@@ -7,11 +7,11 @@ from attrs import frozen
 
 from gyrator_codegen import TilingLanguage, batched
 from gyrator_codegen.passes.cores.plain_divisions import PlainDivisions
+from gyrator_codegen.passes.cores.strips import Strips
 from gyrator_codegen.passes.merge_repeats import MergeRepeats
 from gyrator_codegen.refusals import Refusals
 from gyrator_codegen_llvm.kernel import emit_kernel
-from gyrator_codegen_llvm.refusals import TILING, refusals
-from gyrator_codegen_llvm.strips import Strips, refused_tiling
+from gyrator_codegen_llvm.refusals import TILING, refusals, refused_tiling
 from gyrator_codegen_llvm.support import preamble
 from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError

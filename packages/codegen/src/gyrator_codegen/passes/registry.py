@@ -5,6 +5,7 @@ from collections.abc import Callable
 from gyrator_codegen.passes.bind_choices import BindChoices
 from gyrator_codegen.passes.blocks.pipeline import block_pipeline
 from gyrator_codegen.passes.cores.pipeline import vector_pipeline
+from gyrator_codegen.passes.cores.strips import Strips
 from gyrator_codegen.passes.threads.pipeline import thread_pipeline
 from gyrator_ir.levels import TILE
 from gyrator_ir.passes import Pass, Pipeline
@@ -13,12 +14,12 @@ from gyrator_ir.tile.nodes import TileProgram
 
 
 def every_pass() -> Pipeline[TileProgram]:
-    """Return the passes of all pipelines, to check the names in a user's edits."""
+    """Return the passes of all pipelines and languages, to check the names in a user's edits."""
     target = Target(
         device="any", arch="", kernel_backend="", capabilities=Capabilities(dtypes=frozenset())
     )
     pipelines = (*vector_pipeline(target, 1), *block_pipeline(target), *thread_pipeline(target))
-    return Pipeline(TILE, tuple({p.name: p for p in pipelines}.values()))
+    return Pipeline(TILE, tuple({p.name: p for p in (*pipelines, Strips())}.values()))
 
 
 def all_passes() -> dict[str, Callable[..., Pass[TileProgram]]]:
