@@ -25,7 +25,7 @@ from gyrator import Explanation, explain
 from gyrator.cli.main import main
 from gyrator.reports.levels import Attribution, panes
 from gyrator.reports.lexer import GyLexer
-from gyrator.reports.measured import Limits, Span, Timeline, read_events
+from gyrator.reports.measurements import Limits, Span, Timeline, read_events
 from gyrator.reports.page import GraphView, Section, share_bars, shares, times_of
 from gyrator.reports.records import ExternRecord, GraphRecord, StorageRecord
 from gyrator_ir.loop.print import show as show_loop

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gyrator.graphs.parts import PartCompiler
     from gyrator.options import OptionError, Options, list_modes, list_options
     from gyrator.reports.explain import Explanation, explain
-    from gyrator.reports.measured import Span, Timeline
+    from gyrator.reports.measurements import Span, Timeline
     from gyrator.reports.records import (
         Cost,
         ExternRecord,
@@ -66,9 +66,9 @@ _MODULES = {
     "PartitionRecord": "gyrator.reports.records",
     "PassEdits": "gyrator_ir.passes",
     "Session": "gyrator.session",
-    "Span": "gyrator.reports.measured",
+    "Span": "gyrator.reports.measurements",
     "StorageRecord": "gyrator.reports.records",
-    "Timeline": "gyrator.reports.measured",
+    "Timeline": "gyrator.reports.measurements",
     "default_session": "gyrator.session",
     "explain": "gyrator.reports.explain",
     "list_modes": "gyrator.options",

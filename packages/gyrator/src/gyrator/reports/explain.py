@@ -13,7 +13,7 @@ from attrs import asdict, evolve, frozen
 from torch._dynamo.utils import get_compilation_metrics
 
 from gyrator.options import make_options
-from gyrator.reports.measured import Timeline, elapsed, timeline
+from gyrator.reports.measurements import Timeline, elapsed, timeline
 from gyrator.reports.records import Cost, GraphRecord
 from gyrator.session import Session
 from gyrator_ir.passes import Step
@@ -67,7 +67,7 @@ class Explanation:
 
     def save(self, path: str | Path) -> Path:
         """Write a report as one self-contained HTML file; return its path."""
-        from gyrator.reports.measured import measure_limits
+        from gyrator.reports.measurements import measure_limits
         from gyrator.reports.page import Page, Section, amount, duration
 
         call = median(self.seconds) if self.seconds else 0.0

@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 
 from gyrator.reports.colours import coloured
 from gyrator.reports.levels import Attribution, Block, Pane, panes
-from gyrator.reports.measured import Limits, Span, Timeline
+from gyrator.reports.measurements import Limits, Span, Timeline
 from gyrator.reports.records import GraphRecord, KernelRecord, StorageRecord
 from gyrator_ir.kernel.nodes import Schedule
 
