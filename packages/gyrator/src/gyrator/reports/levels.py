@@ -228,14 +228,14 @@ def _nodes(item: list[str], rows: Mapping[int, str], attribution: Attribution) -
 
 def _instructions(lines: Iterable[str], attribution: Attribution) -> Iterator[Block]:
     """Yield the instructions of a host program, grouped by comment."""
-    stretch: list[str] = []
+    group: list[str] = []
     nodes = NONE
     for line in lines:
         if line.strip().startswith('note "%'):
-            if stretch:
-                yield Block("\n".join(stretch) + "\n", nodes)
+            if group:
+                yield Block("\n".join(group) + "\n", nodes)
             named = tuple(re.findall(r"%([^\s,\"]+)", line.partition(" (")[0]))
-            nodes, stretch = attribution.remarks.get(named, frozenset(named)), []
-        stretch.append(line)
-    if stretch:
-        yield Block("\n".join(stretch) + "\n", nodes)
+            nodes, group = attribution.remarks.get(named, frozenset(named)), []
+        group.append(line)
+    if group:
+        yield Block("\n".join(group) + "\n", nodes)

@@ -36,7 +36,7 @@ class ChooseBlocks(KernelPass):
     process, may be four times as long; rows to sort have at most `sorted` elements, because compile
     time grows quickly with the sorting network. If elements are contiguous from point to point
     rather than along the row, a program processes many rows at once: whole if they have at most
-    `abreast` elements, else by a loop whose blocks of points are within the last axis, if it allows
+    `across` elements, else by a loop whose blocks of points are within the last axis, if it allows
     blocks of at least `level` points. Dot reductions of up to `steps` elements, and others of up to
     `few`, are done there one element at a time.
     """
@@ -44,7 +44,7 @@ class ChooseBlocks(KernelPass):
     name: ClassVar[str] = "choose-blocks"
     row_bytes: int = 32768
     sorted: int = 1024
-    abreast: int = 64
+    across: int = 64
     level: int = 32
     steps: int = 128
     few: int = 8
@@ -104,7 +104,7 @@ class ChooseBlocks(KernelPass):
         elif kernel.locals:
             bound *= _KEPT
         elif across:
-            bound = min(bound, self.abreast)
+            bound = min(bound, self.across)
         block = power_of_two(extent.value)
         return block if block <= bound else None
 

@@ -111,13 +111,13 @@ class OfferChoices:
 
 def _tiles(offers: "_Offers", loops: Nest) -> None:
     rows = offers.name_grid(offers.tiled.transposed[0].along.name, "TILE")
-    stretch = offers.name_grid(loops.axis.symbol.name, "STRETCH")
+    length = offers.name_grid(loops.axis.symbol.name, "STRETCH")
     for size in (2 * rows, rows // 2 // loops.lanes * loops.lanes):
         if size:
             offers.offer({"TILE": size})
     extent = static(loops.axis.extent)
-    for size in (2 * loops.lanes, 4 * loops.lanes, 2 * stretch):
-        if extent is None or min(size, stretch) < extent:
+    for size in (2 * loops.lanes, 4 * loops.lanes, 2 * length):
+        if extent is None or min(size, length) < extent:
             offers.offer({"STRETCH": size})
 
 

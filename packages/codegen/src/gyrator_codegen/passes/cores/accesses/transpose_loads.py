@@ -28,7 +28,7 @@ this distance evict one another, the more so the more lines a tile has of each."
 class TransposeLoads(KernelPass):
     """Tile both axes of loads that are contiguous along another axis than that of the vectors."""
 
-    stretch: int = 2048
+    length: int = 2048
     """Elements along the vectors per unit of parallel work."""
     vectors: int = 2
     """Rows of a tile, in vectors; one if the row distance is a multiple of 4096 bytes."""
@@ -61,7 +61,7 @@ class TransposeLoads(KernelPass):
         rows = tuple(x for x in loops.rows if x.axes[0] is not best)
         strides = [_stride(s, along.symbol) * kernel.storage[s.buffer].size for s in transposed]
         vectors = 1 if any(n and n % _ALIAS == 0 for n in strides) else self.vectors
-        grid = (*rows, grid_loop(best, vectors * lanes), grid_loop(along.symbol, self.stretch))
+        grid = (*rows, grid_loop(best, vectors * lanes), grid_loop(along.symbol, self.length))
         return evolve(
             tiled,
             loops=(*grid, loops.vectors, plain_loop(best)),
