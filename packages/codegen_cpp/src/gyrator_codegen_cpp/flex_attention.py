@@ -257,10 +257,10 @@ class _Flex:
             scale = "1.0f"
             texts = {_SIZES[n]: t for n, t in _TEXTS.items()}
             sizes = ", ".join(texts.get(s, s.name) for s in score_kernel.sizes)
-            w.line(f"const si64 told[] = {{{sizes}}};")
+            w.line(f"const si64 score_sizes[] = {{{sizes}}};")
             arguments = ", ".join(f"(void *){n}" for n in ("scores", *score_kernel.captured))
-            w.line(f"void *const given[] = {{{arguments}}};")
-            w.line(f"const si64 code = {score_kernel.symbol}_all(given, told);")
+            w.line(f"void *const score_buffers[] = {{{arguments}}};")
+            w.line(f"const si64 code = {score_kernel.symbol}_all(score_buffers, score_sizes);")
             if score_kernel.first or self.checks:
                 report = f"__atomic_store_n(&failed, {score_kernel.first} + code, __ATOMIC_RELAXED)"
                 w.line(f"if (code) {report};")

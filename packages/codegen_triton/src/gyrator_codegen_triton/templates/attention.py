@@ -77,7 +77,7 @@ class AttentionKernel(AttentionText):
         w.line(f"batch = program // (tiles * {count})")
         tile = "program % tiles"
         if self.causal:
-            w.line("# The last rows look at most columns, and are begun first.")
+            w.line("# The last rows attend to most columns, so they start first.")
             tile = f"(tiles - 1 - {tile})"
         w.line(f"first = {tile} * XBLOCK")
         shared = self.group("head")
@@ -127,7 +127,7 @@ class AttentionKernel(AttentionText):
         shift = "top"
         if self.mask is not None:
             shift = "shift"
-            w.line("# A row that has looked nowhere so far has no largest score.")
+            w.line("# A row that has attended to no column yet has no largest score.")
             w.line('shift = tl.where(top == float("-inf"), 0.0, top)')
         if additive(self, self.mask):
             w.line(f"weights = tl.exp2((scores - {shift}[:, None]) * {log2e!r})")

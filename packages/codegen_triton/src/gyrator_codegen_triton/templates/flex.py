@@ -67,7 +67,7 @@ class FlexKernel(FlexText):
         w.line(f"tiles = ({self.rows} + XBLOCK - 1) // XBLOCK")
         w.line("program = tl.program_id(0)" + (".to(tl.int64)" if self.wide else ""))
         self.heads(count)
-        w.line("# The last rows often look at most columns, and are begun first.")
+        w.line("# The last rows often attend to most columns, so they start first.")
         w.line("first = (tiles - 1 - program % tiles) * XBLOCK")
         w.lines("i0 = batch", "i1 = head")
         self.pointer("query", self.q, "head")
@@ -118,7 +118,7 @@ class FlexKernel(FlexText):
         shift = "top"
         if conditions or not self.plain:
             shift = "shift"
-            w.line("# A row that has looked nowhere so far has no largest score.")
+            w.line("# A row that has attended to no column yet has no largest score.")
             w.line('shift = tl.where(top == float("-inf"), 0.0, top)')
         w.line(f"weights = tl.exp2(scores * {factor!r} - {shift}[:, None])")
         w.line(f"decay = tl.exp2(limit - {shift})")

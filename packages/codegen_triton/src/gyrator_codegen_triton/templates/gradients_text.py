@@ -156,7 +156,7 @@ class GradientsText(AttentionText):
         at = self.address("sums_head", ("x", self.kernel.inputs[4].strides[2]))
         w.line(f'sums = tl.load({at}, mask=x_mask, other=float("inf"))')
         if self.empty_rows:
-            w.line("# A row that looks nowhere has no weights either.")
+            w.line("# A row that attends to no column has no weights.")
             w.line('sums = tl.where(sums == float("-inf"), float("inf"), sums)')
         at = self.address("mean_head", ("x", self.kernel.inputs[5].strides[2]))
         w.line(f"mean = tl.load({at}, mask=x_mask, other=0.0)")
