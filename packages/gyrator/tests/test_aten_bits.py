@@ -189,6 +189,57 @@ def test_batch_norms(bitwise: Session, records: list[GraphRecord], shape: tuple[
         assert not records[0].externs
 
 
+@pytest.mark.parametrize(
+    "n, columns, dtype",
+    [
+        (40, 7, torch.bfloat16),
+        (2300, 14, torch.float32),
+        (30000, 1, torch.float64),
+    ],
+)
+def test_scatters(
+    bitwise: Session,
+    records: list[GraphRecord],
+    threads: int,
+    n: int,
+    columns: int,
+    dtype: torch.dtype,
+) -> None:
+    def run(x: Tensor, rows: Tensor, at: Tensor, many: Tensor) -> list[Tensor]:
+        single, wide = at[::2].contiguous(), rows[: n // 2 * 2].view(2, n // 2, columns)
+        across, at0, rows0 = many % columns, at[:2300], rows[:2300]
+        return [
+            x.index_copy(0, at0, rows0), x.scatter(0, many[:2300], rows0),
+            x.scatter(1, across[:5], rows[:5]), x.t().contiguous().index_copy(1, at0, rows0.t()),
+            aten.index_put(x, [at[:200]], rows[:200]), aten.index_put(x, [at], rows, True),
+            x.index_add(0, at, rows), x.index_add(0, single, rows[::2]),
+            x.scatter_add(0, many, rows), x.scatter_add(1, across[:5], rows[:5]),
+            aten.index_put(x, [at, at % columns], rows[:, 0], True),
+            aten.embedding_dense_backward(rows, at, 7, -1, False),
+            aten.embedding_dense_backward(wide, at[: n // 2 * 2].view(2, -1), 7, 2, False),
+            aten.embedding_dense_backward(rows[: n // 2], at[::2][: n // 2], 5, -1, False),
+        ]  # fmt: skip
+
+    x, rows = torch.randn(5, columns).to(dtype), torch.randn(n, columns).to(dtype)
+    inputs = (x, rows, torch.randint(0, 5, (n,)), torch.randint(0, 5, (n, columns)))
+    want, got = run(*inputs), compiled(bitwise, run, *inputs)
+    assert [equal(a, b) for a, b in zip(want, got, strict=True)] == [True] * len(want)
+    calls = [e.target for e in records[0].externs]
+    if dtype is torch.bfloat16:
+        assert all("add" in c or "put" in c or "embedding" in c for c in calls)
+    else:
+        assert not calls
+
+
+def test_one_thread_stores_in_order(bitwise: Session, threads: int) -> None:
+    x, rows, at = torch.randn(5), torch.randn(30000), torch.randint(0, 5, (30000,))
+
+    def run(*inputs: Tensor) -> list[Tensor]:
+        return [x.index_add(0, *inputs)]
+
+    assert equal(compiled(bitwise, run, at, rows)[0], run(at, rows)[0])
+
+
 def test_known_bits_are_those_of_rules() -> None:
     found = aten_bits.checksums()
     assert found.keys() == {op.rpartition(".")[0] for op in EXACT_RULES}

@@ -14,10 +14,12 @@ from gyrator_ir.body.nodes import (
     ReduceKind,
     ScanStep,
     SortStep,
+    Store,
+    StoreMode,
 )
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.body.rewrite import defined
-from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym
+from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym, SymKind
 from gyrator_ir.expr import Const as Number
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Stage
 from gyrator_ir.modes import Numerics
@@ -67,6 +69,21 @@ def in_order(kernel: Kernel) -> bool:
     return kernel.numerics in (Numerics.BATCH_INVARIANT, Numerics.BITWISE) and any(
         isinstance(s, Reduce) and s.dtype.is_float and s.kind in _ROUNDING
         for s in kernel.statements
+    )
+
+
+def stores_in_order(kernel: Kernel) -> bool:
+    """Return whether the kernel has stores that may collide and must happen in the order of its
+    points, because the result depends on it."""
+    if kernel.numerics is not Numerics.BITWISE:
+        return False
+    floats = {b.name for b in kernel.parameters if b.dtype.is_float}
+    return any(
+        any(v.kind is SymKind.INDIRECT for v in s.index.free_symbols)
+        if s.mode is StoreMode.SET
+        else s.buffer in floats and s.mode in (StoreMode.ADD, StoreMode.MUL)
+        for s in kernel.statements
+        if isinstance(s, Store)
     )
 
 

@@ -24,6 +24,9 @@ class Capabilities:
     """With `Numerics.BITWISE`: ops (`aten.gelu`) that round in several steps, for which lowering
     knows formulas that have the bits of this machine's ATen. `aten.sum` also requires that kernels
     add one value after another in the dtype of the sum."""
+    ordered_stores: bool = False
+    """With `Numerics.BITWISE`: of the points of a scatter that store to one address, and differ
+    along one axis, the one with the lower index stores first."""
     scans: bool = True
     scan_extent: int = field(default=0, validator=natural)
     """The longest axis, of constant extent, for scans that cannot be split into parts: arg-scans

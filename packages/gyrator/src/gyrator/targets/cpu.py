@@ -84,6 +84,7 @@ def cpu_target(isa: str, cores: int) -> Target:
         wrapper_backends=("python", "cpp", "fx"),
         capabilities=Capabilities(
             ordered_reductions=True,
+            ordered_stores=True,
             dtypes=_DTYPES,
             atomics=frozenset((d, m) for d in (*_FLOATS, *_INTEGERS) for m in StoreMode),
             templates=frozenset({"flex_attention"}),

@@ -58,6 +58,7 @@ def probe(name: str, config: Config) -> Target:
         capabilities=evolve(
             capabilities,
             ops_lacking=LACKING,
+            ordered_stores=False,
             aten_bits=capabilities.aten_bits - SUMS,
             sorts=False,
         ),

@@ -48,6 +48,7 @@ def probe(config: Config) -> Target | None:
         able,
         dtypes=able.dtypes - lacking,
         ops_lacking=LACKING,
+        ordered_stores=False,
         aten_bits=able.aten_bits - SUMS,
         sorts=False,
         templates=frozenset(),

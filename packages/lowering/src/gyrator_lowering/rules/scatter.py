@@ -1,19 +1,22 @@
 """Indexed writes, and tensors with a part replaced."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import prod
 from typing import Any
 
 from attrs import evolve
 
 from gyrator_ir.body.nodes import Check, StoreMode
-from gyrator_ir.expr import ONE, ZERO, Const, Expr, SymKind, eq
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, SymKind, eq, product_of
 from gyrator_ir.loop.nodes import AssertCond
+from gyrator_ir.modes import Numerics
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.slices import wrapped_index
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
+from gyrator_lowering.rules.aten_sums import GRAIN, integers
 from gyrator_lowering.rules.index import below, indexed, reads_no_index, slice_range, with_masks
 from gyrator_lowering.rules.view import surely_in_bounds
 from gyrator_lowering.table import FallbackToAten, TableBuilder
@@ -53,20 +56,40 @@ def check_shape(
 
 
 def supports_store(
-    b: LoopBuilder, device: str, dtype: DType, mode: StoreMode, uniform: bool = False
+    b: LoopBuilder,
+    device: str,
+    dtype: DType,
+    mode: StoreMode,
+    uniform: bool = False,
+    in_order: bool = False,
 ) -> bool:
     """Return whether kernels on the device support a store mode and, in deterministic mode, whether
-    the result is independent of the order of stores.
+    the result is independent of the order of stores, or the order is known.
 
-    `uniform` says that all stores write the same value, so that their order does not matter.
+    `uniform` says that all stores write the same value, so that their order does not matter, and
+    `in_order` that kernels store in ATen's order (`has_atens_order`).
     """
     exact = mode in (StoreMode.MIN, StoreMode.MAX) or (mode is not StoreMode.SET and dtype.is_int)
-    if b.options.deterministic and not (uniform or exact):
+    if b.options.deterministic and not (uniform or exact or in_order):
         return False
     target = b.targets.get(device)
     return mode is StoreMode.SET or (
         target is not None and (dtype, mode) in target.capabilities.atomics
     )
+
+
+def has_atens_order(b: LoopBuilder, shape: Sequence[Expr], mode: StoreMode) -> bool:
+    """Return whether a scatter over `shape` leaves the bits of ATen's op, if only elements that
+    differ along one axis have the same address: both store those one after another. ATen
+    distributes many elements among threads, and rounds every step to narrow floats."""
+    target, out = b.targets.get(b.out.device.type), b.out
+    if b.options.numerics is not Numerics.BITWISE or target is None:
+        return False
+    if not target.capabilities.ordered_stores or not all(isinstance(s, Const) for s in shape):
+        return False
+    if mode not in (StoreMode.SET, StoreMode.ADD) or prod(integers(shape)) >= GRAIN:
+        return False
+    return mode is StoreMode.SET or out.dtype is out.dtype.compute
 
 
 def prefers_scatter(b: LoopBuilder, out: Spec) -> bool:
@@ -78,14 +101,19 @@ def prefers_scatter(b: LoopBuilder, out: Spec) -> bool:
 
 
 def accumulator(
-    b: LoopBuilder, x: TensorValue, out: Spec, mode: StoreMode, uniform: bool = False
+    b: LoopBuilder,
+    x: TensorValue,
+    out: Spec,
+    mode: StoreMode,
+    uniform: bool = False,
+    in_order: bool = False,
 ) -> TensorValue | None:
     """Return a copy of `x` to scatter into, in a dtype in which the device's kernels accumulate;
-    None if there is none."""
+    None if there is none. See `supports_store`."""
     dtype = out.dtype if mode is StoreMode.SET else out.dtype.compute
     if dtype is DType.BOOL and mode is not StoreMode.SET:
         return None
-    if not supports_store(b, out.device.type, dtype, mode, uniform):
+    if not supports_store(b, out.device.type, dtype, mode, uniform, in_order):
         return None
     form = Spec(dtype, out.device, out.shape, out.strides)
     return b.pointwise(lambda ops, index: ops.get(x, index), form)
@@ -104,15 +132,16 @@ def scatter_sum(
     b: LoopBuilder,
     shape: Sequence[Expr],
     terms: Callable[[Tracer, tuple[Expr, ...]], Iterable[Term]],
+    in_order: bool = False,
 ) -> TensorValue:
     """Return a result in which each element is the sum of the terms that the elements of `shape`
-    add to it, accumulated in the compute dtype.
+    add to it, accumulated in the compute dtype. See `supports_store`.
 
     Raises:
         FallbackToAten: if the device's kernels do not support atomic additions.
     """
     out, dtype = b.out, b.out.dtype.compute
-    if not supports_store(b, out.device.type, dtype, StoreMode.ADD):
+    if not supports_store(b, out.device.type, dtype, StoreMode.ADD, in_order=in_order):
         raise FallbackToAten
     total = b.pointwise(lambda ops, _: ops.const(0, dtype), evolve(out, dtype=dtype))
 
@@ -136,6 +165,8 @@ def embedding_backward(
     if scale_by_frequency:
         raise FallbackToAten
     out, skip = b.out, b.symbols.size(padding)
+    indices, grad = (_with_one_axis(t, indices.ndim) for t in (indices, grad))
+    in_order = indices.ndim == 1 and has_atens_order(b, grad.shape, StoreMode.ADD)
 
     def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
         at = ops.cast(ops.load(indices, index[:-1]), DType.I64)
@@ -143,7 +174,17 @@ def embedding_backward(
         row = ops.bind(at, out.shape[0], mask=mask)
         yield (row, index[-1]), ops.cast(ops.load(grad, index), out.dtype.compute), mask
 
-    return scatter_sum(b, grad.shape, terms)
+    return scatter_sum(b, grad.shape, terms, in_order)
+
+
+def _with_one_axis(x: TensorValue, count: int) -> TensorValue:
+    """Return `x` with its first `count` dimensions merged into one, if its strides allow that."""
+    shape, strides = x.shape[:count], x.strides[:count]
+    steps = [n * s for n, s in zip(shape[1:], strides[1:], strict=True)]
+    if count < 2 or list(strides[:-1]) != steps:
+        return x
+    merged = (product_of(shape), *x.shape[count:])
+    return evolve(x, shape=merged, strides=x.strides[count - 1 :])
 
 
 def index_put(
@@ -171,7 +212,8 @@ def index_put(
     check_shape(
         b, values.shape, shape, "values cannot be broadcast to the shape of what is indexed"
     )
-    result = accumulator(b, x, out, mode, uniform)
+    in_order = len(block) == 1 and has_atens_order(b, shape, mode)
+    result = accumulator(b, x, out, mode, uniform, in_order)
     if result is None:
         raise FallbackToAten
 
@@ -257,7 +299,8 @@ def scatter_into(
         raise FallbackToAten
     out = b.out
     uniform = mode is StoreMode.SET and not isinstance(source, TensorValue)
-    result = accumulator(b, x, out, mode, uniform)
+    in_order = has_atens_order(b, indices.shape, mode) and first is None
+    result = accumulator(b, x, out, mode, uniform, in_order)
     if result is None:
         raise FallbackToAten
     d = dim % x.ndim
@@ -365,7 +408,8 @@ def _store_slices(
     check_shape(
         b, source.shape, expected, "the source has another shape than what it goes to", False
     )
-    result = accumulator(b, x, out, mode)
+    in_order = has_atens_order(b, source.shape, mode) and alpha in (1, 1.0)
+    result = accumulator(b, x, out, mode, in_order=in_order)
     if result is None:
         raise FallbackToAten
 

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import ordered, static, work
+from gyrator_codegen.analysis import ordered, static, stores_in_order, work
 from gyrator_codegen.nests import steps
 from gyrator_codegen.passes.rewriting import each_kernel
 from gyrator_ir.expr import ONE, Expr, ShapeFacts
@@ -17,7 +17,8 @@ _NEVER = 1 << 62  # more operations than in any launch
 
 @frozen
 class ShareThreads:
-    """Distribute all grid loops among threads if there is enough work, else none."""
+    """Distribute all grid loops among threads if there is enough work, else none. Nor those of
+    kernels whose stores may collide and must happen in order."""
 
     cores: int = 1
     grain: int = 16384
@@ -45,7 +46,8 @@ class ShareThreads:
             units = units * steps(kernel, loop)
         elements, count = static(size), static(units)
         few = count is not None and count <= 1
-        if self.cores <= 1 or few or (elements is not None and elements < grain):
+        small = few or (elements is not None and elements < grain)
+        if self.cores <= 1 or small or stores_in_order(kernel):
             return evolve(tiled, threads=Threads(0), atomic=())
         return evolve(tiled, threads=Threads(len(grid), grain))
 
