@@ -114,7 +114,8 @@ class Ops:
         which is faster."""
         fakes = [f for f in each(self.b.node.meta.get("val")) if isinstance(f, torch.Tensor)]
         form = None
-        if fakes and self.b.options.numerics is Numerics.BITWISE:
+        is_bitwise = self.b.options.numerics is Numerics.BITWISE
+        if fakes and is_bitwise and (op not in _WRITES_ROWS or fakes[0].is_contiguous()):
             form = out_form(op, fakes[0].device.type)
         if form is None:
             return call(self.b, args, kwargs, reason)
@@ -286,6 +287,11 @@ class Ops:
 
 
 REPORT = "this is a bug of Gyrator: please report it"
+_WRITES_ROWS = (
+    torch.ops.aten._log_softmax_backward_data.default,
+    torch.ops.aten._softmax_backward_data.default,
+)
+"""Ops that write wrong elements of a result that is not contiguous, if it is passed to them."""
 _INDEXED = ("aten.index.", "aten.index_put.", "aten._unsafe_index", "aten._index_put_impl")
 _MOVES_BYTES = frozenset(
     """
