@@ -144,6 +144,65 @@ def test_formulas(
         assert [e.target for e in records[0].externs] == ["aten.lerp.Scalar_out"]
 
 
+def test_exponentials_outside_of_vectors(bitwise: Session, records: list[GraphRecord]) -> None:
+    def run(*inputs: Tensor) -> list[Tensor]:
+        views = [
+            view
+            for x in inputs
+            for view in (x, x[..., 1:], x[..., ::2], x[..., :1].expand_as(x), x.movedim(-1, 0))
+        ]
+        return [
+            fn(x)
+            for x in views
+            for fn in (torch.sigmoid, F.silu, lambda y: aten.silu_backward(y * 0.7, y))
+        ]
+
+    shapes = ((1,), (9, 24), (3, 5, 40), (5, 6), (0, 3), (2, 1, 17))
+    inputs = [torch.randn(s) * k for k, s in enumerate(shapes, 2)]
+    for x in inputs:
+        count = min(len(NUMBERS), x.numel() // 2)
+        x.view(-1)[:count] = torch.tensor(NUMBERS)[torch.randperm(len(NUMBERS))[:count]]
+    want, got = run(*inputs), compiled(bitwise, run, *inputs)
+    assert [equal(a, b) for a, b in zip(want, got, strict=True)] == [True] * len(want)
+    if known_bits() >= {"aten.sigmoid", "aten.silu", "aten.silu_backward"}:
+        # Of two arguments with different strides, it is a call.
+        assert {e.target for e in records[0].externs} <= {"aten.silu_backward.grad_input"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_softmax(bitwise: Session, records: list[GraphRecord], dtype: torch.dtype) -> None:
+    def run(*inputs: Tensor) -> list[Tensor]:
+        results = []
+        for x in inputs:
+            y, log, grad = torch.softmax(x, -1), torch.log_softmax(x, -1), x * 0.37 + 1
+            results += [
+                y, log, aten._safe_softmax(x, -1),
+                aten._softmax_backward_data(grad, y, -1, dtype),
+                aten._log_softmax_backward_data(grad, log, -1, dtype),
+            ]  # fmt: skip
+        return results
+
+    rows = (1, 5, 7, 8, 9, 16, 33, 100, 1100)
+    inputs = [torch.randn(9, n).to(dtype) * 10 ** (n % 3) for n in rows]
+    strange = [x.clone() for x in inputs[1:8]]
+    for x in strange:
+        x[:, 0] = torch.tensor(NUMBERS[:9])
+    infinite = torch.full((3, 11), -torch.inf, dtype=dtype)
+    inputs += [
+        *strange,
+        infinite,
+        torch.randn(20, 30).to(dtype).t(),
+        torch.randn(3, 7, 13).to(dtype),
+    ]
+    want, got = run(*inputs), compiled(bitwise, run, *inputs)
+    assert [equal(a, b) for a, b in zip(want, got, strict=True)] == [True] * len(want)
+    if dtype is torch.float32 and known_bits() >= {
+        "aten._softmax", "aten._safe_softmax", "aten._log_softmax",
+        "aten._softmax_backward_data", "aten._log_softmax_backward_data",
+    }:  # fmt: skip
+        assert not records[0].externs
+
+
 @pytest.mark.parametrize("n", [1, 8, 9, 64, 100, 135, 136, 300, 384, 519, 520])
 def test_layer_norms(bitwise: Session, records: list[GraphRecord], n: int) -> None:
     def run(w: Tensor, b: Tensor, *inputs: Tensor) -> list[Tensor]:
@@ -190,7 +249,7 @@ def test_batch_norms(bitwise: Session, records: list[GraphRecord], shape: tuple[
 
 
 @pytest.mark.parametrize(
-    "n, columns, dtype",
+    ("n", "columns", "dtype"),
     [
         (40, 7, torch.bfloat16),
         (2300, 14, torch.float32),

@@ -42,6 +42,19 @@ def _batch_norms(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
     )
 
 
+def _rows(
+    op: Callable[..., Tensor], count: int
+) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]:
+    """Return the sample of an op on rows, of `count` tensors."""
+
+    def sample(*tensors: Tensor) -> tuple[Tensor, ...]:
+        few, many = ([t[: size * 7].view(7, size) for t in tensors[:count]] for size in (5, 275))
+        more = (-1, torch.float32) if count == 2 else (-1, False)
+        return op(*few, *more), op(*many, *more)
+
+    return sample
+
+
 _SAMPLES: Mapping[str, tuple[int, Sample]] = MappingProxyType(
     {
         "aten.sum": (0x08209DA5, _sums),
@@ -57,6 +70,14 @@ _SAMPLES: Mapping[str, tuple[int, Sample]] = MappingProxyType(
         "aten.silu_backward": (0xBD8C0A21, lambda x, y, z: (aten.silu_backward(x, y),)),
         "aten.gelu": (0xB8C9E0B6, lambda x, y, z: (aten.gelu(x[:256]),)),
         "aten.gelu_backward": (0x3D07138B, lambda x, y, z: (aten.gelu_backward(x[:256], y[:256]),)),
+        "aten._softmax": (0x534D121A, _rows(aten._softmax, 1)),
+        "aten._safe_softmax": (
+            0xC45BC615,
+            lambda x, y, z: (aten._safe_softmax(x.view(28, 74), -1),),
+        ),
+        "aten._log_softmax": (0x51EA84F8, _rows(aten._log_softmax, 1)),
+        "aten._softmax_backward_data": (0x242B0C53, _rows(aten._softmax_backward_data, 2)),
+        "aten._log_softmax_backward_data": (0x736F6AC0, _rows(aten._log_softmax_backward_data, 2)),
         "aten._native_batch_norm_legit_no_training": (0x2C2266EE, _batch_norms),
         "aten.native_layer_norm": (0xB0A539F8, _layer_norms),
     }

@@ -1,26 +1,36 @@
 """Functions of `f32` computed with the bits of ATen's CPU kernels (`numerics="bitwise"`).
 
 ATen's compiler contracts products and sums to fused multiply-additions. Its exponential, within
-other functions, is Sleef's, and `gelu` is oneDNN's. The formulas hold for ATen's kernels for AVX2;
+other functions, is Sleef's where it uses vectors and the C library's elsewhere; `gelu` is
+oneDNN's. The formulas hold for ATen's kernels for AVX2;
 a target's capability `aten_bits` names those that were found to hold on a machine.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from decimal import Decimal
 from math import prod
 from typing import Any
 
+from attrs import evolve
+
+from gyrator_ir.expr import Const, Expr
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import Arg, operand
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue, contiguous_strides
-from gyrator_lowering.rules.aten_sums import GRAIN, integers
-from gyrator_lowering.rules.pointwise import elementwise
+from gyrator_lowering.rules.aten_sums import GRAIN, integers, iterated
+from gyrator_lowering.rules.pointwise import Scalar, elementwise, single
 from gyrator_lowering.table import FallbackToAten
 
 _BLOCK = 16
 """ATen computes blocks of two vectors by vector functions, and what is left by the C library's."""
+_MIXED = 1024
+"""The most elements for which kernels compute both functions and select one."""
+
+Exp = Callable[[Tracer, Value], Value]
+"""An exponential."""
 
 
 def tanh_backward(b: LoopBuilder, grad: TensorValue, y: TensorValue) -> TensorValue:
@@ -64,25 +74,25 @@ def lerp(b: LoopBuilder, x: TensorValue, end: TensorValue, weight: Any) -> Tenso
 
 def sigmoid(b: LoopBuilder, x: TensorValue) -> TensorValue:
     """`aten.sigmoid`."""
-    _check_vectors(b, x)
-    return _of_f32(b, _sigmoid, x)
+    return _by_vectors(b, lambda exp: lambda ops, v: _sigmoid(ops, v, exp), x)
 
 
 def silu(b: LoopBuilder, x: TensorValue) -> TensorValue:
     """`aten.silu`."""
-    _check_vectors(b, x)
-    return _of_f32(b, lambda ops, v: v / (1.0 + _exp(ops, -v)), x)
+    return _by_vectors(b, lambda exp: lambda ops, v: v / (1.0 + exp(ops, -v)), x)
 
 
 def silu_backward(b: LoopBuilder, grad: TensorValue, x: TensorValue) -> TensorValue:
     """`aten.silu_backward`."""
-    _check_vectors(b, grad, x)
 
-    def fn(ops: Tracer, g: Value, v: Value) -> Value:
-        s = _sigmoid(ops, v)
-        return g * s * ops.fma(v, 1.0 - s, 1.0)
+    def gradient(exp: Exp) -> Scalar:
+        def fn(ops: Tracer, g: Value, v: Value) -> Value:
+            s = _sigmoid(ops, v, exp)
+            return g * s * ops.fma(v, 1.0 - s, 1.0)
 
-    return _of_f32(b, fn, grad, x)
+        return fn
+
+    return _by_vectors(b, gradient, grad, x)
 
 
 def gelu(b: LoopBuilder, x: TensorValue, *, approximate: str = "none") -> TensorValue:
@@ -123,18 +133,46 @@ def _of_f32(b: LoopBuilder, fn: Callable[..., Value], *args: Arg) -> TensorValue
     return elementwise(b, fn, args)
 
 
-def _check_vectors(b: LoopBuilder, *args: TensorValue) -> None:
-    """Raise FallbackToAten unless ATen computes all elements by vector functions."""
-    shape, strides = integers(b.out.shape), integers(b.out.strides)
-    count = 1
-    for size, stride in sorted(zip(shape, strides, strict=True), key=lambda d: d[1]):
-        if size != 1 and stride != count:
-            raise FallbackToAten
-        count *= size
-    if any((x.shape, x.strides) != (b.out.shape, b.out.strides) for x in args):
+def _by_vectors(
+    b: LoopBuilder, formula: Callable[[Exp], Scalar], *args: TensorValue
+) -> TensorValue:
+    """Apply a formula with the exponential that ATen uses: Sleef's in whole blocks of elements that
+    are adjacent in memory, the C library's elsewhere.
+
+    Raises:
+        FallbackToAten: if the arguments are not of `f32` and one shape, of many elements, or
+            several of different strides.
+    """
+    shape, outs = integers(b.out.shape), integers(b.out.strides)
+    strides = integers(args[0].strides)
+    if any((x.shape, x.strides) != (b.out.shape, args[0].strides) for x in args):
         raise FallbackToAten
-    if count % _BLOCK or count >= GRAIN:
+    if prod(shape) >= GRAIN or any(x.dtype is not DType.F32 for x in (b.out, *args)):
         raise FallbackToAten
+    dims = iterated(shape, outs, strides)
+    steps = (0, 1) if len(args) == 1 else (1,)  # ATen also reads a number into a whole vector
+    has_vectors = bool(dims) and dims[0].out == 1 and dims[0].stride in steps
+    size = dims[0].size if has_vectors else 0
+    whole = size // _BLOCK * _BLOCK
+    if not whole or whole == size:
+        return elementwise(b, formula(sleef_exp if whole else _libm_exp), args)
+    if prod(shape) > _MIXED:
+        raise FallbackToAten
+    sizes = tuple(Const(d.size) for d in dims[::-1])
+    ins, into = (
+        tuple(map(Const, steps))
+        for steps in zip(*((d.stride, d.out) for d in dims[::-1]), strict=True)
+    )
+    sources = [evolve(x, shape=sizes, strides=ins) for x in args]
+    result = b.buffer(b.out)
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        values = [ops.load(x, index) for x in sources]
+        by_vector, one_by_one = (formula(exp)(ops, *values) for exp in (sleef_exp, _libm_exp))
+        return ops.where(ops.lt(ops.index(index[-1]), whole), by_vector, one_by_one)
+
+    b.pointwise_into(evolve(result, shape=sizes, strides=into), body)
+    return result
 
 
 def _check_onednn(x: TensorValue, approximate: str) -> None:
@@ -164,11 +202,11 @@ _SLEEF_EXP = (
 _SLEEF_RANGE = (-104.0, 100.0)
 
 
-def _sigmoid(ops: Tracer, x: Value) -> Value:
-    return 1.0 / (1.0 + _exp(ops, -x))
+def _sigmoid(ops: Tracer, x: Value, exp: Exp) -> Value:
+    return 1.0 / (1.0 + exp(ops, -x))
 
 
-def _exp(ops: Tracer, x: Value) -> Value:
+def sleef_exp(ops: Tracer, x: Value) -> Value:
     """`Sleef_expf8_u10`."""
     n = ops.round(x * _LOG2_E)
     r = ops.fma(n, -_LN2_PARTS[0], x)
@@ -181,6 +219,80 @@ def _exp(ops: Tracer, x: Value) -> Value:
     low, high = _SLEEF_RANGE
     result = ops.where(ops.lt(x, low), 0.0, result)
     return ops.where(ops.gt(x, high), math.inf, result)
+
+
+_LOG = (0.3027294874, 0.3996108174, 0.6666694880)
+_LN2 = (0.69314718246459960938, -1.904654323148236017e-09)
+_LEAST_NORMAL = 2.0**-126
+
+
+def sleef_log(ops: Tracer, x: Value) -> Value:
+    """`Sleef_logf8_u10`, whose steps have twice the precision of `f32`: values in two parts."""
+    is_small = ops.lt(x, _LEAST_NORMAL)
+    scaled = ops.where(is_small, x * 2.0**64, x)
+    exponent = ops.shr(ops.bitcast(scaled * single(1.0 / 0.75), DType.I32), 23) - 127
+    m = ops.bitcast(ops.bitcast(scaled, DType.I32) - ops.shl(exponent, 23), DType.F32)
+    power = ops.cast(ops.where(is_small, exponent - 64, exponent), DType.F32)
+    product = power * _LN2[0]
+    tail = ops.fma(power, _LN2[1], ops.fma(power, _LN2[0], -product))
+    (n, n_tail), (d, d_tail) = _two_sum(ops, m, -1.0), _two_sum(ops, m, 1.0)
+    inverse = 1.0 / d
+    q = n * inverse
+    error = ops.fma(-d_tail, inverse, ops.fma(-d, inverse, 1.0))
+    q_tail = ops.fma(q, error, ops.fma(n_tail, inverse, ops.fma(inverse, n, -q)))
+    square = q * q
+    t = _polynomial(ops, square, _LOG)
+    head = product + q * 2.0
+    tail = product - head + q * 2.0 + tail + q_tail * 2.0
+    term = square * q * t
+    total = head + term
+    result = total + (head - total + term + tail)
+    result = ops.where(ops.eq(scaled, math.inf), math.inf, result)
+    result = ops.where(ops.lt(scaled, 0.0) | ops.isnan(scaled), math.nan, result)
+    return ops.where(ops.eq(scaled, 0.0), -math.inf, result)
+
+
+def _two_sum(ops: Tracer, x: Value, y: float) -> tuple[Value, Value]:
+    """Return a rounded sum and its error."""
+    total = x + y
+    part = total - y
+    return total, (y - (total - part)) + (x - part)
+
+
+_STEPS = 32
+_LIBM_EXP = tuple(
+    float.fromhex(c) / _STEPS**power
+    for c, power in (
+        ("0x1.c6af84b912394p-5", 3), ("0x1.ebfce50fac4f3p-3", 2), ("0x1.62e42ff0c52d6p-1", 1),
+    )
+)  # fmt: skip
+_LIBM_RANGE = (-float.fromhex("0x1.9fe368p6"), float.fromhex("0x1.62e42ep6"))
+_ROOTS = tuple(float(Decimal(2) ** (Decimal(n) / _STEPS)) for n in range(_STEPS))
+
+
+def _libm_exp(ops: Tracer, x: Value) -> Value:
+    """`expf` of the GNU C library, with fused multiply-adds in `f64`."""
+    low, high = _LIBM_RANGE
+    within = ops.where(ops.ge(x, low) & ops.le(x, high), x, 0.0)
+    z = ops.cast(within, DType.F64) * (math.log2(math.e) * _STEPS)
+    n = ops.round(z)
+    r = z - n
+    cubic, square, slope = _LIBM_EXP
+    high_terms = ops.fma(r, cubic, square)
+    p = ops.fma(high_terms, r * r, ops.fma(r, slope, 1.0))
+    power = ops.cast(n, DType.I32)
+    roots: Sequence[Value] = [ops.const(root, DType.F64) for root in _ROOTS]
+    for bit in range(_STEPS.bit_length() - 1):
+        is_odd = ops.ne(power & (1 << bit), 0)
+        pairs = zip(roots[::2], roots[1::2], strict=True)
+        roots = [ops.where(is_odd, odd, even) for even, odd in pairs]
+    power = ops.shr(power, _STEPS.bit_length() - 1)
+    half = ops.shr(power, 1)
+    scales = [ops.cast(_power_of_two(ops, k), DType.F64) for k in (half, power - half)]
+    result = ops.cast(p * (roots[0] * scales[0] * scales[1]), DType.F32)
+    result = ops.where(ops.lt(x, low), 0.0, result)
+    result = ops.where(ops.gt(x, high), math.inf, result)
+    return ops.where(ops.isnan(x), x, result)
 
 
 _ROOT_HALF = _bits(0x3F3504F3)

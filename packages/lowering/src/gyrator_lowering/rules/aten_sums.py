@@ -121,6 +121,18 @@ def order(shape: Sequence[int], strides: Sequence[int], dims: Sequence[int]) -> 
     for d in reversed(range(len(shape))):
         if d not in dims:
             outs[d], step = step, step * shape[d]
+    return iterated(shape, outs, strides)
+
+
+def iterated(shape: Sequence[int], outs: Sequence[int], strides: Sequence[int]) -> list[Dim]:
+    """Return the dimensions of a loop over a result and an argument as ATen's iterator orders and
+    merges them, the fastest first.
+
+    Args:
+        shape: the sizes.
+        outs: the strides of the result.
+        strides: those of the argument.
+    """
     axes = [Dim(*d) for d in zip(shape, outs, strides, strict=True)][::-1]
     for last in range(1, len(axes)):
         place = last

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from gyrator_lowering.rules import aten_formulas as formulas
+from gyrator_lowering.rules import aten_softmax as rows
 from gyrator_lowering.rules.aten_norms import layer_norm
 from gyrator_lowering.rules.aten_sums import aten_mean, aten_sum
 from gyrator_lowering.rules.norm.batch_norm import exact_no_training
@@ -26,6 +27,11 @@ EXACT_RULES: Mapping[str, Rule] = MappingProxyType(
         "aten.silu_backward.default": formulas.silu_backward,
         "aten.gelu.default": formulas.gelu,
         "aten.gelu_backward.default": formulas.gelu_backward,
+        "aten._softmax.default": rows.softmax,
+        "aten._safe_softmax.default": rows.safe_softmax,
+        "aten._log_softmax.default": rows.log_softmax,
+        "aten._softmax_backward_data.default": rows.backward(logarithm=False),
+        "aten._log_softmax_backward_data.default": rows.backward(logarithm=True),
         "aten.native_layer_norm.default": layer_norm,
         "aten._native_batch_norm_legit_no_training.default": exact_no_training,
     }
