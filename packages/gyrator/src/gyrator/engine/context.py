@@ -79,11 +79,18 @@ class CompilerContext:
 
     @property
     def by_device(self) -> Mapping[str, Target]:
-        """The targets by device type. Products of `f32` may use TF32 if torch's may."""
+        """The targets by device type. Products of `f32` may use TF32 if torch's may. With
+        `numerics="bitwise"`, the targets know which of ATen's bits kernels reproduce."""
         rounded = torch.get_float32_matmul_precision() != "highest"
-        return {
+        targets = {
             device: target if rounded else _exact(target)
             for device, (_, target) in self.targets.items()
+        }
+        if not self.options.bitwise:
+            return targets
+        return {
+            device: _with_bits(self.targets[device][0], target)
+            for device, target in targets.items()
         }
 
     @property
@@ -173,7 +180,7 @@ class CompilerContext:
             if device not in self.targets:
                 continue
             with contextlib.suppress(GyratorError):  # raised again if there is a kernel to build
-                loader = self.loader(self.targets[device][1])
+                loader = self.loader(self.by_device[device])
                 if isinstance(loader, WarmLoader):
                     loader.warm(-(-calls // _CALLS_A_KERNEL))
 
@@ -219,3 +226,9 @@ def _exact(target: Target) -> Target:
     if not target.capabilities.tf32:
         return target
     return evolve(target, capabilities=evolve(target.capabilities, tf32=False))
+
+
+def _with_bits(definition: TargetDefinition, target: Target) -> Target:
+    with named(definition, "aten_bits"):
+        bits = definition.aten_bits()
+    return evolve(target, capabilities=evolve(target.capabilities, aten_bits=bits))

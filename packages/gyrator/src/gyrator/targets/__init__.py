@@ -92,6 +92,9 @@ class TargetDefinition:
     machine: Callable[[], str] = field(default=str, validator=_FUNCTION)
     """Identify this machine and the configuration of its libraries among others that share a cache:
     measurements are stored by this text. Empty if nothing is measured."""
+    aten_bits: Callable[[], frozenset[str]] = field(default=frozenset, validator=_FUNCTION)
+    """Return the `aten_bits` of the target's capabilities, which only sessions with
+    `numerics="bitwise"` ask for."""
     elsewhere: Callable[[str], Target | None] = field(
         default=lambda arch: None, validator=_FUNCTION
     )

@@ -55,6 +55,28 @@ def _rows(
     return sample
 
 
+def _losses(op: Callable[..., Tensor], *more: float) -> Sample:
+    """Return the sample of a loss."""
+    return lambda x, y, z: tuple(
+        op(*sides, reduction, *more)
+        for sides in ((x, y), (x.double(), y.double()))
+        for reduction in range(3)
+    )
+
+
+def _gradients(op: Callable[..., Tensor], *more: float) -> Sample:
+    """Return the sample of the gradient of a loss."""
+    return lambda x, y, z: (
+        op(z[7], x, y, 1, *more),
+        op(z.double(), x.double(), y.double(), 0, *more),
+    )
+
+
+def _nll_gradients(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    rows, target = x.view(28, 74), torch.arange(28)
+    return (aten.nll_loss_backward(y[3], rows, target, None, 1, 5, z[4]),)
+
+
 _SAMPLES: Mapping[str, tuple[int, Sample]] = MappingProxyType(
     {
         "aten.sum": (0x08209DA5, _sums),
@@ -70,6 +92,14 @@ _SAMPLES: Mapping[str, tuple[int, Sample]] = MappingProxyType(
         "aten.silu_backward": (0xBD8C0A21, lambda x, y, z: (aten.silu_backward(x, y),)),
         "aten.gelu": (0xB8C9E0B6, lambda x, y, z: (aten.gelu(x[:256]),)),
         "aten.gelu_backward": (0x3D07138B, lambda x, y, z: (aten.gelu_backward(x[:256], y[:256]),)),
+        "aten.pow": (0xA0B116C4, lambda x, y, z: (aten.pow(x, 3), aten.pow(x.double(), -2))),
+        "aten.mse_loss": (0x60869EAF, _losses(aten.mse_loss)),
+        "aten.mse_loss_backward": (0x757874B9, _gradients(aten.mse_loss_backward)),
+        "aten.smooth_l1_loss": (0xCBCAD6EF, _losses(aten.smooth_l1_loss, 0.3)),
+        "aten.smooth_l1_loss_backward": (0x322DF062, _gradients(aten.smooth_l1_loss_backward, 1.0)),
+        "aten.huber_loss": (0xD0621EFC, _losses(aten.huber_loss, 0.3)),
+        "aten.huber_loss_backward": (0x322DF062, _gradients(aten.huber_loss_backward, 1.0)),
+        "aten.nll_loss_backward": (0x2D700115, _nll_gradients),
         "aten._softmax": (0x534D121A, _rows(aten._softmax, 1)),
         "aten._safe_softmax": (
             0xC45BC615,
@@ -84,7 +114,12 @@ _SAMPLES: Mapping[str, tuple[int, Sample]] = MappingProxyType(
 )
 """By op: the checksum of the ATen for which its formula was verified, and the sample."""
 _SIZE = 2072
-SUMS = frozenset(("aten.sum", "aten.mean"))
+_ORDERED = frozenset(
+    "aten." + op for op in """
+    sum mean mse_loss smooth_l1_loss huber_loss _softmax _safe_softmax _log_softmax
+    _softmax_backward_data _log_softmax_backward_data
+    """.split()
+)  # fmt: skip
 """Ops whose formulas hold only in kernels that add in element order."""
 
 
@@ -94,6 +129,11 @@ def known_bits() -> frozenset[str]:
     with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
         actual = checksums()
     return frozenset(op for op, (checksum, _) in _SAMPLES.items() if actual[op] == checksum)
+
+
+def bits_without_sums() -> frozenset[str]:
+    """Return those of `known_bits` whose formulas hold whatever the order of sums in kernels."""
+    return known_bits() - _ORDERED
 
 
 def checksums() -> dict[str, int]:

@@ -59,8 +59,7 @@ def probe(config: Config) -> Target:
     target = cpu_target(isa, available_cores())
     able = target.capabilities
     libraries = able.libraries | _onednn_extensions()
-    capabilities = evolve(able, libraries=libraries, aten_bits=known_bits())
-    return evolve(target, capabilities=capabilities)
+    return evolve(target, capabilities=evolve(able, libraries=libraries))
 
 
 def _onednn_extensions() -> frozenset[str]:
@@ -214,6 +213,7 @@ CPU = TargetDefinition(
     loader=make_loader,
     variants=narrower,
     machine=machine,
+    aten_bits=known_bits,
     instead=without_compiler,
     load=load_kernels,
     elsewhere=lambda isa: cpu_target(isa, available_cores()) if isa in ISA_LEVELS else None,

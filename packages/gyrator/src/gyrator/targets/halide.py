@@ -15,7 +15,7 @@ from attrs import evolve, frozen
 from gyrator.config import Config
 from gyrator.engine.lazy import ShippedKernels
 from gyrator.targets import API, LoaderContext, TargetDefinition
-from gyrator.targets.aten_bits import SUMS
+from gyrator.targets.aten_bits import bits_without_sums
 from gyrator.targets.cpu import CppLoader, make_device
 from gyrator.targets.cpu import probe as probe_cpu
 from gyrator_ir.target import Target
@@ -59,7 +59,6 @@ def probe(name: str, config: Config) -> Target:
             capabilities,
             ops_lacking=LACKING,
             ordered_stores=False,
-            aten_bits=capabilities.aten_bits - SUMS,
             sorts=False,
         ),
         heuristics=evolve(target.heuristics, together_elements=0),
@@ -98,6 +97,7 @@ def _definition(name: str, attribute: str) -> TargetDefinition:
         kernels=ShippedKernels(name, "gyrator_codegen_halide.stage", attribute),
         device=make_device,
         loader=make_loader,
+        aten_bits=bits_without_sums,
         optional=True,
     )
 

@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 from gyrator.config import Config
 from gyrator.engine.lazy import ShippedKernels
 from gyrator.targets import API, LoaderContext, TargetDefinition
-from gyrator.targets.aten_bits import SUMS
+from gyrator.targets.aten_bits import bits_without_sums
 from gyrator.targets.cpu import load_kernels, make_device
 from gyrator.targets.cpu import probe as probe_cpu
 from gyrator_ir.source import TranslationUnit
@@ -49,7 +49,6 @@ def probe(config: Config) -> Target | None:
         dtypes=able.dtypes - lacking,
         ops_lacking=LACKING,
         ordered_stores=False,
-        aten_bits=able.aten_bits - SUMS,
         sorts=False,
         templates=frozenset(),
     )
@@ -127,5 +126,6 @@ LLVM = TargetDefinition(
     device=make_device,
     loader=make_loader,
     load=load_kernels,
+    aten_bits=bits_without_sums,
     optional=True,
 )
