@@ -14,7 +14,7 @@ from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator.targets import aten_bits
 from gyrator.targets.aten_bits import known_bits
-from gyrator.targets.cpu import probe
+from gyrator.targets.cpu import CPU
 from gyrator_lowering.rules.exact import EXACT_RULES
 
 aten = torch.ops.aten
@@ -170,6 +170,35 @@ def test_exponentials_outside_of_vectors(bitwise: Session, records: list[GraphRe
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(7, 9), (40, 33), (1, 1)])
+def test_losses(
+    bitwise: Session, records: list[GraphRecord], shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    def run(x: Tensor, y: Tensor, grad: Tensor, rows: Tensor, at: Tensor) -> list[Tensor]:
+        results = [torch.pow(x, 3), torch.pow(y, -2.0)]
+        for reduction in range(3):
+            g = grad if reduction == 0 else grad.sum()
+            results += [aten.mse_loss(x, y, reduction), aten.mse_loss_backward(g, x, y, reduction)]
+            for width in (1.0, 0.3):
+                for op in (aten.smooth_l1_loss, aten.huber_loss):
+                    results.append(op(x, y, reduction, width))
+            for op in (aten.smooth_l1_loss_backward, aten.huber_loss_backward):
+                results.append(op(g, x, y, reduction, 1.0))
+            g = rows[:, 0] if reduction == 0 else rows.sum()
+            results.append(aten.nll_loss_backward(g, rows, at, None, reduction, 2, rows[0, 0]))
+        return results
+
+    x, y, grad = (torch.randn(shape, dtype=dtype) for _ in range(3))
+    count = min(len(NUMBERS), x.numel() // 2)
+    x.view(-1)[:count] = torch.tensor(NUMBERS)[torch.randperm(len(NUMBERS))[:count]]
+    inputs = (x, y, grad, torch.randn(12, 6, dtype=dtype), torch.randint(0, 6, (12,)))
+    want, got = run(*inputs), compiled(bitwise, run, *inputs)
+    assert [equal(a, b) for a, b in zip(want, got, strict=True)] == [True] * len(want)
+    if known_bits() >= {op.rpartition(".")[0] for op in EXACT_RULES}:
+        assert not records[0].externs
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_softmax(bitwise: Session, records: list[GraphRecord], dtype: torch.dtype) -> None:
     def run(*inputs: Tensor) -> list[Tensor]:
         results = []
@@ -306,12 +335,24 @@ def test_known_bits_are_those_of_rules() -> None:
     assert known_bits() <= found.keys()
 
 
+def test_only_bitwise_sessions_look_for_bits(session: Session, bitwise: Session) -> None:
+    known_bits.cache_clear()
+
+    def run(x: Tensor) -> list[Tensor]:
+        return [x.sum(0)]
+
+    compiled(session, run, torch.randn(3, 5))
+    assert not known_bits.cache_info().currsize
+    torch._dynamo.reset()
+    compiled(bitwise, run, torch.randn(3, 5))
+    assert known_bits.cache_info().currsize
+
+
 def test_another_build_of_aten(monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
     monkeypatch.setattr(aten_bits, "_checksum", lambda results: 1)
     known_bits.cache_clear()
     try:
-        target = probe(config)
-        assert not target.capabilities.aten_bits
+        assert not CPU.aten_bits()
         records: list[GraphRecord] = []
         options = {"strict": True, "progress": False, "numerics": "bitwise"}
         with Session(options=options, config=config, observer=records.append) as session:

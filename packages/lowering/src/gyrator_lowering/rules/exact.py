@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gyrator_lowering.rules import aten_formulas as formulas
-from gyrator_lowering.rules import aten_softmax as rows
-from gyrator_lowering.rules.aten_norms import layer_norm
-from gyrator_lowering.rules.aten_sums import aten_mean, aten_sum
+from gyrator_lowering.rules.bits import aten_formulas as formulas
+from gyrator_lowering.rules.bits import aten_losses as losses
+from gyrator_lowering.rules.bits import aten_softmax as rows
+from gyrator_lowering.rules.bits.aten_norms import layer_norm
+from gyrator_lowering.rules.bits.aten_sums import aten_mean, aten_sum
 from gyrator_lowering.rules.norm.batch_norm import exact_no_training
 from gyrator_lowering.table import Rule
 
@@ -27,6 +28,14 @@ EXACT_RULES: Mapping[str, Rule] = MappingProxyType(
         "aten.silu_backward.default": formulas.silu_backward,
         "aten.gelu.default": formulas.gelu,
         "aten.gelu_backward.default": formulas.gelu_backward,
+        "aten.pow.Tensor_Scalar": formulas.power,
+        "aten.mse_loss.default": losses.mse,
+        "aten.mse_loss_backward.default": losses.mse_backward,
+        "aten.smooth_l1_loss.default": losses.smooth_l1,
+        "aten.smooth_l1_loss_backward.default": losses.clamped_backward,
+        "aten.huber_loss.default": losses.huber,
+        "aten.huber_loss_backward.default": losses.clamped_backward,
+        "aten.nll_loss_backward.default": losses.nll_loss_backward,
         "aten._softmax.default": rows.softmax,
         "aten._safe_softmax.default": rows.safe_softmax,
         "aten._log_softmax.default": rows.log_softmax,

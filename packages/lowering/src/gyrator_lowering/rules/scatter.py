@@ -16,7 +16,7 @@ from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.slices import wrapped_index
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
-from gyrator_lowering.rules.aten_sums import GRAIN, integers
+from gyrator_lowering.rules.bits.aten_sums import GRAIN, integers
 from gyrator_lowering.rules.index import below, indexed, reads_no_index, slice_range, with_masks
 from gyrator_lowering.rules.view import surely_in_bounds
 from gyrator_lowering.table import FallbackToAten, TableBuilder

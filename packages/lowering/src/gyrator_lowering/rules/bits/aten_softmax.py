@@ -18,7 +18,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
-from gyrator_lowering.rules.aten_formulas import sleef_exp, sleef_log
+from gyrator_lowering.rules.bits.aten_formulas import sleef_exp, sleef_log
 from gyrator_lowering.table import FallbackToAten, Rule
 
 _LANES = 8

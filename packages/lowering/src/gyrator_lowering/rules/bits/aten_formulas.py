@@ -20,7 +20,7 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import Arg, operand
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue, contiguous_strides
-from gyrator_lowering.rules.aten_sums import GRAIN, integers, iterated
+from gyrator_lowering.rules.bits.aten_sums import GRAIN, integers, iterated
 from gyrator_lowering.rules.pointwise import Scalar, elementwise, single
 from gyrator_lowering.table import FallbackToAten
 
@@ -52,6 +52,19 @@ def addcmul(
         return ops.fma(operand(ops, value, (), DType.F32) * v, w, a)
 
     return _of_f32(b, fn, x, p, q)
+
+
+def power(b: LoopBuilder, x: TensorValue, exponent: Any) -> TensorValue:
+    """`aten.pow` of `f32` or `f64` with the exponent 3 or -2."""
+    if type(exponent) not in (int, float) or exponent not in (3, -2):
+        raise FallbackToAten
+    if b.out.dtype not in (DType.F32, DType.F64) or x.dtype is not b.out.dtype:
+        raise FallbackToAten
+
+    def fn(ops: Tracer, v: Value) -> Value:
+        return v * v * v if exponent == 3 else 1.0 / (v * v)
+
+    return elementwise(b, fn, (x,))
 
 
 def scaled_sum(sign: int) -> Callable[..., TensorValue]:
