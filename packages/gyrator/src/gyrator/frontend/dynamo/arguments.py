@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
 from gyrator.frontend.dynamo.graph import name_of
 
@@ -24,6 +25,8 @@ def refused(node: Node, name: str) -> str:
         return "makes a quantised tensor, which is traced as one of floats"
     if name == _LOGITS_LOSS:
         return _loss_of_logits(node)
+    if name in _DIFFERENCES and (why := _of_booleans(node)):
+        return why
     if name in _CHOOSING_OPS and _is_traced(node):
         return ""
     check = _CHECKS.get(name)
@@ -103,20 +106,51 @@ def _index_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, An
     return ""
 
 
-def _value_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    values = _argument(args, kwargs, 2, "values")
-    if isinstance(values, torch.Tensor) and values.dtype is not x.dtype:
-        return f"writes {values.dtype} values into a {x.dtype} tensor"
-    return ""
+def _written_dtype(index: int, name: str) -> _Check:
+    """Return the check of an op that stores elements of an argument without a conversion."""
+
+    def check(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        values = _argument(args, kwargs, index, name)
+        if isinstance(values, torch.Tensor) and values.dtype is not x.dtype:
+            return f"writes {values.dtype} values into a {x.dtype} tensor"
+        return ""
+
+    return check
+
+
+def _one_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    same = _dtypes(args, kwargs) <= {x.dtype} or _is_autocast(x)
+    return "" if same else "mixes dtypes"
+
+
+def _norm_dtypes(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Detect parameters and statistics of a norm that are neither of the input's dtype nor, for an
+    input of 16 bits, all `float32`; autocast converts them."""
+    dtypes = _dtypes(args[1:], kwargs)
+    narrow = x.dtype in (torch.bfloat16, torch.float16)
+    if dtypes <= {x.dtype} or (narrow and dtypes == {torch.float32}) or _is_autocast(x):
+        return ""
+    return f"has parameters of other dtypes than {x.dtype}"
+
+
+def _dtypes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[torch.dtype]:
+    values = (*args, *kwargs.values())
+    return {v.dtype for v in values if isinstance(v, torch.Tensor)}
+
+
+def _is_autocast(x: torch.Tensor) -> bool:
+    return torch.is_autocast_enabled(x.device.type)
 
 
 def _target_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     target = _argument(args, kwargs, 1, "target")
-    if not isinstance(target, torch.Tensor) or target.dtype in (torch.int64, torch.uint8):
+    if not isinstance(target, torch.Tensor) or target.dtype.is_floating_point:
         return ""
-    return (
-        "" if target.dtype.is_floating_point else f"does not accept classes of type {target.dtype}"
-    )
+    if target.dtype not in (torch.int64, torch.uint8):
+        return f"does not accept classes of type {target.dtype}"
+    weight = _argument(args, kwargs, 2, "weight")
+    mixed = isinstance(weight, torch.Tensor) and weight.dtype is not x.dtype
+    return "has weights of another dtype" if mixed and not _is_autocast(x) else ""
 
 
 def _class_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -146,6 +180,19 @@ def _threshold(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     limit = _argument(args, kwargs, 1, "lambd")
     overflows = type(limit) in (int, float) and not is_in_range(limit, x.dtype)
     return f"has a threshold that overflows {x.dtype}" if overflows else ""
+
+
+_DIFFERENCES = frozenset({"sub", "sub_", "subtract", "subtract_", "rsub", "isub", "_foreach_sub"})
+"""Names of subtractions: functions, methods and operators, which have a number on either side."""
+
+
+def _of_booleans(node: Node) -> str:
+    """Detect booleans in a difference, which torch traces as numbers."""
+    values = tree_leaves((node.args[:2], node.kwargs.get("other")))
+    fakes = [v.meta.get("example_value") if isinstance(v, Node) else v for v in values]
+    tensors = [f for f in fakes if isinstance(f, torch.Tensor)]
+    wrong = any(f is True or f is False for f in fakes) or torch.bool in {t.dtype for t in tensors}
+    return "subtracts booleans" if tensors and wrong else ""
 
 
 def _nonzero_alpha(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -211,10 +258,14 @@ def _is_zero(size: int | torch.SymInt) -> bool:
     return type(size) is int and size == 0
 
 
+_SOURCE = _written_dtype(3, "source")
 _CHECKS: Mapping[str, _Check] = MappingProxyType(
     dict.fromkeys(("softmax", "log_softmax", "softmin", "sort", "argsort"), _dimension)
     | dict.fromkeys(("var", "std", "var_mean", "std_mean"), _of_floats)
-    | dict.fromkeys(("index_put", "index_put_"), _value_dtype)
+    | dict.fromkeys(("index_put", "index_put_"), _written_dtype(2, "values"))
+    | dict.fromkeys(("index_add", "index_add_", "index_copy", "index_copy_"), _SOURCE)
+    | dict.fromkeys(("layer_norm", "group_norm", "batch_norm"), _norm_dtypes)
+    | dict.fromkeys(("cross", "linalg_cross", "complex", "heaviside", "heaviside_"), _one_dtype)
     | dict.fromkeys(("cross_entropy", "nll_loss"), _target_dtype)
     | dict.fromkeys(("add_", "sub_", "mul_"), _result_dtype)
     | {f.__name__: _result_dtype for f in (operator.iadd, operator.isub, operator.imul)}
