@@ -1,10 +1,12 @@
 """Programs that eager mode refuses: by what is wrong with them."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 Program = Callable[..., Any]
 Case = tuple[Program, *tuple[torch.Tensor, ...]]
@@ -369,6 +371,32 @@ LIBRARY: dict[str, Case] = {
     "outer": (lambda x, y: torch.outer(x, y), m, x4),
     "baddbmm": (lambda x, y, z: torch.baddbmm(x, y, z), r(2, 3, 3), b3, b3),
 }
+
+
+class Inverse(torch.autograd.Function):
+    """`1 - mask`, which eager mode refuses."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return 1 - (x > 0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0]
+
+
+def recomputed(function: Program) -> Program:
+    """Return the function as a region whose activations are computed anew."""
+    return partial(checkpoint, function, use_reentrant=False)
+
+
+BODIES: dict[str, Case] = {
+    "checkpoint": (recomputed(lambda x: x - (x > 0)), x4),
+    "checkpoint write": (recomputed(lambda x, y: x.index_put((y,), y)), x4, i4),
+    "cond": (lambda x: torch.cond(x.sum() > -99, lambda x: 1 - (x > 0), lambda x: x > 0, (x,)), x4),
+    "map": (lambda x: torch._higher_order_ops.map(lambda row: row.softmax(3), x), m),
+    "function": (lambda x: Inverse.apply(x), x4.clone().requires_grad_()),
+}
 FAMILIES = {
     "shapes": SHAPES,
     "layouts": LAYOUTS,
@@ -378,4 +406,5 @@ FAMILIES = {
     "losses": LOSSES,
     "numbers": NUMBERS,
     "library": LIBRARY,
+    "bodies": BODIES,
 }

@@ -1,6 +1,7 @@
 """Results are right where a fake kernel is not, as some of older releases of torch are."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from gyrator.config import Config
 from gyrator.frontend.dynamo.eager_only import eager_only
@@ -236,6 +238,19 @@ def test_different_rows_lie_as_eager_mode_lays_them(
             got = torch.compile(f, backend=session.backend, dynamic=dynamic)(x)
             torch.testing.assert_close(got, f(x), rtol=0, atol=0, check_stride=True)
             assert records[-1].fallback == ""
+
+
+def test_different_rows_in_a_recomputed_region(session: Session) -> None:
+    x = torch.randint(0, 2, (4, 5, 3))
+    x[:, :, 1] = x[:, :, 0]
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        rows = partial(torch.unique_consecutive, dim=-1)
+        return checkpoint(lambda x: rows(x) * 2, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        got = torch.compile(f, backend=session.backend, fullgraph=True)(x)
+    torch.testing.assert_close(got, f(x), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("sizes", [(1,), (3,), (2, 1), (2, 3)])

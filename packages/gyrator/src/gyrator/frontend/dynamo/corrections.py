@@ -12,12 +12,14 @@ _AXES = {"unique_consecutive": 3, "norm": 2, "linalg_norm": 2, "linalg_vector_no
 
 
 def normalize_axes(gm: GraphModule) -> None:
-    """Make negative axes positive, in index, for functions whose fake kernels misread them.
+    """Make negative axes positive, in place, for functions whose fake kernels misread them, in the
+    bodies of higher-order ops too.
 
     For the axis -1, the fake kernel of `unique_consecutive` returns too many axes, and those of
     norms in torch 2.11 keep an axis of size 1.
     """
-    for node in gm.graph.nodes:
+    graphs = [m.graph for m in gm.modules() if isinstance(m, GraphModule)]
+    for node in (n for graph in graphs for n in graph.nodes):
         index = _AXES.get(name_of(node)) if node.op.startswith("call_") else None
         if index is None:
             continue

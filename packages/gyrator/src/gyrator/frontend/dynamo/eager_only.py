@@ -9,7 +9,7 @@ import operator
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 from gyrator.frontend.dynamo.arguments import refused
@@ -38,10 +38,18 @@ _LOSSES = ("huber_loss", "soft_margin_loss")
 
 
 def eager_only(gm: GraphModule) -> Diagnostic | None:
-    """Return why PyTorch has to run a Dynamo graph; None if it can be compiled."""
-    inputs = [fake_of(node) for node in gm.graph.find_nodes(op="placeholder")]
+    """Return why PyTorch has to run a Dynamo graph; None if it can be compiled. The bodies of
+    higher-order ops count, such as what `checkpoint` and `cond` call."""
+    for module in gm.modules():
+        if isinstance(module, GraphModule) and (reason := _reason(module.graph)) is not None:
+            return reason
+    return None
+
+
+def _reason(graph: Graph) -> Diagnostic | None:
+    inputs = [fake_of(node) for node in graph.find_nodes(op="placeholder")]
     overlapping = [f for f in inputs if _is_strided(f) and _overlaps_itself(f)]
-    for node in gm.graph.nodes:
+    for node in graph.nodes:
         why = _wrong(node, overlapping) if node.op in ("call_function", "call_method") else ""
         if why:
             from gyrator_lowering.torch_bridge.origins import innermost  # rarely used
