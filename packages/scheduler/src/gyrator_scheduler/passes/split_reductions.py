@@ -221,15 +221,15 @@ class _Splitter:
         least = self.options.part if adjacent > 1 else _MIN_ROW
         if rows is None or space(rows.inner) < least:
             return None
-        count, wanted = 0, [a.extent for a in rows.axes]
-        while wanted and count < len(op.inner) and op.inner[count].extent is wanted[0]:
+        count, extents = 0, [a.extent for a in rows.axes]
+        while extents and count < len(op.inner) and op.inner[count].extent is extents[0]:
             count += 1
-            del wanted[0]
-        if not wanted:
-            return _Plan(op.inner[:count], None)
+            del extents[0]
         if count == len(op.inner):
             return None
-        axis, parts = op.inner[count], product_of(wanted)
+        if not extents:
+            return _Plan(op.inner[:count], None)
+        axis, parts = op.inner[count], product_of(extents)
         length = axis.extent // parts
         exact = length * parts is axis.extent
         return _Plan(op.inner[:count], axis, parts, length) if exact else None
