@@ -31,6 +31,10 @@ SIZES = {
     "blocks": (290, 70, 390),
 }
 LAYOUTS = ("along depth", "along points", "strided")
+PANELS = "panels of "
+PANEL_COLUMNS = (8, 16, 32)
+"""Of which some are those of a register tile, or several tiles, or a part of one."""
+PANEL_SIZES = ((5, 64, 30), (37, 96, 387), (290, 32, 19), (3, 32, 1))
 DOT_SIZES = ((4, 100, 256), (5, 47, 263), (23, 97, 385))
 DOT_TYPES = ("f32", "bf16", "f16")
 TYPES = {"f32": "f32", "bf16": "f32", "f16": "f32", "f64": "f64", "i8": "i32", "u8": "i32"}
@@ -41,6 +45,11 @@ def text(m, n, k, left, right, stored="f32", batches=2):
     summed = TYPES[stored]
 
     def factor(name, points, symbol, layout):
+        if layout.startswith(PANELS):
+            width = int(layout.removeprefix(PANELS))
+            index = f"{points * k}*i0 + {width * k}*({symbol} // {width}) + {width}*r0"
+            load = f"{name} = load {name}_p[{index} + {symbol} % {width}]"
+            return f"{name}_p: {stored}[{batches * points * k}] strides [1] on cpu", load, ""
         step, across = {
             "along depth": (1, k), "along points": (points, 1), "strided": (2, 2 * k + 1),
         }[layout]  # fmt: skip
@@ -118,6 +127,10 @@ CASES = (
         f"dots of {stored}, {m}, {n}, {k}": text(m, n, k, "along depth", "along depth", stored)
         for stored, (m, n, k) in pairs(DOT_TYPES, DOT_SIZES)
     }
+    | {
+        f"panels of {columns}, {m}, {n}, {k}": text(m, n, k, "along depth", f"{PANELS}{columns}")
+        for columns, (m, n, k) in pairs(PANEL_COLUMNS, PANEL_SIZES)
+    }
 )
 
 KERNELS = {name: kernel_of(name, text) for name, text in CASES.items()}
@@ -151,8 +164,25 @@ def test_few_rows_along_depth_are_dot_products_of_vectors(stored):
     assert "gy_dot_product<sf32, 5>" in unit.text
 
 
+@pytest.mark.parametrize(("arch", "columns"), [("avx512", 32), ("avx2", 16), ("neon", 8)])
+@pytest.mark.parametrize("width", PANEL_COLUMNS)
+def test_panels_are_read_where_they_are(arch, columns, width):
+    """If a register tile is a panel or a part of one; otherwise they are packed again."""
+    kernel = KERNELS[f"panels of {width}, 37, 96, 387"]
+    (unit,) = CppBackend().emit((kernel,), ShapeFacts(), (), target(arch))
+    assert (", true>(" in unit.text) == (width % columns == 0)
+
+
 @pytest.mark.parametrize("arch", ["avx512", "avx2", "neon"])
-@pytest.mark.parametrize("name", ["odd, strided, along points", "i8, along points, along points"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "odd, strided, along points",
+        "i8, along points, along points",
+        "panels of 16, 37, 96, 387",
+        "panels of 32, 5, 64, 30",
+    ],
+)
 def test_products_are_tiles_of_registers(arch, name):
     passes = vector_pipeline(target(arch), Isa.of(arch).lanes)
     program = tile((KERNELS[name],), ShapeFacts(), passes)

@@ -416,6 +416,47 @@ def test_relu_keeps_nan_unless_fast(tmp_path):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_kernels_read_weights_in_panels(tmp_path, monkeypatch, bias, wrapper):
+    """With what follows, for infinities and NaN too; the panels follow the weight. A layer whose
+    columns fill no panels stays a call."""
+    monkeypatch.setattr(Measure, "packed", lambda *_: "kernels")
+    model = nn.Sequential(nn.Linear(12, 96, bias=bias), nn.ReLU(), nn.Linear(96, 7)).eval()
+    x = torch.randn(37, 12)
+    special = x.clone()
+    special[0, 0], special[1, 1], special[2, 2] = float("nan"), float("inf"), float("-inf")
+    for cached in (False, True):
+        torch._dynamo.reset()
+        records = []
+        with session(tmp_path, records, wrapper=wrapper) as ours:
+            run = torch.compile(model, backend=ours.backend, dynamic=False)
+            agree(run(x), model(x))
+            torch.testing.assert_close(
+                run(special), model(special), rtol=1e-4, atol=1e-5, equal_nan=True
+            )
+            model[0].weight.mul_(3)
+            agree(run(x), model(x))
+        (record,) = records
+        assert record.cached == cached
+        assert {"gyrator.panel_mm.default", "aten.relu.default"} <= made(record)
+        assert len(calls(record)) == 1
+
+
+@torch.no_grad()
+def test_panels_of_products_of_changing_sizes(tmp_path, monkeypatch):
+    """Rows are a symbol, of which some values are fewer than a register tile has, or none."""
+    monkeypatch.setattr(Measure, "packed", lambda *_: "kernels")
+    model, records = nn.Sequential(nn.Linear(1024, 1024), nn.Tanh()).eval(), []
+    with session(tmp_path, records) as ours:
+        run = torch.compile(model, backend=ours.backend, dynamic=True)
+        for rows in (1024, 130, 1, 5, 0):
+            x = torch.randn(rows, 1024)
+            torch.testing.assert_close(run(x), model(x), rtol=1e-4, atol=1e-5)
+    assert any("gyrator.panel_mm.default" in made(r) for r in records)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("best", ["aten", "mkl", "onednn", ""])
 def test_weights_in_each_layout(tmp_path, monkeypatch, best):
     """Each way to lay a layer's weight out gives its result, and follows the weight."""
@@ -445,7 +486,7 @@ def test_weights_of_16_bits(tmp_path, monkeypatch, best, dynamic):
     """Packed weights of `bfloat16` give a layer's result, and follow the weight."""
     requested = []
 
-    def packed(_, product, after, biased, exact):
+    def packed(_, product, after, biased, exact, kernel):
         requested.append((product.dtype, after.attr))
         return best
 
@@ -489,7 +530,7 @@ def test_products_are_measured_as_they_are_called(tmp_path, monkeypatch, dtype):
     """With a bias if the library adds it: not where kernels do, or a layer has none."""
     requested = {}
 
-    def packed(_, product, after, biased, exact):
+    def packed(_, product, after, biased, exact, kernel):
         requested[product.columns] = biased
         return ""
 

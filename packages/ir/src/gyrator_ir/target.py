@@ -111,6 +111,9 @@ class Heuristics:
     register_tiles: bool = False
     """Generated kernels compute matrix products in tiles of vector registers, so that they may be
     faster than the library: `max_autotune` measures both. They are for small batched matrices."""
+    panel_columns: int = field(default=0, validator=natural)
+    """The columns of such a tile of `float32`: kernels prefer to read a constant matrix from panels
+    of this many columns. 0 if they do not."""
     unfused_bias: bool = False
     """The library's convolutions do not fuse the bias, so that adding it may as well be fused into
     a kernel."""

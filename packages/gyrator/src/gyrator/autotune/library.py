@@ -33,6 +33,7 @@ from gyrator.autotune.integers import (
 )
 from gyrator.autotune.kernels import Budget, remember, remembered
 from gyrator.autotune.layouts import channels_last_faster, timed, undisturbed
+from gyrator.autotune.panels import PanelProduct, in_panels, panel_product
 from gyrator.engine.context import CompilerContext
 from gyrator_lowering.fx_passes import (
     NOTHING,
@@ -62,10 +63,14 @@ _CLEAR = 1.2
 _PACKED_GAIN = 1.05
 """The minimum speedup of a packed weight layout over a simpler one."""
 _WHOLE = "onednn, whole"
+_KERNELS = "kernels"
 _PACKINGS = MappingProxyType({
     "": Packed(), "aten": Packed("aten"), "onednn": Packed("onednn"), "mkl": Packed("mkl"),
-    _WHOLE: Packed("onednn", True),
+    _WHOLE: Packed("onednn", True), _KERNELS: Packed("kernels"),
 })  # fmt: skip
+_PANEL_ROWS = 4
+"""The minimum number of rows of a product of panels: kernels of fewer rows have no register tiles.
+"""
 _COLD_BYTES, _MAX_COPIES = 16 << 20, 16
 """The total size and maximum number of copies of a packed weight, to measure with cold caches: in a
 model, other layers evict a weight between its uses."""
@@ -149,6 +154,8 @@ class LibraryChoice:
     in_bytes: bool = True
     """Whether quantised tensors may be multiplied as integers."""
     _measured: dict[str, Measured] = field(factory=dict)
+    _panels: dict[str, PanelProduct | None] = field(factory=dict)
+    """The kernels of products of panels that were compiled, by device type."""
 
     def __call__(self, product: Product) -> bool:
         """Return whether to use oneDNN for a product."""
@@ -168,10 +175,28 @@ class LibraryChoice:
         Each product is measured once per machine, with and without a bias.
         """
         question = (*_PACKINGS, _COLD_BYTES, product, after, biased, self._exact)
-        best = self._lookup(
-            question, product.device, lambda m: m.packed(product, after, biased, self._exact)
-        )
+
+        def measured(measure: Measure) -> str | None:
+            kernel = self._panel_kernel(product)
+            return measure.packed(product, after, biased, self._exact, kernel)
+
+        best = self._lookup(question, product.device, measured)
         return _PACKINGS[best or ""]
+
+    def _panel_kernel(self, product: Product) -> tuple[PanelProduct, int] | None:
+        """Return a kernel that could compute a product, and the columns of its panels; None if
+        there is none, or if it is for another processor than this one."""
+        definition, target = self.context.targets[product.device]
+        width = target.heuristics.panel_columns
+        if not width or product.columns % width or product.rows < _PANEL_ROWS:
+            return None
+        here = definition.probe(self.context.config)
+        if product.dtype != torch.float32 or here is None or here.arch != target.arch:
+            return None
+        if product.device not in self._panels:
+            self._panels[product.device] = panel_product(self.context, product.device, width)
+        kernel = self._panels[product.device]
+        return None if kernel is None else (kernel, width)
 
     def allows(self, device: str, after: Activation) -> bool:
         """Return whether oneDNN may compute a function: unless numerics are `fast`, it must
@@ -306,13 +331,33 @@ class Measure:
         seconds = undisturbed(times)
         return None if seconds is None else seconds["aten"] >= _GAIN * seconds["onednn"]
 
-    def packed(self, product: Product, after: Activation, biased: bool, exact: bool) -> str | None:
+    def packed(
+        self,
+        product: Product,
+        after: Activation,
+        biased: bool,
+        exact: bool,
+        kernel: tuple[PanelProduct, int] | None = None,
+    ) -> str | None:
         """Return the fastest of `_PACKINGS` for a product and the ops after it, the simpler one
         in doubt; empty for ATen's calls. If `exact`, only sufficiently accurate ones are
         considered. All have a bias if the product is `biased`; a call that fuses the ops after
-        it always has one, since no kernel is left to add it."""
+        it always has one, since no kernel is left to add it. `kernel` multiplies panels of a number
+        of columns; it adds a bias, and computes what follows, in the loop over its results."""
         weights = self._weights(product)
-        seconds = self._times(self._packings(product, weights, after, biased, exact))
+        runs = self._packings(product, weights, after, biased, exact)
+        if kernel is not None:
+            multiply, width = kernel
+            x, _ = self._matrices(product)
+            panels = cycle([in_panels(weight, width) for weight in weights])
+            out = x.new_empty(product.rows, product.columns)
+
+            def run() -> torch.Tensor:
+                multiply(x, next(panels), out)
+                return after.in_aten(out)
+
+            runs[_KERNELS] = run
+        seconds = self._times(runs)
         return None if seconds is None else _first_quick(seconds)
 
     def in_integers(self, call: Product | Convolution) -> bool | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -38,6 +39,8 @@ from gyrator_runtime.warn import warn
 _LIBRARIES = ("MKL_", "ONEDNN_", "DNNL_")
 """Prefixes of the environment variables that torch's libraries read."""
 
+_PANEL_COLUMNS: Mapping[str, int] = MappingProxyType({"avx512": 32, "avx2": 16, "neon": 8})
+"""Two vectors of `float32`, the columns of a register tile."""
 _INTEGERS = (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)
 _FLOATS = (DType.F64, DType.F32, DType.F16, DType.BF16)
 _DTYPES = frozenset(
@@ -95,6 +98,7 @@ def cpu_target(isa: str, cores: int) -> Target:
             together_elements=1 << 18,
             integer_products=isa != "plain",
             register_tiles=isa != "plain",
+            panel_columns=_PANEL_COLUMNS.get(isa, 0),
         ),
     )
 

@@ -61,7 +61,7 @@ def probe(name: str, config: Config) -> Target:
             ordered_stores=False,
             sorts=False,
         ),
-        heuristics=evolve(target.heuristics, together_elements=0),
+        heuristics=evolve(target.heuristics, together_elements=0, panel_columns=0),
     )
 
 

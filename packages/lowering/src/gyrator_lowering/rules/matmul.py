@@ -96,6 +96,18 @@ def product(
     return _accumulated(b, terms, x.shape[-1:], after)
 
 
+def panel_mm(b: LoopBuilder, x: TensorValue, panels: TensorValue) -> TensorValue:
+    """`gyrator::panel_mm`: see `gyrator_lowering.torch_bridge.panels`."""
+    width = panels.shape[2]
+
+    def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
+        row, column = index
+        right = (column // width, *rindex, column % width)
+        return ops.load(x, (row, *rindex)), ops.load(panels, right)
+
+    return _accumulated(b, terms, x.shape[-1:])
+
+
 def with_addend(tensor: TensorValue, beta: Arg, alpha: Arg) -> After:
     """Return `total -> beta * tensor + alpha * total`; with `beta` 0 the tensor is not read."""
 
@@ -291,4 +303,5 @@ def register(table: TableBuilder) -> None:
     for op, loops in _LIBRARY.items():
         table.rule(f"aten.{op}.default")(library_or_loops(_of_one_type(loops)))
     table.rule(_ONEDNN_LINEAR)(library_or_loops(onednn_linear))
+    table.rule("gyrator.panel_mm.default")(panel_mm)
     table.rule("aten.linear_backward.default", *_PACKED)(library())

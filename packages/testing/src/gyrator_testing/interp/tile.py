@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from gyrator_ir.body.nodes import Bind, Load, Reduce, ScanStep, SortStep, Store, StoreMode
 from gyrator_ir.body.rewrite import defined
-from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, subs
+from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.kernel.nodes import Level, Stage
 from gyrator_ir.loop.contraction import needed_for
 from gyrator_ir.source import Configuration
@@ -386,9 +386,11 @@ class _Run:
                 raise InterpreterError.of("GY-INTERP-006", problem, where=f"{a.index!r}")
 
     def _check_panels(self, stage: Stage, frame: Frame, c: Contraction) -> None:
-        """Raise if an access is not of its kind along the vectors of a factor or of results."""
+        """Raise if an access is not of its kind along the vectors of a factor or of results, which
+        never go beyond the columns of a register tile."""
         for p in c.products:
-            ways = [(self._tiled.loops[c.columns].axes[0], stage.body)] * bool(p.along)
+            column = self._tiled.loops[c.columns].axes[0]
+            ways = [(column, stage.body)] * bool(p.along)
             if stage.level is Level.INNER:
                 factors = (needed_for(stage.body, name) for name in (p.left, p.right))
                 ways = list(zip(p.along, factors, strict=False))
@@ -398,8 +400,11 @@ class _Run:
                     if a is None:
                         continue
                     step = integer(a.stride, self._env) + _STEPS[a.kind]
-                    start = frame.address(subs(a.index, {symbol: ZERO}))
-                    if np.any(frame.address(a.index) - step * frame.symbols[symbol] != start):
+                    width = settled(self._tiled.loops[-2].step) if symbol is column else _ANY
+                    within = frame.symbols[symbol] % width
+                    first = {symbol: frame.symbols[symbol] - within}
+                    start = evolve(frame, symbols=frame.symbols | first).address(a.index)
+                    if np.any(frame.address(a.index) - step * within != start):
                         problem = f"an index is not {a.kind.value} along {symbol.name}"
                         raise InterpreterError.of("GY-INTERP-006", problem, where=f"{a.index!r}")
 
@@ -443,6 +448,8 @@ class _Run:
         )
 
 
+_ANY = 1 << 62
+"""More than any extent."""
 _STEPS = {Access.UNIFORM: 0, Access.UNIT: 1, Access.STRIDED: 0, Access.GATHERED: 0}
 """Difference of an index between neighbouring lanes, without the access's stride and terms."""
 

@@ -6,7 +6,7 @@ from L2. With few rows, packing would take as long as multiplying: factors that 
 the depth are multiplied by vectors along it, without packing.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import product as pairs
 from math import ceil
 from typing import ClassVar
@@ -18,7 +18,7 @@ from gyrator_codegen.nests import fits_registers, grid_loop, plain_loop, tile_co
 from gyrator_codegen.passes.rewriting import each_alone
 from gyrator_codegen.products import dot_reductions, results_follow, stands_alone
 from gyrator_ir.body.nodes import Axis, Bind, IndexValue, Let, Load, Reduce, Store, StoreMode
-from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, linear
+from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, expr, linear, mod, subs
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
 from gyrator_ir.loop.contraction import needed_for
 from gyrator_ir.tile.nodes import (
@@ -39,6 +39,8 @@ _UNKNOWN = 512  # assumed for a size without a hint
 _PACK = 0.7  # cost of packing an element
 _ROWS = range(14, 3, -1)
 _DOT_ROWS = range(4, 7)
+_TILE, _WITHIN = (Sym(name) for name in ("i_tile", "i_within"))
+"""A column as the number of its tile and its place within this."""
 
 
 @frozen
@@ -69,6 +71,9 @@ class MapProducts:
     """The minimum depth of dot products, in vectors."""
     deep: int = 384
     """The maximum depth that is accumulated in registers before the sums are stored."""
+    panel_deep: int = 192
+    """The same if the right factor is stored in panels: sums of few products are more accurate, as
+    in libraries, and nothing is packed again."""
     tall: int = 96
     """The maximum number of rows of a packed block of the left factor, which stays in L2. Panels of
     the right factor are in memory at once only if there are more rows."""
@@ -95,7 +100,9 @@ class MapProducts:
         m, n, k = (guess(a.extent, facts, _UNKNOWN) for a in (row, column, depth))
         if m < self.rows or n < self.lanes or m * n * k < self.work:
             return tiled
-        accesses = _accesses(kernel, matched.body, (left, right), (row, column), depth)
+        columns = tile_columns(self.lanes, fold.dtype)
+        panels = _in_panels(matched.body, right, column, columns, facts)
+        accesses = _accesses(kernel, matched.body, (left, right), (row, column), depth, panels)
         if accesses is None:
             return tiled
         along, indices = accesses
@@ -113,13 +120,14 @@ class MapProducts:
             and along == (depth.symbol, depth.symbol)
             and all(_cheap(needed_for(body, f), indices) for f in (left, right))
         )
+        deep = self.panel_deep if panels else self.deep
         steps = (
             self._dot_steps(m, n, k, cores)
             if dots
-            else self._steps(m, n, k, many, fold.dtype, cores)
+            else self._steps(m, n, k, many, fold.dtype, cores, deep)
         )
         if static(depth.extent) is None:
-            steps = evolve(steps, deep=max(steps.deep, self.deep))
+            steps = evolve(steps, deep=max(steps.deep, deep))
         grid = (
             *(grid_loop(a.symbol) for a in around),
             grid_loop(row.symbol, steps.unit_rows),
@@ -133,7 +141,8 @@ class MapProducts:
             plain_loop(row.symbol, steps.rows),
         )
         direct = dots or (
-            m <= self.few and _lies_in_rows(kernel, body, right, indices, along, depth)
+            (bool(panels) or m <= self.few)
+            and _lies_in_rows(kernel, body, right, indices, along, depth)
         )
         product = Product(fold.names[0], left, right, fold.dtype, along, direct)
         first = len(around)
@@ -150,7 +159,9 @@ class MapProducts:
             exact=tiled.exact,
         )
 
-    def _steps(self, m: int, n: int, k: int, many: int, dtype: DType, cores: int) -> "_Steps":
+    def _steps(
+        self, m: int, n: int, k: int, many: int, dtype: DType, cores: int, most_deep: int
+    ) -> "_Steps":
         """Return the loop steps, with the units of least time by a model: a tile costs one step for
         each row and depth, and packing `_PACK` for each element."""
         columns = tile_columns(self.lanes, dtype)
@@ -169,7 +180,7 @@ class MapProducts:
         tallest = min(self.tall // rows, height)
         tiles = min(range(tallest, tallest // 2, -1), key=lambda t: ceil(height / t) * t)
         blocks, tall = ceil(height / tiles), tiles * rows
-        deep = ceil(k / ceil(k / self.deep)) if k else 1
+        deep = ceil(k / ceil(k / most_deep)) if k else 1
         return _Steps(
             blocks * tall, width * columns, -(-deep // self.lanes) * self.lanes, tall, columns, rows
         )
@@ -254,15 +265,31 @@ def _lies_in_rows(
     )
 
 
+def _in_panels(
+    body: Sequence[KernelStatement], factor: str, column: Axis, width: int, facts: ShapeFacts
+) -> frozenset[Expr]:
+    """Return the index of the right factor if this is stored in panels, so that the columns of each
+    register tile are contiguous; else nothing."""
+    load = next((s for s in body if isinstance(s, Load) and s.name == factor), None)
+    whole = mod(column.extent, expr(width)) is ZERO
+    if load is None or not whole or linear(load.index, [column.symbol]):
+        return frozenset()
+    within = facts.with_ranges({_TILE: column.extent // width, _WITHIN: width})
+    index = within.simplify(subs(load.index, {column.symbol: _TILE * width + _WITHIN}))
+    parts = linear(index, [_WITHIN])
+    return frozenset([load.index]) if parts and parts[0][_WITHIN] is ONE else frozenset()
+
+
 def _accesses(
     kernel: Kernel,
     body: Sequence[KernelStatement],
     factors: Sequence[str],
     points: Sequence[Axis],
     depth: Axis,
+    panels: Collection[Expr],
 ) -> tuple[tuple[Sym, ...], tuple[IndexAccess, ...]] | None:
     """Return the axes along which the factors are read in vectors, and the accesses of all indices;
-    None if an index would have two kinds of access."""
+    None if an index would have two kinds of access. `panels` are contiguous within tiles."""
     accesses: dict[Expr, IndexAccess] = {}
     rest = [s for stage in kernel.stages if stage.level is Level.OUTER for s in stage.body]
     along = []
@@ -271,6 +298,7 @@ def _accesses(
     for name, point in zip(factors, points, strict=True):
         indices = list(_indices(needed_for(body, name)))
         ways = [{e: _access(e, a.symbol) for e in indices} for a in (point, depth)]
+        ways[0] |= {e: IndexAccess(e, Access.UNIT) for e in indices if e in panels}
         fit = [w for w in ways if all(accesses.get(e, a) == a for e, a in w.items())]
         if not fit:
             return None

@@ -34,6 +34,7 @@ from gyrator_lowering.fx_passes.products.post_ops import (
 )
 from gyrator_lowering.fx_passes.products.quantized_calls import Convolution, Integers
 from gyrator_lowering.fx_passes.products.split_product_bias import kernels_may_add
+from gyrator_lowering.torch_bridge.panels import register_panels
 
 aten = torch.ops.aten
 
@@ -48,7 +49,8 @@ class Packed:
     """How to compute a product with a packed weight."""
 
     library: str = ""
-    """`onednn`, `mkl`, `aten` for a row-major weight, or empty for none."""
+    """`onednn`, `mkl`, `aten` for a row-major weight, `kernels` for a generated kernel that reads
+    panels, or empty for none."""
     whole: bool = False
     """The library computes the elementwise function after the product too."""
 
@@ -95,12 +97,16 @@ class PackWeights:
     """Fuse additions into convolutions, which rounds in another order."""
     bfloat16: frozenset[str] = frozenset()
     """Device types whose library packs `bfloat16` weights."""
+    panels: tuple[tuple[str, int], ...] = ()
+    """The columns of the panels that kernels read, by device type."""
 
     @classmethod
     def of(cls, targets: Mapping[str, Target], packing: Packing, fast: bool) -> "PackWeights":
         """Return the pass for some targets, by device type."""
         bfloat16 = devices_with(BFLOAT16_LIBRARIES, targets)
-        return cls(devices_with(LIBRARIES, targets), packing, fast, bfloat16)
+        widths = ((d, t.heuristics.panel_columns) for d, t in targets.items())
+        panels = tuple((device, width) for device, width in widths if width)
+        return cls(devices_with(LIBRARIES, targets), packing, fast, bfloat16, panels)
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
@@ -159,6 +165,12 @@ class PackWeights:
                 gm, node, aten.clone.default, y, memory_format=torch.contiguous_format
             )
             node.replace_input_with(y, row_major)
+            return True
+        if how.library == "kernels":
+            width = dict(self.panels).get(product.device)
+            if not width or product.columns % width:
+                return False
+            replace(gm, node, _in_panels(gm, node, width))
             return True
         weight = insert(gm, node, aten.permute.default, y, [1, 0])
         contiguous = insert(
@@ -227,6 +239,19 @@ class PackWeights:
             gm.graph.erase_node(node)
         if end is not last:
             replace(gm, end, end.args[0])
+
+
+def _in_panels(gm: GraphModule, node: Any, width: int) -> Node:
+    """Insert a product by a kernel that reads the weight in panels, before a product."""
+    register_panels()
+    *bias, x, y = node.args
+    depth, columns = y.meta["val"].shape
+    split = insert(gm, node, aten.view.default, y, [depth, columns // width, width])
+    turned = insert(gm, node, aten.permute.default, split, [1, 0, 2])
+    contiguous = torch.contiguous_format
+    panels = insert(gm, node, aten.clone.default, turned, memory_format=contiguous)
+    new = insert(gm, node, torch.ops.gyrator.panel_mm.default, x, panels)
+    return insert(gm, node, aten.add.Tensor, new, bias[0]) if bias else new
 
 
 def _addition(node: Node) -> tuple[Any, Any]:

@@ -1,0 +1,79 @@
+"""Products of any sizes by a generated kernel, to be timed beside those of libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from attrs import evolve
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
+
+from gyrator.engine.context import CompilerContext
+from gyrator.graphs.compiled import GraphCompiler
+from gyrator.reports.records import ignore_record
+from gyrator_ir.diagnostics import GyratorError
+from gyrator_lowering.torch_bridge.panels import register_panels
+
+PanelProduct = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+"""Writes `gyrator::panel_mm` of two tensors to the third, as kernels of programs write to memory
+that was planned."""
+_ROWS, _DEPTH, _PANELS = 126, 512, 80
+"""The sizes for which the kernel is tiled. They differ, so that they are different symbols."""
+
+
+def in_panels(weight: torch.Tensor, width: int) -> torch.Tensor:
+    """Return the panels of a weight of shape (columns, depth)."""
+    columns, depth = weight.shape
+    return weight.view(columns // width, width, depth).permute(0, 2, 1).contiguous()
+
+
+def panel_product(context: CompilerContext, device: str, width: int) -> PanelProduct | None:
+    """Return a product of matrices of any sizes with panels of this many columns, by a kernel that
+    is compiled once per machine; None if it cannot be compiled. `context` is a `GraphCompiler`."""
+    options = evolve(
+        context.options, extern_kernels="library", strict=True, max_autotune=False,
+        wrapper="python", device_graphs=False, progress=False, verify="", trace_dir="",
+    )  # fmt: skip
+    compiler = cast(GraphCompiler, evolve(context, options=options, observer=ignore_record))
+    try:
+        call = compiler.compile(_graph(device, width), "inference").call
+    except GyratorError:
+        return None
+    return lambda x, panels, out: call([x, panels, out])
+
+
+def _graph(device: str, width: int) -> GraphModule:
+    register_panels()
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    changes, stays = DimDynamic.DYNAMIC, DimDynamic.STATIC
+    graph, nodes = Graph(), []
+    for name, sizes, dims in (
+        ("x", (_ROWS, _DEPTH), (changes, changes)),
+        ("panels", (_PANELS, _DEPTH, width), (changes, changes, stays)),
+        ("out", (_ROWS, _PANELS * width), (changes, changes)),
+    ):
+        node = graph.placeholder(name)
+        symbolic = StatelessSymbolicContext(dynamic_sizes=[*dims])
+        real = torch.empty(sizes, device=device)
+        node.meta["val"] = mode.from_tensor(real, symbolic_context=symbolic)
+        nodes.append(node)
+    x, panels, out = nodes
+    product, copy = torch.ops.gyrator.panel_mm.default, torch.ops.aten.copy_.default
+    result = _call(graph, mode, product, x, panels)
+    _call(graph, mode, copy, out, result)
+    graph.output(())
+    return GraphModule(torch.nn.Module(), graph)
+
+
+def _call(graph: Graph, mode: FakeTensorMode, op: Any, *args: Node) -> Node:
+    node = graph.call_function(op, args)
+    with mode:
+        node.meta["val"] = op(*(a.meta["val"] for a in args))
+    return node
