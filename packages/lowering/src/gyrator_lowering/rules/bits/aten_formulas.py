@@ -160,7 +160,9 @@ def _by_vectors(
     strides = integers(args[0].strides)
     if any((x.shape, x.strides) != (b.out.shape, args[0].strides) for x in args):
         raise FallbackToAten
-    if prod(shape) >= GRAIN or any(x.dtype is not DType.F32 for x in (b.out, *args)):
+    if b.out.dtype is not DType.F32 or any(x.dtype is not DType.F32 for x in args):
+        raise FallbackToAten
+    if prod(shape) >= GRAIN:
         raise FallbackToAten
     dims = iterated(shape, outs, strides)
     steps = (0, 1) if len(args) == 1 else (1,)  # ATen also reads a number into a whole vector

@@ -97,7 +97,7 @@ def backward(logarithm: bool) -> Rule:
 def _check(b: LoopBuilder, dim: int, *args: TensorValue) -> None:
     """Raise FallbackToAten unless ATen computes rows of `f32` along the last dimension."""
     x = args[0]
-    if any(t.dtype is not DType.F32 for t in (b.out, *args)) or not x.ndim:
+    if any(t.dtype is not DType.F32 for t in args) or b.out.dtype is not DType.F32 or not x.ndim:
         raise FallbackToAten
     if dim % x.ndim != x.ndim - 1:
         raise FallbackToAten
