@@ -253,6 +253,21 @@ def test_different_rows_in_a_recomputed_region(session: Session) -> None:
     torch.testing.assert_close(got, f(x), rtol=0, atol=0)
 
 
+def test_a_recomputed_region_draws_the_same_numbers_again(config: Config) -> None:
+    x = torch.rand(3, 4, requires_grad=True)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        region = checkpoint(lambda x: x.clone().exponential_() * x, x, use_reentrant=False)
+        return region  # type: ignore[no-any-return]
+
+    gradients = []
+    with Session(options={"progress": False}, config=config) as session:
+        for function in (f, torch.compile(f, backend=session.backend)):
+            torch.manual_seed(0)
+            gradients += torch.autograd.grad(function(x).sum(), x)
+    torch.testing.assert_close(gradients[1], gradients[0])
+
+
 @pytest.mark.parametrize("sizes", [(1,), (3,), (2, 1), (2, 3)])
 def test_norms_along_axes_counted_from_the_end_have_gradients(
     session: Session, sizes: tuple[int, ...]

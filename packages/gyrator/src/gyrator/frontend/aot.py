@@ -19,7 +19,11 @@ from torch._guards import CompileContext, TracingContext, compile_context
 
 from gyrator.frontend.direct import GraphFacts, callable_for, facts_of
 from gyrator.frontend.double_backward import Replay, forward_mode, with_double_backward
-from gyrator.frontend.dynamo.corrections import correct_attention_sums, normalize_axes
+from gyrator.frontend.dynamo.corrections import (
+    annotate_repeated_draws,
+    correct_attention_sums,
+    normalize_axes,
+)
 from gyrator.frontend.dynamo.eager_only import eager_only
 from gyrator.frontend.dynamo.eager_strides import strides_of_results
 from gyrator.frontend.dynamo.graph import unwrapped
@@ -468,6 +472,7 @@ class Tracing:
         # step.
         with torch._functorch.config.patch(cse=False):
             forward, backward = cut(joint, inputs, **kwargs)
+        annotate_repeated_draws(backward)
         self.modules["backward"] = backward
         return forward, backward
 
