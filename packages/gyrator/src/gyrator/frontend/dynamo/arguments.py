@@ -106,13 +106,13 @@ def _index_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, An
     return ""
 
 
-def _written_dtype(index: int, name: str) -> _Check:
-    """Return the check of an op that stores elements of an argument without a conversion."""
+def _same_dtype(index: int, name: str) -> _Check:
+    """Return the check of an op that reads elements of an argument without a conversion."""
 
     def check(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         values = _argument(args, kwargs, index, name)
         if isinstance(values, torch.Tensor) and values.dtype is not x.dtype:
-            return f"writes {values.dtype} values into a {x.dtype} tensor"
+            return f"has a {name} of {values.dtype} for a tensor of {x.dtype}"
         return ""
 
     return check
@@ -121,6 +121,10 @@ def _written_dtype(index: int, name: str) -> _Check:
 def _one_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     same = _dtypes(args, kwargs) <= {x.dtype} or _is_autocast(x)
     return "" if same else "mixes dtypes"
+
+
+def _no_booleans(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    return "does not accept booleans" if torch.bool in _dtypes(args, kwargs) else ""
 
 
 def _norm_dtypes(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -258,14 +262,25 @@ def _is_zero(size: int | torch.SymInt) -> bool:
     return type(size) is int and size == 0
 
 
-_SOURCE = _written_dtype(3, "source")
+_UNPROMOTED = (
+    "cross", "linalg_cross", "complex", "polar", "heaviside", "heaviside_", "binary_cross_entropy",
+)  # fmt: skip
+_WITHOUT_BOOLEANS = (
+    "relu", "relu_", "argmax", "argmin", "tanhshrink", "l1_loss", "pairwise_distance",
+    "margin_ranking_loss", "multilabel_soft_margin_loss", "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
+)  # fmt: skip
+"""Ops that eager mode refuses for booleans, or that consist of differences."""
+_SOURCE = _same_dtype(3, "source")
 _CHECKS: Mapping[str, _Check] = MappingProxyType(
     dict.fromkeys(("softmax", "log_softmax", "softmin", "sort", "argsort"), _dimension)
     | dict.fromkeys(("var", "std", "var_mean", "std_mean"), _of_floats)
-    | dict.fromkeys(("index_put", "index_put_"), _written_dtype(2, "values"))
+    | dict.fromkeys(("index_put", "index_put_"), _same_dtype(2, "values"))
     | dict.fromkeys(("index_add", "index_add_", "index_copy", "index_copy_"), _SOURCE)
-    | dict.fromkeys(("layer_norm", "group_norm", "batch_norm"), _norm_dtypes)
-    | dict.fromkeys(("cross", "linalg_cross", "complex", "heaviside", "heaviside_"), _one_dtype)
+    | dict.fromkeys(("layer_norm", "group_norm", "batch_norm", "instance_norm"), _norm_dtypes)
+    | dict.fromkeys(_UNPROMOTED, _one_dtype)
+    | dict.fromkeys(_WITHOUT_BOOLEANS, _no_booleans)
+    | {"multi_margin_loss": _same_dtype(4, "weight")}
     | dict.fromkeys(("cross_entropy", "nll_loss"), _target_dtype)
     | dict.fromkeys(("add_", "sub_", "mul_"), _result_dtype)
     | {f.__name__: _result_dtype for f in (operator.iadd, operator.isub, operator.imul)}
