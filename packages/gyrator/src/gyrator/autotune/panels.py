@@ -53,14 +53,15 @@ def _graph(device: str, width: int) -> GraphModule:
     register_panels()
     mode = FakeTensorMode(shape_env=ShapeEnv())
     changes, stays = DimDynamic.DYNAMIC, DimDynamic.STATIC
-    graph, nodes = Graph(), []
+    graph = Graph()
+    nodes: list[Node] = []
     for name, sizes, dims in (
         ("x", (_ROWS, _DEPTH), (changes, changes)),
         ("panels", (_PANELS, _DEPTH, width), (changes, changes, stays)),
         ("out", (_ROWS, _PANELS * width), (changes, changes)),
     ):
         node = graph.placeholder(name)
-        symbolic = StatelessSymbolicContext(dynamic_sizes=[*dims])
+        symbolic: Any = StatelessSymbolicContext(dynamic_sizes=[*dims])
         real = torch.empty(sizes, device=device)
         node.meta["val"] = mode.from_tensor(real, symbolic_context=symbolic)
         nodes.append(node)
