@@ -5,6 +5,7 @@ Sessions are strict: a graph that ran eagerly would raise.
 
 from typing import Any
 
+import pytest
 import torch
 
 from gyrator.session import Session
@@ -117,3 +118,21 @@ def test_slices_are_written_at_places_counted_from_the_end(session: Session) -> 
     x = torch.randn(5, 6)
     for k in (3, -2, -5, 4, 0):
         torch.testing.assert_close(g(x, k), f(x, k))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.float16, torch.float32])
+@pytest.mark.parametrize("number", [7, 300, 2**40, 1e9, -8.5, 1e300])
+def test_tensors_that_fill_are_converted_like_numbers(
+    session: Session, dtype: torch.dtype, number: float
+) -> None:
+    x = torch.arange(12).reshape(3, 4).to(dtype)
+    at = torch.tensor([2, 0])
+    value = torch.tensor(number, dtype=torch.float64 if number == 1e300 else None)
+    for f in (lambda x, v: x.masked_fill(x > 3, v), lambda x, v: x.index_fill(0, at, v)):
+        try:
+            want = f(x, value)
+        except RuntimeError:
+            with pytest.raises(RuntimeError, match="overflow"):
+                compiled(session, f)(x, value)
+        else:
+            torch.testing.assert_close(compiled(session, f)(x, value), want, rtol=0, atol=0)

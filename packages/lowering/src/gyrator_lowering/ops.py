@@ -12,7 +12,7 @@ from gyrator_ir.expr import Const, Expr
 from gyrator_ir.loop.nodes import Extern, TypeArg
 from gyrator_ir.modes import Numerics
 from gyrator_ir.target import Capabilities
-from gyrator_ir.types import BYTE_FLOATS, DType
+from gyrator_ir.types import BYTE_FLOATS, HOST, DType
 from gyrator_lowering.bitwise import why_not_bitwise
 from gyrator_lowering.builder.capabilities import accessed_buffers, is_complete, missing_capability
 from gyrator_lowering.builder.empty import with_checks
@@ -23,7 +23,7 @@ from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_stride
 from gyrator_lowering.rules.exact import EXACT_RULES
 from gyrator_lowering.rules.extern import LIBRARY, call, is_library_work
 from gyrator_lowering.table import FallbackToAten, LoweringTable, Rule
-from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of, is_in_range
+from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of, extremes, is_in_range
 from gyrator_lowering.torch_bridge.facts import facts_of
 from gyrator_lowering.torch_bridge.schema import OpInfo, info_of, out_form
 
@@ -229,11 +229,16 @@ class Ops:
         return ""
 
     def _overflows(self, info: OpInfo, args: list[Any], kwargs: dict[str, Any]) -> bool:
-        """Return whether eager raises because a number overflows the dtype it is converted to."""
+        """Return whether eager raises because a number overflows the dtype it is converted to, or
+        may raise because a tensor's number does. On other devices than the host, whose calls would
+        wait for that number, it wraps around."""
         name, fake = info.name.split(".")[1], self.b.node.meta.get("val")
         if not isinstance(fake, torch.Tensor):
             return False
         numbers = args if name in _CONVERTS_NUMBERS else []
+        filling = args[-1] if name in _CONVERTS_TENSORS and fake.device.type == HOST else None
+        if isinstance(filling, TensorValue):
+            numbers = extremes(filling.dtype)
         if name in ("add", "sub", "rsub"):
             numbers = [kwargs.get("alpha")]
         return any(type(n) in (int, float) and not is_in_range(n, fake.dtype) for n in numbers)
@@ -310,4 +315,6 @@ _CONVERTS_NUMBERS = frozenset(
     """.split()
 )
 """Ops that convert numbers to the dtype of their result."""
+_CONVERTS_TENSORS = ("masked_fill", "index_fill")
+"""Those that convert the number of a 0-d tensor, their last argument, in the same way."""
 _MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)

@@ -102,6 +102,14 @@ def from_type_arg(value: TypeArg) -> object:
     return result if _NAMED.get(type(result)) == value.kind else None
 
 
+def extremes(dtype: DType) -> list[int | float]:
+    """Return the least and the greatest finite number of a dtype; nothing for complex ones."""
+    if dtype.is_complex:
+        return []
+    greatest = torch.finfo(TO_TORCH[dtype]).max if dtype.is_float else 0
+    return [-greatest, greatest] if dtype.is_float else [*dtype.limits]
+
+
 def is_in_range(number: float, dtype: torch.dtype) -> bool:
     """Return whether torch converts a number to a dtype without the error that it overflows.
 
