@@ -101,6 +101,18 @@ def test_a_package_gives_what_the_module_gives(block: tuple[Block, Path]) -> Non
     assert int(fast.weights["calls"]) == 4
 
 
+@pytest.mark.parametrize("option", ["max_autotune", "freezing"])
+def test_what_is_timed_is_not_in_the_package(tmp_path: Path, option: str) -> None:
+    model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64)).eval()
+    x = torch.randn(32, 64)
+    packaged = _package(tmp_path, model, x, options={option: True})
+    with torch.no_grad():
+        torch.testing.assert_close(packaged(x), model(x))
+    with zipfile.ZipFile(tmp_path / "model.gya") as archive:
+        names = archive.namelist()
+    assert sum(name.startswith("plans/") for name in names) == 1, names
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
 @pytest.mark.parametrize("shape", [(4, 6), (1, 6), (0, 6)])
 def test_types_and_sizes(tmp_path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:

@@ -23,7 +23,8 @@ from gyrator.engine.pipeline import Stages
 from gyrator.frontend.convolutions import unguarded_convolutions
 from gyrator.graphs.boundary import plain_boundary
 from gyrator.graphs.compiled import CompiledGraph, Phase
-from gyrator.reports.records import Stopwatch
+from gyrator.options import Options
+from gyrator.reports.records import Stopwatch, ignore_record
 from gyrator.store.manifest import ProgramManifest
 from gyrator.store.programs import Product, attribute
 from gyrator_ir.diagnostics import UnsupportedError
@@ -112,8 +113,7 @@ class PackageEngine(Engine):
         conditions: Mapping[str, torch.SymBool] = MappingProxyType({}),
     ) -> Self:
         """Return an engine with the settings of another, for an exported program."""
-        settings = {f.name: getattr(engine, f.name) for f in fields(Engine)}
-        settings |= {"complete": True}
+        settings = _settings(engine) | {"complete": True}
         names = [spec.arg.name for spec in program.graph_signature.input_specs]
         ranges = program.range_constraints
         return cls(
@@ -124,6 +124,10 @@ class PackageEngine(Engine):
             device=device,
             conditions=conditions,
         )
+
+    def trial(self, options: Options) -> Engine:
+        """Return a compiler for graphs that are timed in this process, not for the package."""
+        return Engine(**_settings(self) | {"options": options, "observer": ignore_record})
 
     def compile(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
@@ -160,6 +164,10 @@ class PackageEngine(Engine):
         )
         self.programs.append(CompiledProgram(gm, product, libraries))
         return CompiledGraph(_not_here)
+
+
+def _settings(engine: Engine) -> dict[str, Any]:
+    return {f.name: getattr(engine, f.name) for f in fields(Engine)}
 
 
 def _insert_assertions(graph: torch.fx.Graph, conditions: Mapping[str, torch.SymBool]) -> None:

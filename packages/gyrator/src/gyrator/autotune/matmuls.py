@@ -4,7 +4,7 @@ library."""
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import torch
 from attrs import evolve, field, frozen
@@ -15,7 +15,6 @@ from gyrator.autotune.kernels import Budget, quickest, remember, remembered
 from gyrator.autotune.regions import Region, regions
 from gyrator.engine.context import CompilerContext
 from gyrator.graphs.compiled import GraphCompiler
-from gyrator.reports.records import ignore_record
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_lowering.rules.conv import CONVOLUTIONS
 from gyrator_lowering.rules.matmul import PRODUCTS
@@ -29,8 +28,7 @@ _DENSE = frozenset((*PRODUCTS, *CONVOLUTIONS))
 
 
 def faster_in_kernels(gm: GraphModule, context: CompilerContext, budget: Budget) -> frozenset[str]:
-    """Return the names of the products of a graph that are faster in generated kernels. `context`
-    is a `GraphCompiler`.
+    """Return the names of the products of a graph that are faster in generated kernels.
 
     Products are measured with the ops after them (`regions`), both ways as they will run, on data
     of their sizes, and the choice is stored for this machine. Products that exceed the budget use
@@ -103,8 +101,7 @@ def _measured(region: Region, context: CompilerContext, budget: Budget) -> str:
                 wrapper="python", device_graphs=False, progress=False,
                 verify="",
             )  # fmt: skip
-            engine = evolve(context, options=options, observer=ignore_record)
-            runs[extern_kernels] = _Run(cast(GraphCompiler, engine), region, tensors)
+            runs[extern_kernels] = _Run(context.trial(options), region, tensors)
         try:
             return quickest(runs, interface, _GAIN)
         except UnsupportedError:  # generated kernels do not support all of the region

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from attrs import evolve
@@ -16,8 +16,6 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from gyrator.engine.context import CompilerContext
-from gyrator.graphs.compiled import GraphCompiler
-from gyrator.reports.records import ignore_record
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.torch_bridge.panels import register_panels
 
@@ -36,14 +34,13 @@ def in_panels(weight: torch.Tensor, width: int) -> torch.Tensor:
 
 def panel_product(context: CompilerContext, device: str, width: int) -> PanelProduct | None:
     """Return a product of matrices of any sizes with panels of this many columns, by a kernel that
-    is compiled once per machine; None if it cannot be compiled. `context` is a `GraphCompiler`."""
+    is compiled once per machine; None if it cannot be compiled."""
     options = evolve(
         context.options, extern_kernels="library", strict=True, max_autotune=False,
         wrapper="python", device_graphs=False, progress=False, verify="", trace_dir="",
     )  # fmt: skip
-    compiler = cast(GraphCompiler, evolve(context, options=options, observer=ignore_record))
     try:
-        call = compiler.compile(_graph(device, width), "inference").call
+        call = context.trial(options).compile(_graph(device, width), "inference").call
     except GyratorError:
         return None
     return lambda x, panels, out: call([x, panels, out])

@@ -8,17 +8,17 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from attrs import evolve, field, frozen
 
 from gyrator.config import Config
-from gyrator.graphs.compiled import NO_DECOMPOSITIONS, Decompositions
+from gyrator.graphs.compiled import NO_DECOMPOSITIONS, Decompositions, GraphCompiler
 from gyrator.graphs.parts import PartCompiler
 from gyrator.options import Options
 from gyrator.reports.logs import log_graph
-from gyrator.reports.records import GraphRecord, Observer, Stopwatch
+from gyrator.reports.records import GraphRecord, Observer, Stopwatch, ignore_record
 from gyrator.store.content_hash import (
     canonical,
     decompositions_hash,
@@ -76,6 +76,11 @@ class CompilerContext:
     """Memory shared by captured graphs."""
     complete: bool = False
     """Whether kernels must load in processes without a compiler: see `LoaderContext`."""
+
+    def trial(self, options: Options) -> GraphCompiler:
+        """Return a compiler for graphs that are timed in this process, with other options. It
+        reports nothing."""
+        return cast(GraphCompiler, evolve(self, options=options, observer=ignore_record))
 
     @property
     def by_device(self) -> Mapping[str, Target]:
