@@ -323,3 +323,20 @@ def test_negated_gradients_of_strided_results(compiled: Compile) -> None:
         return torch.autograd.grad(result, x, torch.arange(12.0).view(2, 3, 2))
 
     assert_like_eager(run, lambda x: torch._neg_view(x.real).chunk(2, 2)[-1], compiled)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+def test_tangents_that_are_zero_have_memory(session: Session, dtype: torch.dtype) -> None:
+    w, x = torch.randn(4, dtype=dtype), torch.randn(5, 4, dtype=dtype)
+
+    def loss(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return ((torch.tanh(x @ w) - x[:, 0]) ** 2).sum()
+
+    def f(w: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
+        tangent = torch.func.jvp(lambda w: loss(w, x), (w,), (torch.ones_like(w),))
+        vector = torch.func.jvp(lambda w: x[0].dot(w).tanh(), (w,), (torch.ones_like(w),))
+        second = () if dtype.is_complex else (torch.func.hessian(lambda w: loss(w, x))(w),)
+        return [*tangent, *vector, *second]
+
+    got = torch.compile(f, backend=session.backend, fullgraph=True)(w, x)
+    torch.testing.assert_close(got, f(w, x))

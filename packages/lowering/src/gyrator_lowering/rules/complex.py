@@ -478,7 +478,9 @@ def _register_tensors(table: TableBuilder) -> None:
     rule("copy_.default")(copy_)
 
 
-_ZEROS = ("zeros.default", "zeros_like.default", "new_zeros.default")
+_ZEROS = (
+    "zeros.default", "zeros_like.default", "new_zeros.default", "_efficientzerotensor.default",
+)  # fmt: skip
 _FRESH = (
     "empty.memory_format", "empty_like.default", "empty_strided.default", "new_empty.default",
     "new_empty_strided.default", "empty_permuted.default",

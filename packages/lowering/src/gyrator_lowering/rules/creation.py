@@ -235,6 +235,8 @@ def register(table: TableBuilder) -> None:
         table.rule(f"aten.{op}.default", f"aten.{op}_like.default", f"aten.new_{op}.default")(
             constant(value)
         )
+    # PyTorch's has no memory, which no kernel and few calls could read.
+    table.rule("aten._efficientzerotensor.default")(constant(0))
     table.rule(
         "aten.empty.memory_format",
         "aten.empty_like.default",
