@@ -82,6 +82,7 @@ def layouts(shape: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
     ]
 
 
+@pytest.mark.parametrize("threads", [2], indirect=True)  # ATen uses one for so few elements
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
     "shape", [(1,), (7,), (40,), (1093,), (17, 16), (300, 41), (5, 3, 37), (4, 8, 9, 10)]
