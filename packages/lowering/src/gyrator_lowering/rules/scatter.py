@@ -56,21 +56,16 @@ def check_shape(
 
 
 def supports_store(
-    b: LoopBuilder,
-    device: str,
-    dtype: DType,
-    mode: StoreMode,
-    uniform: bool = False,
-    in_order: bool = False,
+    b: LoopBuilder, device: str, dtype: DType, mode: StoreMode, determined: bool = False
 ) -> bool:
     """Return whether kernels on the device support a store mode and, in deterministic mode, whether
-    the result is independent of the order of stores, or the order is known.
+    the result is determined.
 
-    `uniform` says that all stores write the same value, so that their order does not matter, and
-    `in_order` that kernels store in ATen's order (`has_atens_order`).
+    It is if it does not depend on the order of stores; `determined` says that all stores write the
+    same value, or that they happen in ATen's order (`has_atens_order`).
     """
     exact = mode in (StoreMode.MIN, StoreMode.MAX) or (mode is not StoreMode.SET and dtype.is_int)
-    if b.options.deterministic and not (uniform or exact or in_order):
+    if b.options.deterministic and not (determined or exact):
         return False
     target = b.targets.get(device)
     return mode is StoreMode.SET or (
@@ -101,19 +96,14 @@ def prefers_scatter(b: LoopBuilder, out: Spec) -> bool:
 
 
 def accumulator(
-    b: LoopBuilder,
-    x: TensorValue,
-    out: Spec,
-    mode: StoreMode,
-    uniform: bool = False,
-    in_order: bool = False,
+    b: LoopBuilder, x: TensorValue, out: Spec, mode: StoreMode, determined: bool = False
 ) -> TensorValue | None:
     """Return a copy of `x` to scatter into, in a dtype in which the device's kernels accumulate;
     None if there is none. See `supports_store`."""
     dtype = out.dtype if mode is StoreMode.SET else out.dtype.compute
     if dtype is DType.BOOL and mode is not StoreMode.SET:
         return None
-    if not supports_store(b, out.device.type, dtype, mode, uniform, in_order):
+    if not supports_store(b, out.device.type, dtype, mode, determined):
         return None
     form = Spec(dtype, out.device, out.shape, out.strides)
     return b.pointwise(lambda ops, index: ops.get(x, index), form)
@@ -132,7 +122,7 @@ def scatter_sum(
     b: LoopBuilder,
     shape: Sequence[Expr],
     terms: Callable[[Tracer, tuple[Expr, ...]], Iterable[Term]],
-    in_order: bool = False,
+    determined: bool = False,
 ) -> TensorValue:
     """Return a result in which each element is the sum of the terms that the elements of `shape`
     add to it, accumulated in the compute dtype. See `supports_store`.
@@ -141,7 +131,7 @@ def scatter_sum(
         FallbackToAten: if the device's kernels do not support atomic additions.
     """
     out, dtype = b.out, b.out.dtype.compute
-    if not supports_store(b, out.device.type, dtype, StoreMode.ADD, in_order=in_order):
+    if not supports_store(b, out.device.type, dtype, StoreMode.ADD, determined):
         raise FallbackToAten
     total = b.pointwise(lambda ops, _: ops.const(0, dtype), evolve(out, dtype=dtype))
 
@@ -166,7 +156,7 @@ def embedding_backward(
         raise FallbackToAten
     out, skip = b.out, b.symbols.size(padding)
     indices, grad = (_with_one_axis(t, indices.ndim) for t in (indices, grad))
-    in_order = indices.ndim == 1 and has_atens_order(b, grad.shape, StoreMode.ADD)
+    determined = indices.ndim == 1 and has_atens_order(b, grad.shape, StoreMode.ADD)
 
     def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
         at = ops.cast(ops.load(indices, index[:-1]), DType.I64)
@@ -174,7 +164,7 @@ def embedding_backward(
         row = ops.bind(at, out.shape[0], mask=mask)
         yield (row, index[-1]), ops.cast(ops.load(grad, index), out.dtype.compute), mask
 
-    return scatter_sum(b, grad.shape, terms, in_order)
+    return scatter_sum(b, grad.shape, terms, determined)
 
 
 def _with_one_axis(x: TensorValue, count: int) -> TensorValue:
@@ -213,7 +203,7 @@ def index_put(
         b, values.shape, shape, "values cannot be broadcast to the shape of what is indexed"
     )
     in_order = len(block) == 1 and has_atens_order(b, shape, mode)
-    result = accumulator(b, x, out, mode, uniform, in_order)
+    result = accumulator(b, x, out, mode, uniform or in_order)
     if result is None:
         raise FallbackToAten
 
@@ -300,7 +290,7 @@ def scatter_into(
     out = b.out
     uniform = mode is StoreMode.SET and not isinstance(source, TensorValue)
     in_order = has_atens_order(b, indices.shape, mode) and first is None
-    result = accumulator(b, x, out, mode, uniform, in_order)
+    result = accumulator(b, x, out, mode, uniform or in_order)
     if result is None:
         raise FallbackToAten
     d = dim % x.ndim
@@ -409,7 +399,7 @@ def _store_slices(
         b, source.shape, expected, "the source has another shape than what it goes to", False
     )
     in_order = has_atens_order(b, source.shape, mode) and alpha in (1, 1.0)
-    result = accumulator(b, x, out, mode, in_order=in_order)
+    result = accumulator(b, x, out, mode, in_order)
     if result is None:
         raise FallbackToAten
 
@@ -431,7 +421,7 @@ def index_fill(
     out = b.out
     if x.ndim == 0 or indices.ndim == 0 or (isinstance(value, float) and not out.dtype.is_float):
         raise FallbackToAten
-    result = accumulator(b, x, out, StoreMode.SET, uniform=True)
+    result = accumulator(b, x, out, StoreMode.SET, determined=True)
     if result is None:
         raise FallbackToAten
     d = dim % x.ndim
