@@ -7,6 +7,7 @@ elements, before the incoming gradient.
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from gyrator_ir.expr import Expr
 from gyrator_ir.types import DType
@@ -74,21 +75,13 @@ def clamped_backward(
     return _gradient(b, slope, 1.0, grad, x, y, reduction)
 
 
-def nll_loss_backward(
-    b: LoopBuilder,
-    grad: TensorValue,
-    x: TensorValue,
-    target: TensorValue,
-    weight: TensorValue | None,
-    reduction: int,
-    ignored: int,
-    total: TensorValue,
-) -> TensorValue:
+def nll_loss_backward(b: LoopBuilder, *args: Any) -> TensorValue:
     """`aten.nll_loss_backward`; with weights, ATen multiplies by them last."""
+    grad, x, _, weight, reduction, _, total = args
     if weight is not None and reduction == MEAN:
         raise FallbackToAten
     _check(b, grad, x, total)
-    return nll_backward(b, grad, x, target, weight, reduction, ignored, total)
+    return nll_backward(b, *args)
 
 
 def _check(b: LoopBuilder, *args: TensorValue) -> None:
