@@ -22,9 +22,9 @@ from gyrator.engine.engine import Engine
 from gyrator.engine.pipeline import Stages
 from gyrator.frontend.convolutions import unguarded_convolutions
 from gyrator.graphs.boundary import plain_boundary
-from gyrator.graphs.compiled import CompiledGraph, Phase
+from gyrator.graphs.compiled import CompiledGraph, GraphCompiler, Phase
 from gyrator.options import Options
-from gyrator.reports.records import Stopwatch, ignore_record
+from gyrator.reports.records import Stopwatch
 from gyrator.store.manifest import ProgramManifest
 from gyrator.store.programs import Product, attribute
 from gyrator_ir.diagnostics import UnsupportedError
@@ -125,9 +125,9 @@ class PackageEngine(Engine):
             conditions=conditions,
         )
 
-    def trial(self, options: Options) -> Engine:
+    def trial(self, options: Options) -> GraphCompiler:
         """Return a compiler for graphs that are timed in this process, not for the package."""
-        return Engine(**_settings(self) | {"options": options, "observer": ignore_record})
+        return Engine(**_settings(self)).trial(options)
 
     def compile(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
