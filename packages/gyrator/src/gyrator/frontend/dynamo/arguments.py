@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
-from gyrator.frontend.dynamo.graph import name_of
+from gyrator.frontend.dynamo.graph import fake_of, name_of
 
 
 def refused(node: Node, name: str) -> str:
@@ -193,7 +193,7 @@ _DIFFERENCES = frozenset({"sub", "sub_", "subtract", "subtract_", "rsub", "isub"
 def _of_booleans(node: Node) -> str:
     """Detect booleans in a difference, which torch traces as numbers."""
     values = tree_leaves((node.args[:2], node.kwargs.get("other")))
-    fakes = [v.meta.get("example_value") if isinstance(v, Node) else v for v in values]
+    fakes = [fake_of(v) for v in values]
     tensors = [f for f in fakes if isinstance(f, torch.Tensor)]
     wrong = any(f is True or f is False for f in fakes) or torch.bool in {t.dtype for t in tensors}
     return "subtracts booleans" if tensors and wrong else ""
