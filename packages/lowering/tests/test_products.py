@@ -8,6 +8,8 @@ from torch.nn import functional as F
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.loop.nodes import Extern, Reduction
 from gyrator_lowering.generated_products import generated_products
+from gyrator_lowering.torch_bridge.panels import in_panels
+from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 MATRICES = {
     "mm": (lambda x, y: x @ y, (5, 7), (7, 3)),
@@ -308,3 +310,10 @@ def test_products_of_bytes_are_left_to_a_library_with_instructions_for_them(chec
     )
     x, y = (torch.ones(s, dtype=torch.int8) for s in ((17, 16), (16, 8)))
     assert not generated_products(check.trace(torch._int_mm, (x, y)), {target.device: able})
+
+
+def test_products_with_panels_are_registered_with_the_other_ops() -> None:
+    register_ops()
+    x, weight = torch.randn(5, 7, dtype=torch.float64), torch.randn(12, 7, dtype=torch.float64)
+    product = torch.ops.gyrator.panel_mm(x, in_panels(weight, 4))
+    torch.testing.assert_close(product, x @ weight.T)

@@ -33,7 +33,7 @@ from gyrator.autotune.integers import (
 )
 from gyrator.autotune.kernels import Budget, remember, remembered
 from gyrator.autotune.layouts import channels_last_faster, timed, undisturbed
-from gyrator.autotune.panels import PanelProduct, in_panels, panel_product
+from gyrator.autotune.panels import PanelProduct, panel_product
 from gyrator.engine.context import CompilerContext
 from gyrator_lowering.fx_passes import (
     NOTHING,
@@ -43,6 +43,7 @@ from gyrator_lowering.fx_passes import (
     Packed,
     Product,
 )
+from gyrator_lowering.torch_bridge.panels import in_panels
 from gyrator_runtime.cache import CacheKey, make_key
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.profile import compare

@@ -17,19 +17,13 @@ from torch.fx.experimental.symbolic_shapes import (
 
 from gyrator.engine.context import CompilerContext
 from gyrator_ir.diagnostics import GyratorError
-from gyrator_lowering.torch_bridge.panels import register_panels
+from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 PanelProduct = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 """Writes `gyrator::panel_mm` of two tensors to the third, as kernels of programs write to memory
 that was planned."""
 _ROWS, _DEPTH, _PANELS = 126, 512, 80
 """The sizes for which the kernel is tiled. They differ, so that they are different symbols."""
-
-
-def in_panels(weight: torch.Tensor, width: int) -> torch.Tensor:
-    """Return the panels of a weight of shape (columns, depth)."""
-    columns, depth = weight.shape
-    return weight.view(columns // width, width, depth).permute(0, 2, 1).contiguous()
 
 
 def panel_product(context: CompilerContext, device: str, width: int) -> PanelProduct | None:
@@ -47,7 +41,7 @@ def panel_product(context: CompilerContext, device: str, width: int) -> PanelPro
 
 
 def _graph(device: str, width: int) -> GraphModule:
-    register_panels()
+    register_ops()
     mode = FakeTensorMode(shape_env=ShapeEnv())
     changes, stays = DimDynamic.DYNAMIC, DimDynamic.STATIC
     graph = Graph()

@@ -168,7 +168,7 @@ def _load(
 ) -> StoredProgram:
     manifest = product.manifest
     if any(e.target.startswith(f"{LIBRARY}.") for e in manifest.externs):
-        register_ops()  # takes 0.05 s, which only programs with random numbers pay
+        register_ops()  # takes 0.05 s, which only programs that call these ops pay
     linker = Linker(
         running.runner(),
         {k.name: k.loaded(addresses[k.symbol]) for k in manifest.built},

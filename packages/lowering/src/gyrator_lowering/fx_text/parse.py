@@ -28,7 +28,6 @@ from gyrator_lowering.builder.values import contiguous_strides
 from gyrator_lowering.fx_text.print import KIND, VERSION
 from gyrator_lowering.fx_text.sizes import Sizes
 from gyrator_lowering.torch_bridge.dtypes import TO_TORCH, from_type_arg
-from gyrator_lowering.torch_bridge.panels import register_panels
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 _MODULES: Mapping[str, ModuleType] = MappingProxyType(
@@ -298,7 +297,6 @@ class _Reader:
             library, _, packet = module_name.partition(".")
             if library == "gyrator":
                 register_ops()
-                register_panels()
             function = getattr(getattr(getattr(torch.ops, library), packet, None), name, None)
         if function is None:
             line.fail(

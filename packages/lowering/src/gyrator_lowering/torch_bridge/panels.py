@@ -3,37 +3,20 @@
 Generated kernels read a panel from beginning to end, as a library reads its packed weights.
 """
 
-import functools
-import threading
-from typing import Any
-
 import torch
 
-from gyrator_lowering.torch_bridge.random_ops import LIBRARY
-
-_LOCK = threading.Lock()
+SCHEMA = "panel_mm(Tensor x, Tensor panels) -> Tensor"
 
 
-def register_panels() -> None:
-    """Register the op with the dispatcher. Idempotent and thread-safe."""
-    with _LOCK:
-        _defined()
-
-
-@functools.cache
-def _defined() -> Any:
-    """Register the op and return its library, which the cache keeps alive."""
-    make: Any = torch.library.Library
-    library = make(LIBRARY, "FRAGMENT")
-    library.define("panel_mm(Tensor x, Tensor panels) -> Tensor")
-    library.impl("panel_mm", panel_mm, "CompositeExplicitAutograd")
-    register: Any = torch.library.register_fake
-    register("gyrator::panel_mm", _fake_panel_mm, lib=library)
-    return library
-
-
-def _fake_panel_mm(x: torch.Tensor, panels: torch.Tensor) -> torch.Tensor:
+def fake_panel_mm(x: torch.Tensor, panels: torch.Tensor) -> torch.Tensor:
+    """Return a fake result of `panel_mm`."""
     return x.new_empty(x.shape[0], panels.shape[0] * panels.shape[2])
+
+
+def in_panels(weight: torch.Tensor, width: int) -> torch.Tensor:
+    """Return the panels, of `width` columns, of a weight of shape (columns, depth)."""
+    columns, depth = weight.shape
+    return weight.view(columns // width, width, depth).permute(0, 2, 1).contiguous()
 
 
 def panel_mm(x: torch.Tensor, panels: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from gyrator_lowering.torch_bridge import panels
+
 LIBRARY = "gyrator"
 
 _SEED = "philox_seed(int count, *, Device device) -> Tensor"
@@ -27,7 +29,8 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 
 
 def register_ops() -> None:
-    """Register the two ops with the dispatcher. Idempotent and thread-safe."""
+    """Register Gyrator's ops with the dispatcher: these two, and that of products with panels.
+    Idempotent and thread-safe."""
     with _LOCK:
         _defined()
 
@@ -44,9 +47,12 @@ def _defined() -> Any:
     library.define(_PHILOX)
     library.impl("philox_seed", philox_seed, "CompositeExplicitAutograd")
     library.impl("philox", philox, "CompositeExplicitAutograd")
+    library.define(panels.SCHEMA)
+    library.impl("panel_mm", panels.panel_mm, "CompositeExplicitAutograd")
     register: Any = torch.library.register_fake
     register("gyrator::philox_seed", _fake_seed, lib=library)
     register("gyrator::philox", _fake_philox, lib=library)
+    register("gyrator::panel_mm", panels.fake_panel_mm, lib=library)
     return library
 
 

@@ -34,7 +34,7 @@ from gyrator_lowering.fx_passes.products.post_ops import (
 )
 from gyrator_lowering.fx_passes.products.quantized_calls import Convolution, Integers
 from gyrator_lowering.fx_passes.products.split_product_bias import kernels_may_add
-from gyrator_lowering.torch_bridge.panels import register_panels
+from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 aten = torch.ops.aten
 
@@ -243,7 +243,7 @@ class PackWeights:
 
 def _in_panels(gm: GraphModule, node: Any, width: int) -> Node:
     """Insert a product by a kernel that reads the weight in panels, before a product."""
-    register_panels()
+    register_ops()
     *bias, x, y = node.args
     depth, columns = y.meta["val"].shape
     split = insert(gm, node, aten.view.default, y, [depth, columns // width, width])
