@@ -155,7 +155,9 @@ def embedding_backward(
     if scale_by_frequency:
         raise FallbackToAten
     out, skip = b.out, b.symbols.size(padding)
-    indices, grad = (_with_one_axis(t, indices.ndim) for t in (indices, grad))
+    flat_indices, flat_grad = (_with_one_axis(t, indices.ndim) for t in (indices, grad))
+    if flat_grad.ndim == flat_indices.ndim + 1:
+        indices, grad = flat_indices, flat_grad
     determined = indices.ndim == 1 and has_atens_order(b, grad.shape, StoreMode.ADD)
 
     def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
