@@ -202,6 +202,30 @@ def test_convolutions_keep_channels_together(check: Any) -> None:
     assert not any(n.args[0].target is aten.mul.Tensor for n in copies)
 
 
+def test_pixels_read_and_written_at_indices_keep_channels_together(check: Any) -> None:
+    def resized(x: torch.Tensor, w: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> Any:
+        y = torch.convolution(x, w, None, *ONES)
+        read = aten._unsafe_index(y, [None, None, rows, columns]) * 2
+        z = torch.convolution(read, w, None, *ONES)
+        zeros = x.new_zeros(y.shape)
+        written = aten._unsafe_index_put(zeros, [None, None, rows, columns], z, True) + y
+        return written, torch.convolution(written, w, None, *ONES), y[:, :, rows[:, 0]]
+
+    inputs = sparse(2, 4, 6, 5), sparse(4, 4, 3, 3)
+    indices = torch.randint(0, 6, (9, 1)), torch.randint(0, 5, (7,))
+    gm = compare(
+        check, resized, *inputs, *indices, change=ChannelsLast.of(targets(channels_last=True)).run
+    )
+    last = torch.channels_last
+    at = [n for n in gm.graph.nodes if "unsafe_index" in str(n.target)]
+    assert len(at) == 2
+    assert all(n.meta["val"].is_contiguous(memory_format=last) for n in at)
+    assert at[1].args[0].meta["val"].is_contiguous(memory_format=last)
+    copies = [n.args[0] for n in gm.graph.nodes if n.target is aten.clone.default]
+    # What comes from outside, the zeros, and results.
+    assert not {str(n.target) for n in copies} & {"aten.mul.Tensor", "aten._unsafe_index.Tensor"}
+
+
 def test_other_layouts_are_unchanged(check: Any) -> None:
     inputs = drawn(2, 3, 6, 5), drawn(4, 3, 3, 3)
 

@@ -27,6 +27,10 @@ aten = torch.ops.aten
 _FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
 _OPERANDS = {_FORWARD: 2, _BACKWARD: 3}
 """The number of leading arguments that are images or weights."""
+_READS = (aten.index.Tensor, aten._unsafe_index.Tensor)
+_WRITES = (aten.index_put.default, aten._unsafe_index_put.default)
+"""Ops at indices, as of interpolation: a kernel is fastest if what it reads and what it writes have
+the same layout, which their fake kernels do not give them."""
 _DTYPES = (torch.float32, torch.bfloat16)
 """The dtypes of CPU convolutions whose weights are packed, or whose layout is measured."""
 _REFUSED = (RuntimeError, ValueError)
@@ -196,13 +200,27 @@ class _Plan:
                 self._call(node, layouts)
 
     def _images(self, node: Any) -> dict[Any, torch.memory_format]:
-        """Return the operands of a convolution that must be copied, with their layouts."""
-        operands = node.args[: _OPERANDS.get(node.target, 0)]
-        if not operands or not self.prefers(operands[-2:]):
-            return {}
+        """Return the operands that must be copied, of a convolution or of a write of images at
+        indices, with their layouts."""
         last = torch.channels_last
-        images = operands if self.weights else operands[:-1]
+        if node.target in _WRITES:
+            written = _indexes_pixels(node) and self._is_last(node.args[2])
+            images = node.args[:1] if written else ()
+        else:
+            operands = node.args[: _OPERANDS.get(node.target, 0)]
+            if not operands or not self.prefers(operands[-2:]):
+                return {}
+            images = operands if self.weights else operands[:-1]
         return {a: last for a in images if not self._of(a).is_contiguous(memory_format=last)}
+
+    def _is_last(self, node: Any) -> bool:
+        """Return whether a node is planned to be channels-last."""
+        fake = self.values.get(node)
+        return (
+            isinstance(fake, torch.Tensor)
+            and fake.dim() == 4
+            and fake.is_contiguous(memory_format=torch.channels_last)
+        )
 
     def _call(self, node: Any, layouts: dict[Any, torch.memory_format]) -> None:
         overload = isinstance(node.target, torch._ops.OpOverload)
@@ -239,7 +257,10 @@ class _Plan:
 
         with self.mode:
             args, kwargs = pytree.tree_map(ready, (node.args, node.kwargs))
-            return node.target(*args, **kwargs)
+            value = node.target(*args, **kwargs)
+            if node.target in _READS and _indexes_pixels(node) and self._is_last(node.args[0]):
+                value = value.clone(memory_format=torch.channels_last)
+            return value
 
     def apply(self, gm: GraphModule) -> None:
         """Insert the copies into the graph, each once."""
@@ -263,6 +284,12 @@ class _Plan:
         with self.mode:
             copy.meta["val"] = source.meta["val"].clone(memory_format=layout)
         return copy
+
+
+def _indexes_pixels(node: Any) -> bool:
+    """Return whether a read or write at indices takes them along the two axes of an image alone."""
+    indices = node.args[1]
+    return len(indices) == 4 and all((p is None) == (d < 2) for d, p in enumerate(indices))
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
