@@ -41,6 +41,7 @@ from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
 from gyrator_lowering.fx_passes.replace_random import ReplaceRandom
 from gyrator_lowering.fx_passes.replay_views import NO_ALIASES, ReplayViews
 from gyrator_lowering.fx_passes.restride_outputs import NO_STRIDES, RestrideOutputs, Strides
+from gyrator_lowering.fx_passes.row_major import RowMajor
 from gyrator_lowering.fx_passes.split_cross_entropy import SplitCrossEntropy
 from gyrator_lowering.fx_passes.split_norms import SplitNorms
 from gyrator_lowering.fx_passes.split_softmax import SplitSoftmax
@@ -101,6 +102,7 @@ def joint_pipeline(
         RemoveNoop(),
         MoveIndices(),
         when(frozen and not exact, FoldNorms()),
+        when(not exact, RowMajor()),
         when(not exact, ChannelsLast.of(targets, packing is not None, libraries)),
         when(packing is not None, QuantizedCalls.of(targets, packing)),
         when(packing is not None, PackWeights.of(targets, packing or NotPacked(), fast)),
@@ -173,6 +175,7 @@ __all__ = [
     "RemoveNoop",
     "ReplaceRandom",
     "RestrideOutputs",
+    "RowMajor",
     "SplitBias",
     "SplitCrossEntropy",
     "SplitNorms",

@@ -7,15 +7,15 @@ convolutions, propagates the layout through all other ops, and keeps the layouts
 results.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
-import torch.utils._pytree as pytree
 from attrs import define, field, frozen
 from torch.fx import GraphModule
 
 from gyrator_ir.target import Target
+from gyrator_lowering.fx_passes.layout_plan import REFUSED, LayoutPlan
 from gyrator_lowering.fx_passes.products.linear_calls import (
     BFLOAT16_LIBRARIES,
     LIBRARIES,
@@ -33,11 +33,6 @@ _WRITES = (aten.index_put.default, aten._unsafe_index_put.default)
 the same layout, which their fake kernels do not give them."""
 _DTYPES = (torch.float32, torch.bfloat16)
 """The dtypes of CPU convolutions whose weights are packed, or whose layout is measured."""
-_REFUSED = (RuntimeError, ValueError)
-"""Exceptions of fake tensors for a layout that an op does not support."""
-_ADDRESSED = (aten.as_strided.default, aten.as_strided_scatter.default, aten.resize.default)
-"""Ops whose semantics depend on their operands' strides; so do those of ops that draw random
-numbers, which go to elements in the order of memory."""
 
 
 @frozen
@@ -133,11 +128,12 @@ class ChannelsLast:
     def _apply(
         self, gm: GraphModule, first: Any, prefers: Callable[[Sequence[Any]], bool], weights: bool
     ) -> bool:
-        plan = _Plan(first.args[0].meta["val"].fake_mode, prefers, weights)
+        mode = first.args[0].meta["val"].fake_mode
+        plan = _Plan(mode, prefers=prefers, weights=weights)
         try:
             for node in gm.graph.nodes:
                 plan.visit(node)
-        except _REFUSED:  # an op or a result cannot keep its layout
+        except REFUSED:  # an op or a result cannot keep its layout
             return False
         if not plan.copies:
             return False
@@ -174,32 +170,14 @@ def _images(fakes: Sequence[Any], any_batch: bool) -> bool:
 
 
 @define(eq=False)
-class _Plan:
-    """The planned changes of a graph: new fake values of nodes, and copies of their arguments."""
+class _Plan(LayoutPlan):
+    """Images that are channels-last where a convolution prefers that."""
 
-    mode: Any
-    prefers: Callable[[Sequence[Any]], bool]
-    weights: bool
+    prefers: Callable[[Sequence[Any]], bool] = field(kw_only=True)
+    weights: bool = field(kw_only=True)
     """Whether weights are converted too; otherwise the library handles them."""
-    values: dict[Any, Any] = field(factory=dict)
-    """The new values of nodes whose layout changes."""
-    copies: dict[Any, dict[Any, torch.memory_format]] = field(factory=dict)
-    """For each node, the arguments to copy and their new layouts."""
 
-    def visit(self, node: Any) -> None:
-        """Plan a node whose arguments are planned.
-
-        Raises:
-            RuntimeError: if no layout works.
-        """
-        if node.op == "output":
-            self._keep(node)
-        elif node.op == "call_function":
-            layouts = self._images(node)
-            if layouts or any(a in self.values for a in node.all_input_nodes):
-                self._call(node, layouts)
-
-    def _images(self, node: Any) -> dict[Any, torch.memory_format]:
+    def operands(self, node: Any) -> dict[Any, torch.memory_format]:
         """Return the operands that must be copied, of a convolution or of a write of images at
         indices, with their layouts."""
         last = torch.channels_last
@@ -211,7 +189,7 @@ class _Plan:
             if not operands or not self.prefers(operands[-2:]):
                 return {}
             images = operands if self.weights else operands[:-1]
-        return {a: last for a in images if not self._of(a).is_contiguous(memory_format=last)}
+        return {a: last for a in images if not self.of(a).is_contiguous(memory_format=last)}
 
     def _is_last(self, node: Any) -> bool:
         """Return whether a node is planned to be channels-last."""
@@ -222,93 +200,14 @@ class _Plan:
             and fake.is_contiguous(memory_format=torch.channels_last)
         )
 
-    def _call(self, node: Any, layouts: dict[Any, torch.memory_format]) -> None:
-        overload = isinstance(node.target, torch._ops.OpOverload)
-        addressed = node.target in _ADDRESSED
-        addressed |= overload and torch.Tag.nondeterministic_seeded in node.target.tags
-        if addressed or not (overload or node.target.__name__ == "getitem"):
-            self._keep(node)
-            return
-        try:
-            value = self._run(node, layouts)
-        except _REFUSED:  # a view that is impossible in this layout
-            self._keep(node)
-            return
-        if layouts:
-            self.copies[node] = layouts
-        if _strides(value) != _strides(node.meta.get("val")):
-            self.values[node] = value
-
-    def _keep(self, node: Any) -> None:
-        """Restore the original layouts of a node's arguments."""
-        back = {a: _format(a.meta["val"]) for a in node.all_input_nodes if a in self.values}
-        if back:
-            self.copies[node] = back
-
-    def _of(self, node: Any) -> Any:
-        return self.values[node] if node in self.values else node.meta.get("val")
-
-    def _run(self, node: Any, layouts: dict[Any, torch.memory_format]) -> Any:
-        def ready(a: Any) -> Any:
-            if not isinstance(a, torch.fx.Node):
-                return a
-            value = self._of(a)
-            return value.clone(memory_format=layouts[a]) if a in layouts else value
-
-        with self.mode:
-            args, kwargs = pytree.tree_map(ready, (node.args, node.kwargs))
-            value = node.target(*args, **kwargs)
-            if node.target in _READS and _indexes_pixels(node) and self._is_last(node.args[0]):
-                value = value.clone(memory_format=torch.channels_last)
-            return value
-
-    def apply(self, gm: GraphModule) -> None:
-        """Insert the copies into the graph, each once."""
-        body = next(n for n in gm.graph.nodes if n.op not in ("placeholder", "get_attr"))
-        for node, value in self.values.items():
-            node.meta["val"] = value
-        copies: dict[tuple[Any, torch.memory_format], Any] = {}
-        for node, layouts in self.copies.items():
-            for source, layout in layouts.items():
-                if (source, layout) not in copies:
-                    copies[source, layout] = self._copy(gm, body, source, layout)
-                node.replace_input_with(source, copies[source, layout])
-
-    def _copy(self, gm: GraphModule, body: Any, source: Any, layout: torch.memory_format) -> Any:
-        computed = source.op == "call_function"
-        with gm.graph.inserting_before(source.next if computed else body):
-            kwargs: dict[str, Any] = {"memory_format": layout}
-            copy = gm.graph.call_function(aten.clone.default, (source,), kwargs)
-        # The copy belongs to the same pass, forward or backward, as its source.
-        copy.meta = {k: v for k, v in source.meta.items() if k != "tensor_meta"} if computed else {}
-        with self.mode:
-            copy.meta["val"] = source.meta["val"].clone(memory_format=layout)
-        return copy
+    def result(self, node: Any, value: Any) -> Any:
+        """Return pixels that are read at indices channels-last, if the image is."""
+        if node.target in _READS and _indexes_pixels(node) and self._is_last(node.args[0]):
+            return value.clone(memory_format=torch.channels_last)
+        return value
 
 
 def _indexes_pixels(node: Any) -> bool:
     """Return whether a read or write at indices takes them along the two axes of an image alone."""
     indices = node.args[1]
     return len(indices) == 4 and all((p is None) == (d < 2) for d, p in enumerate(indices))
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    return (v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor))
-
-
-def _strides(value: Any) -> list[tuple[int, ...]]:
-    return [tuple(t.stride()) for t in _tensors(value)]
-
-
-def _format(fake: Any) -> torch.memory_format:
-    """Return the memory format of a tensor.
-
-    Raises:
-        RuntimeError: if the layout has no name.
-    """
-    if isinstance(fake, torch.Tensor):
-        if fake.is_contiguous():
-            return torch.contiguous_format
-        if fake.dim() == 4 and fake.is_contiguous(memory_format=torch.channels_last):
-            return torch.channels_last
-    raise RuntimeError("a layout without a name")
