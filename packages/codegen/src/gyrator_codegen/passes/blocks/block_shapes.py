@@ -38,6 +38,9 @@ _ACCESS = 16  # bytes per access of a thread
 _IN_FLIGHT_OF_ROWS = 48  # bytes that a thread should access of rows that fit in registers
 _IN_FLIGHT = 22  # bytes that a thread of a pointwise kernel should access...
 _BUSY = 24  # ... unless a point takes as much work as so many statements
+_IN_FLIGHT_ACROSS = 16  # bytes that a thread should access of columns that it reduces in steps...
+_HELD_ACROSS = 64  # ... and may hold of them in registers
+_SECTOR = 32  # bytes that memory transfers at once
 _LONG = 30  # work per inner element, from which fewer elements fit in registers
 _FUNCTION = 6  # further statements that a transcendental function counts as...
 _COSTLY = 12  # ... if it has at least this cost in the op table
@@ -230,11 +233,13 @@ def _rows(xblocks: Iterable[int], blocks: Iterable[int], space: _Space) -> Itera
 
 
 def _row_price(shape: _Shape, space: _Space) -> float:
-    """Return the cost of a tile: that of its points, times the overhead of partial rows."""
+    """Return the cost of a tile: that of its points, times the overhead of partial rows, whose ends
+    share sectors of memory with other tiles."""
     xblock, block, warps = shape
     beyond = -(-space.length // block) * block / space.length
+    edges = 1 + _SECTOR / (block * space.width) if block < space.length else 1.0
     points = evolve(space, count=space.count * space.length, length=1)
-    return beyond * _price((xblock * block, 1, warps), points, _weights(points, True))
+    return beyond * edges * _price((xblock * block, 1, warps), points, _weights(points, True))
 
 
 def _points(xblocks: Iterable[int], count: int) -> Iterator[_Shape]:
@@ -305,7 +310,7 @@ _ACROSS_AT_ONCE = _Weights(
     apart=1.07,
 )  # fmt: skip
 _ACROSS_IN_STEPS = _Weights(
-    elements=2.6, most=25, crowded=1.2, scattered=0.4, idle=2.2, programs=8.5, uneven=0.5, few=0.05,
+    most=25, crowded=1.2, scattered=0.4, idle=2.2, programs=8.5, uneven=0.5, few=0.05,
     apart=1.1,
 )  # fmt: skip
 
@@ -325,7 +330,15 @@ def _weights(space: _Space, at_once: bool) -> _Weights:
         return evolve(_ROWS_AT_ONCE, elements=elements, most=most / busy)
     if space.along_inner:
         return _ROWS_IN_STEPS
-    return _ACROSS_AT_ONCE if at_once else _ACROSS_IN_STEPS
+    if at_once:
+        return _ACROSS_AT_ONCE
+    busy = min(max(space.work / _BUSY, 1.0), 2.0)
+    return evolve(
+        _ACROSS_IN_STEPS,
+        elements=_IN_FLIGHT_ACROSS / space.width,
+        most=min(_ACROSS_IN_STEPS.most, _HELD_ACROSS / space.width),
+        warps=busy * _ACROSS_IN_STEPS.warps,
+    )
 
 
 def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
@@ -355,7 +368,7 @@ def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
         (each / max(weights.most, 1.0), weights.crowded),
         (128 / run, weights.scattered),
         (256 / run, 0.05),
-        (32 / run, 0.03),  # less than a sector
+        (_SECTOR / run, 0.03),  # less than a sector
         (weights.warps * cores / (programs * warps), weights.idle),
         (weights.programs * cores / programs, weights.uneven),
         (4 / warps, weights.few),
