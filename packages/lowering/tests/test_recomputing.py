@@ -52,6 +52,10 @@ def norms(dtype: torch.dtype) -> dict[str, Case]:
             lambda x, w, b, m, v: (F.silu(F.batch_norm(x, m, v, w, b, True)), m * 1, v * 1),
             (new(6, 8, 4, 5), new(8), new(8), *running(8, dtype)),
         ),
+        "written in place": (
+            lambda x, w, b: F.silu(F.layer_norm(x, (7,), w, b), inplace=True),
+            (new(3, 7), new(7), new(7)),
+        ),
         "batch of a matrix": (
             lambda x: F.silu(F.batch_norm(x, None, None, training=True)),
             (new(6, 8),),

@@ -31,10 +31,10 @@ _PRODUCTS = frozenset(
 )  # fmt: skip
 _SAME = frozenset(
     {aten.view.default, aten._unsafe_view.default, aten.t.default, aten.permute.default,
-     aten.transpose.int, aten.expand.default, aten._to_copy.default,
+     aten.transpose.int, aten.expand.default, aten._to_copy.default, aten.clone.default,
      torch.ops.prims.convert_element_type.default}
 )  # fmt: skip
-"""Ops that return their argument in another shape or dtype."""
+"""Ops that return their argument in another shape, layout or dtype."""
 
 _View = Callable[[Insert, Node], Node]
 
