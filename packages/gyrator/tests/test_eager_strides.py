@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
@@ -159,6 +161,53 @@ def test_strides(session: Session, records: list[GraphRecord], name: str, dynami
     torch.testing.assert_close(got, want, equal_nan=True)
     if name not in SEVERAL:
         assert len(records[0].kernels) == 1
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return normalized(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return grad * 2
+
+
+def normalized(x: torch.Tensor) -> torch.Tensor:
+    return F.batch_norm(x, None, None, training=True)
+
+
+BODIES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "checkpoint": lambda x: checkpoint(normalized, x, use_reentrant=False),
+    "nested": lambda x: checkpoint(
+        lambda x: checkpoint(normalized, x, use_reentrant=False), x, use_reentrant=False
+    ),
+    "cond": lambda x: torch.cond(
+        x.sum() > 0, lambda x: (normalized(x),), lambda x: (normalized(-x),), (x,)
+    ),
+    "function": Doubled.apply,
+    "vmap": lambda x: torch.vmap(normalized)(x.repeat(2, 1, 1))[1],
+}
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", BODIES)
+def test_strides_of_what_bodies_return(session: Session, name: str, training: bool) -> None:
+    x = turned(4, 3).requires_grad_(training)
+    got = torch.compile(BODIES[name], backend=session.backend)(x)
+    for actual, want in zip(tree_leaves(got), tree_leaves(BODIES[name](x)), strict=True):
+        torch.testing.assert_close(actual, want, check_stride=True)
+
+
+def test_branches_that_lie_differently_keep_the_strides_of_the_fake_results(
+    session: Session,
+) -> None:
+    def f(x: torch.Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda x: (normalized(x),), lambda x: (x + 1,), (x,))
+
+    x = turned(4, 3).abs() + 1
+    got = torch.compile(f, backend=session.backend)(x)
+    torch.testing.assert_close(got[0], f(x)[0])
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])

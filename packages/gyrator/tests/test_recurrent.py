@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import checkpoint
 
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
@@ -113,3 +114,14 @@ def test_an_input_without_gradients(session: Session, name: str, frozen: tuple[s
     assert torch.backends.mkldnn.enabled
     with torch.no_grad():
         same(compiled(x), model(x))
+
+
+def test_a_checkpointed_network_for_an_input_without_gradient(session: Session) -> None:
+    model, x = nn.LSTM(4, 5), torch.randn(3, 2, 4)
+
+    def run(x: torch.Tensor) -> Any:
+        return checkpoint(lambda x: model(x)[0], x, use_reentrant=False)
+
+    want = torch.autograd.grad(run(x).square().sum(), model.parameters())
+    compiled = torch.compile(run, backend=session.backend, fullgraph=True)
+    same(torch.autograd.grad(compiled(x).square().sum(), model.parameters()), want)

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gyrator.frontend.dynamo.graph import fake_of, name_of
+from gyrator.frontend.dynamo.graph import fake_of, name_of, nodes_of
 from gyrator_lowering.torch_bridge.symbols import expression_of
 
 aten = torch.ops.aten
@@ -29,7 +29,7 @@ def strides_of_results(gm: GraphModule) -> list[Strides | None]:
     """Return the strides of each result of a Dynamo graph; None if they are unknown."""
     (results,) = gm.graph.output_node().args
     fakes = [fake_of(result) for result in results]  # type: ignore[union-attr]
-    if any(isinstance(f, torch.Tensor) for f in fakes) and any(map(_doubtful, gm.graph.nodes)):
+    if any(isinstance(f, torch.Tensor) for f in fakes) and any(map(_doubtful, nodes_of(gm))):
         fakes = _corrected(gm) or fakes
     return [f.stride() if _strided(f) else None for f in fakes]
 
@@ -81,7 +81,30 @@ def _corrected(gm: GraphModule) -> list[Any]:
 
 class _Run(torch.fx.Interpreter):
     """Runs a graph, and corrects the strides of functions that are single ops in eager mode but
-    several ops on fake tensors."""
+    several ops on fake tensors. The bodies of higher-order ops run in place of the ops."""
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a function, or the bodies that are the result of a higher-order op.
+
+        Raises:
+            ValueError: The branches of a choice lie differently.
+        """
+        if not isinstance(target, torch._ops.HigherOrderOperator):
+            return super().call_function(target, args, kwargs)
+        name = target.name()
+        if name == "cond":
+            _, chosen, other, operands = args
+            results = [_Run(branch).run(*operands) for branch in (chosen, other)]
+            if not all(map(_lies_like, *map(tree_leaves, results))):
+                raise ValueError("the branches' results have different strides")
+            return results[0]
+        if name == "autograd_function_apply":
+            forward, _, *operands = args
+            return _Run(forward).run(*operands)[0]
+        if name in ("tag_activation_checkpoint", "wrap"):
+            body, *operands = args
+            return _Run(body).run(*operands)
+        return super().call_function(target, args, kwargs)
 
     def run_node(self, n: Node) -> Any:
         """Run a node."""
@@ -328,6 +351,10 @@ def _is_contiguous(fake: torch.Tensor) -> bool:
             map(expression_of, fake.shape), fake.stride(), contiguous(fake.shape), strict=True
         )
     )
+
+
+def _lies_like(a: Any, b: Any) -> bool:
+    return not _strided(a) or not _strided(b) or a.stride() == b.stride()
 
 
 def _strided(value: Any) -> bool:

@@ -1,5 +1,6 @@
 """Accessors for Dynamo's graphs."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from torch.fx import GraphModule, Node
@@ -9,6 +10,13 @@ def unwrapped(gm: GraphModule) -> GraphModule:
     """Return the graph itself: torch wraps a graph with list arguments."""
     plain: GraphModule = getattr(gm, "gm", gm)
     return plain
+
+
+def nodes_of(gm: GraphModule) -> Iterator[Node]:
+    """Yield the nodes of a graph and of the bodies of its higher-order ops."""
+    for module in gm.modules():
+        if isinstance(module, GraphModule):
+            yield from module.graph.nodes
 
 
 def name_of(node: Node) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from gyrator.frontend.dynamo.graph import name_of, unwrapped
+from gyrator.frontend.dynamo.graph import name_of, nodes_of
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def differentiable(gm: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
     grads = torch.is_grad_enabled() and any(
         isinstance(x, torch.Tensor) and x.requires_grad for x in inputs
     )
-    if not grads or all(name_of(n) != "lstm" for n in unwrapped(gm).graph.nodes):
+    if not grads or all(name_of(n) != "lstm" for n in nodes_of(gm)):
         yield
         return
     enabled = torch._C._get_mkldnn_enabled()
