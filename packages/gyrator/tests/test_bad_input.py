@@ -126,6 +126,8 @@ KERNELS: dict[str, Case] = {
     "strided_outside": (lambda x: (x + 1).as_strided((3, 2), (2, 1)), (X,)),
     "strided_nothing": (lambda x: (x + 1).as_strided((2,), (1,)), (NOTHING,)),
     "strided_complex": (lambda x: (x * 1j).as_strided((2, 2), (4, 1)) * 2, (X,)),
+    "log_gammas_of_bools": (lambda x: torch.mvlgamma(x > 0, 2), (X,)),
+    "log_gammas_of_none": (lambda x: torch.mvlgamma(x + 9, 0), (X,)),
     "losses_of_two_types": (
         lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
         (X, X.double()),
@@ -255,6 +257,25 @@ def test_what_tracing_gets_wrong_runs_eagerly(config: Config, name: str, dynamic
 
 
 COMPILED: dict[str, Case] = {
+    "log_gammas": (lambda x: torch.mvlgamma(x + 9, 3), (WHOLE,)),
+    "between_tensors": (
+        lambda x, y: [
+            space(*ends, steps, dtype=dtype)
+            for ends in ((x, y), (x, 3), (-2.5, y))
+            for steps, dtype in ((0, None), (1, None), (9, torch.float64), (33, torch.int8))
+            for space in (torch.linspace, torch.logspace)
+        ],
+        (torch.tensor(-2.5), torch.tensor(2.0)),
+    ),
+    "between_complex_numbers": (
+        lambda x, y: [
+            space(*ends, 5, dtype=dtype) * 2
+            for ends in ((x, y), (y, x), (x, 3), (-2.5, x))
+            for dtype in (None, torch.complex128)
+            for space in (torch.linspace, torch.logspace)
+        ],
+        (torch.tensor(1j), torch.tensor(2.0)),
+    ),
     "parts": (lambda x: x[:2].add_(x[2:]), (X,)),
     "columns": (lambda x: x[:, :1].mul_(x[:, 1:2]), (ROWS,)),
     "a_copy": (lambda x: x[1:].add_(x[:-1].clone()), (X,)),

@@ -80,6 +80,7 @@ _SLOPES = (
     aten.smooth_l1_loss_backward.default,
     aten.huber_loss_backward.default,
 )
+_GAMMAS = aten.mvlgamma.default
 _SHUFFLE = aten.channel_shuffle.default
 _NORM = aten.linalg_vector_norm.default
 _ISIN = aten.isin.Tensor_Tensor
@@ -93,6 +94,11 @@ _UNSEARCHED = frozenset({torch.uint16, torch.uint32, torch.uint64})
 def _empty_loss_gradient(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Any:
     """The gradient of a loss over no elements: torch's fake kernels divide by the element count."""
     return torch.empty_like(x) if guard_or_false(x.numel() == 0) else NotImplemented
+
+
+def _log_gammas(x: torch.Tensor, p: int) -> Any:
+    """`mvlgamma`, whose decomposition takes what eager refuses."""
+    return NotImplemented if x.dtype is torch.bool or p < 1 else decomposition_table[_GAMMAS](x, p)
 
 
 def _shuffled(x: torch.Tensor, groups: int) -> torch.Tensor:
@@ -156,7 +162,13 @@ def _dtype_of(number: Any) -> torch.dtype:
 
 CORRECTIONS: Mapping[torch._ops.OpOverload, Callable[..., Any]] = MappingProxyType(
     dict.fromkeys(_SLOPES, _empty_loss_gradient)
-    | {_SHUFFLE: _shuffled, _NORM: _norm, _ISIN: _isin, _NUMBER_ISIN: _is_number_in}
+    | {
+        _GAMMAS: _log_gammas,
+        _SHUFFLE: _shuffled,
+        _NORM: _norm,
+        _ISIN: _isin,
+        _NUMBER_ISIN: _is_number_in,
+    }
 )
 """Decompositions of ops for which torch's own fake kernels or decompositions are wrong. Where they
 return `NotImplemented`, the op stays whole."""

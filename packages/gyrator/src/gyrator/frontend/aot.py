@@ -22,6 +22,7 @@ from gyrator.frontend.double_backward import Replay, forward_mode, with_double_b
 from gyrator.frontend.dynamo.corrections import (
     annotate_repeated_draws,
     correct_attention_sums,
+    name_complex_dtypes,
     normalize_axes,
 )
 from gyrator.frontend.dynamo.eager_only import eager_only
@@ -81,6 +82,7 @@ class Frontend:
     def _compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         plain = unwrapped(gm)
         normalize_axes(plain)
+        name_complex_dtypes(plain)
         why = eager_only(plain)
         if why is not None:
             return self._eagerly(gm, inputs, UnsupportedError(why))

@@ -11,8 +11,11 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import ScalarValue, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.rules.extern import left_to_aten
 from gyrator_lowering.rules.pointwise import as_bool
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
+
+_ENDS = "the ends are in memory, and may be complex"
 
 
 def filled(b: LoopBuilder, value: Any) -> TensorValue:
@@ -249,6 +252,8 @@ def register(table: TableBuilder) -> None:
     table.rule("aten.fill.Scalar", "aten.fill.Tensor")(fill)
     table.rule("aten.arange.default", "aten.arange.start", "aten.arange.start_step")(arange)
     table.rule("aten.linspace.default")(linspace)
+    for ends in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"):
+        table.rule(f"aten.linspace.{ends}", f"aten.logspace.{ends}")(left_to_aten(_ENDS))
     table.rule("aten.eye.default", "aten.eye.m")(eye)
     table.rule("aten._to_copy.default")(to_copy)
     table.rule("prims.convert_element_type.default")(convert_element_type)

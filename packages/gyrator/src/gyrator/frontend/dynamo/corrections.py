@@ -5,7 +5,7 @@ import operator
 import torch
 from torch.fx import GraphModule
 
-from gyrator.frontend.dynamo.graph import fake_of, name_of
+from gyrator.frontend.dynamo.graph import fake_of, name_of, nodes_of
 
 _AXES = {"unique_consecutive": 3, "norm": 2, "linalg_norm": 2, "linalg_vector_norm": 2}
 """The position of `dim` among each function's arguments."""
@@ -18,8 +18,7 @@ def normalize_axes(gm: GraphModule) -> None:
     For the axis -1, the fake kernel of `unique_consecutive` returns too many axes, and those of
     norms in torch 2.11 keep an axis of size 1.
     """
-    graphs = [m.graph for m in gm.modules() if isinstance(m, GraphModule)]
-    for node in (n for graph in graphs for n in graph.nodes):
+    for node in nodes_of(gm):
         index = _AXES.get(name_of(node)) if node.op.startswith("call_") else None
         if index is None:
             continue
@@ -36,6 +35,19 @@ def normalize_axes(gm: GraphModule) -> None:
             node.update_arg(index, dims if several else dims[0])
         else:
             node.update_kwarg("dim", dims if several else dims[0])
+
+
+def name_complex_dtypes(gm: GraphModule) -> None:
+    """Name the dtype of evenly spaced numbers, in place, where an end is a complex tensor: the
+    fake kernels take the default dtype."""
+    for node in nodes_of(gm):
+        if name_of(node) not in ("linspace", "logspace") or node.kwargs.get("dtype") is not None:
+            continue
+        ends = [*node.args[:2], node.kwargs.get("start"), node.kwargs.get("end")]
+        fakes = [f for f in map(fake_of, ends) if isinstance(f, torch.Tensor)]
+        if "out" not in node.kwargs and any(f.is_complex() for f in fakes):
+            default = torch.get_default_dtype()
+            node.update_kwarg("dtype", torch.promote_types(default, torch.complex32))
 
 
 def correct_attention_sums(joint: GraphModule) -> None:
