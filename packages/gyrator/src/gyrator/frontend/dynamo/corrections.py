@@ -1,6 +1,7 @@
 """Rewrites of calls and annotations that torch's fake kernels get wrong."""
 
 import operator
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -23,7 +24,7 @@ def normalize_axes(gm: GraphModule) -> None:
         if index is None:
             continue
         positional = len(node.args) > index
-        axes = node.args[index] if positional else node.kwargs.get("dim")
+        axes: Any = node.args[index] if positional else node.kwargs.get("dim")
         x = fake_of(node.args[0]) if node.args else None
         if not isinstance(x, torch.Tensor) or axes is None or not x.dim():
             continue

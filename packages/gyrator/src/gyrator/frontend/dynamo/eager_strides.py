@@ -91,7 +91,7 @@ class _Run(torch.fx.Interpreter):
         """
         if not isinstance(target, torch._ops.HigherOrderOperator):
             return super().call_function(target, args, kwargs)
-        name = target.name()
+        name = target.__name__
         if name == "cond":
             _, chosen, other, operands = args
             results = [_Run(branch).run(*operands) for branch in (chosen, other)]
