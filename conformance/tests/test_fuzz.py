@@ -12,6 +12,7 @@ from gyrator_conformance.fuzz.altered import RESTRIDED
 from gyrator_conformance.fuzz.campaign import Finding, Jury, run_campaign
 from gyrator_conformance.fuzz.generate import generate, smaller
 from gyrator_conformance.fuzz.judge import Judge, Verdict
+from gyrator_conformance.fuzz.parts import CALLS, mark_of, marked, with_plainer_parts
 from gyrator_conformance.fuzz.program import DTYPES, LAYOUTS, Input, Program, make_input
 
 CORPUS = json.loads(Path(__file__).with_name("fuzz_corpus.json").read_text())
@@ -265,6 +266,32 @@ def test_failures_are_shrunk(monkeypatch):
     assert (left.dynamic, left.gradients, left.wrapper, left.calls) == (False, "none", "python", 1)
     assert left.inputs[0] == Input("x0", ("d0", 2), "f32", "T", 4)
     assert not any(judged(None, p).kind for p in smaller(evolve(left, dims={"d0": (2,)})))
+
+
+@pytest.mark.parametrize("ways", [(w,) for w in CALLS] + [("checkpoint", "vmap"), ("vjp", "vmap")])
+def test_parts_are_functions_of_what_they_read(judge, ways):
+    given = (Input("x0", (3, 4), "f32", "T", grad=True), Input("x1", (4,), "f32", grad=True))
+    body = ("v0 = x0.sin()", "v1 = v0 * x1", "v2 = v1.exp()")
+    marks = tuple(marked(s, ways, 1) for s in body)
+    p = Program(given, (*marks, "v3 = v1 + 1"), ("v3", "v2"), gradients="first")
+    assert "    def part1(x0, x1):" in p.text and "v1, v2, = " in p.text
+    assert judge.judge(p).kind == ""
+    plain = evolve(p, statements=(*body, "v3 = v1 + 1"))
+    same = not judge._compare(p, p.function(), plain.function()).kind
+    assert same is (ways in (("checkpoint",), ("cond",)))
+
+
+def test_parts_are_shrunk_to_plain_statements():
+    marks = tuple(marked(f"v{k} = x.sin()", ("vmap", "cond"), 0) for k in range(2))
+    parts = ["".join(map(mark_of, s)) for s in with_plainer_parts((*marks, "v2 = v1 + 1"))]
+    assert parts == ["", "  # vmap 0" * 2, "  # cond 0" * 2]
+    p = program(*marks, "v2 = v1 + 1", result="v2")
+    assert any(not any(map(mark_of, q.statements)) and q != p for q in smaller(p))
+
+
+def test_some_programs_have_parts_that_eager_runs():
+    drawn = [generate(seed) for seed in range(40)]
+    assert {w for p in drawn for w in CALLS if f"{w}(" in p.text} >= {"checkpoint"}
 
 
 @pytest.mark.long

@@ -11,6 +11,14 @@ import torch.nn.functional as F
 from attrs import define, evolve, field
 from torch import Tensor
 
+from gyrator_conformance.fuzz.parts import (
+    CALLS,
+    VARIABLE,
+    assigned,
+    mark_of,
+    marked,
+    with_plainer_parts,
+)  # fmt: skip
 from gyrator_conformance.fuzz.program import DTYPES, LAYOUTS, Gradients, Input, Program, Size
 from gyrator_conformance.fuzz.templates import MUTATION, templates
 from gyrator_ir.types import HOST
@@ -26,6 +34,8 @@ _OPTIONS = {"fusion": False, "min_cut": False, "extern_kernels": "none", "size_a
 _MODES: tuple[dict[str, Any], ...] = (
     {"numerics": "bitwise"}, {"numerics": "batch_invariant"}, {"freezing": True}, {"inline": False},
 )  # fmt: skip
+_CALL_WEIGHTS = (6, 1, 2, 2, 2, 2)
+"""How often a part is called in each way, in the order of `CALLS`."""
 _KINDS = {"t": "fcib", "w": "fci", "f": "f", "c": "c", "i": "i", "b": "b"}
 
 
@@ -48,7 +58,7 @@ def generate(seed: int, wrappers: tuple[str, ...] = ("python",)) -> Program:
     candidate = evolve(
         program, statements=tuple(drawn.statements), results=drawn.results(), options=options
     )
-    return _in_mode(rng, evolve(candidate, dims=_used(candidate)))
+    return _in_parts(rng, _in_mode(rng, evolve(candidate, dims=_used(candidate))))
 
 
 def _in_mode(rng: random.Random, program: Program) -> Program:
@@ -60,6 +70,36 @@ def _in_mode(rng: random.Random, program: Program) -> Program:
         frozen = (evolve(i, parameter=not i.grad and rng.random() < 0.6) for i in program.inputs)
         program = evolve(program, inputs=tuple(frozen))
     return program
+
+
+def _in_parts(rng: random.Random, program: Program) -> Program:
+    """Sometimes make some statements into parts, if eager mode then still runs the program."""
+    end = len(program.statements)
+    for number in range(rng.choice((0, 0, 0, 1, 1, 2))):
+        ways = rng.choices(tuple(CALLS), _CALL_WEIGHTS, k=rng.choice((1, 1, 1, 2)))
+        first, last = sorted(rng.choices(range(end + 1), k=2))
+        chosen = program.statements[first:last]
+        if any(map(mark_of, chosen)):
+            continue
+        part = tuple(marked(s, ways, number) for s in chosen)
+        statements = (*program.statements[:first], *part, *program.statements[last:])
+        candidate = evolve(program, statements=statements)
+        if _runs(candidate):
+            program = candidate
+    return program
+
+
+def _runs(program: Program) -> bool:
+    tensors, scalars = program.arguments(0, HOST)
+    arguments = [t.clone() if t.requires_grad else t for t in tensors]
+    torch.manual_seed(0)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program.function()(*arguments, *scalars)
+    except Exception:
+        return False
+    return True
 
 
 def _used(program: Program) -> dict[str, tuple[int, ...]]:
@@ -186,7 +226,7 @@ class _Drawing:
             if value.dtype not in DTYPES.values():
                 return False
             self.values[name] = value
-        read = set(re.findall(r"\b[vx]\d+\b", text))
+        read = set(VARIABLE.findall(text))
         self.fresh = [n for n in self.fresh if n not in read]
         self.statements.append(text if writes else f"{name} = {text}")
         if not writes:
@@ -228,7 +268,7 @@ def _needed(program: Program, result: str) -> Program:
     names = {result}
     needed: list[str] = []
     for statement in reversed(program.statements):
-        named = set(re.findall(r"\b[vx]\d+\b", statement))
+        named = set(VARIABLE.findall(statement))
         if named & names:
             names |= named
             needed.insert(0, statement)
@@ -248,6 +288,8 @@ def _plainer(program: Program) -> Iterator[Program]:
         yield evolve(program, gradients="none", inputs=inputs)
     if program.wrapper != "python":
         yield evolve(program, wrapper="python")
+    for statements in with_plainer_parts(program.statements):
+        yield evolve(program, statements=statements)
     for name in program.options:
         yield evolve(program, options={k: v for k, v in program.options.items() if k != name})
     for name, sizes in program.dims.items():
@@ -276,14 +318,11 @@ def _without_unknown(program: Program) -> Program:
     known = {i.name for i in program.inputs} | set(program.scalars)
     statements: list[str] = []
     for statement in program.statements:
-        assignment = re.match(r"(v\d+) = ", statement)
-        read = set(re.findall(r"\b[vx]\d+\b", statement)) - (
-            {assignment[1]} if assignment else set()
-        )
-        if read <= known:
+        variable = {assigned(statement)} - {""}
+        if set(VARIABLE.findall(statement)) - variable <= known:
             statements.append(statement)
-            known |= {assignment[1]} if assignment else set()
+            known |= variable
     results = tuple(r for r in program.results if r in known)
-    last = [m[1] for s in statements if (m := re.match(r"(v\d+) = ", s))]
+    last = [name for name in map(assigned, statements) if name]
     fallback = last[-1:] or [i.name for i in program.inputs][:1]
     return evolve(program, statements=tuple(statements), results=results or tuple(fallback))

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from attrs import asdict, field, frozen
 from torch import Tensor
 
+from gyrator_conformance.fuzz.parts import NAMES, lines_of
 from gyrator_ir.types import HOST
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType({
@@ -63,7 +64,7 @@ class Program:
 
     inputs: tuple[Input, ...]
     statements: tuple[str, ...]
-    """Python assignments and in-place calls, in order."""
+    """Python assignments and in-place calls, in order; some with the mark of a part."""
     results: tuple[str, ...]
     dims: Mapping[str, tuple[int, ...]] = field(factory=dict)
     """The sizes of each named dimension, one a call."""
@@ -84,12 +85,13 @@ class Program:
     def text(self) -> str:
         """The function as Python text."""
         names = ", ".join([*(i.name for i in self.inputs), *self.scalars])
-        lines = [f"def fn({names}):", *(f"    {s}" for s in self.statements)]
+        body = lines_of(self.statements, self.results)
+        lines = [f"def fn({names}):", *(f"    {line}" for line in body)]
         return "\n".join([*lines, f"    return ({', '.join(self.results)},)", ""])
 
     def function(self, wide: bool = False) -> Callable[..., tuple[Any, ...]]:
         """Return the function; if `wide` one that names double precision wherever it names less."""
-        space: dict[str, Any] = {"torch": torch, "F": F, **(_WIDE if wide else DTYPES)}
+        space: dict[str, Any] = {"torch": torch, "F": F, **NAMES, **(_WIDE if wide else DTYPES)}
         text = _NARROWING.sub(".double()", self.text) if wide else self.text
         exec(compile(text, PROGRAM_FILE, "exec"), space)
         function: Callable[..., tuple[Any, ...]] = space["fn"]
