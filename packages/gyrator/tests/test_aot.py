@@ -840,8 +840,9 @@ def test_what_cannot_be_packaged_says_so(tmp_path: Path) -> None:
         aot.compile({}, package=path)
     with pytest.raises(OptionError, match="GY-AOT-002"):
         aot.compile(nn.ReLU(), (x,), target="avx1024", package=path)
-    with pytest.raises(OptionError, match="GY-AOT-003"):
-        aot.compile(nn.ReLU(), (x,), options={"wrapper": "cpp"}, package=path)
+    for option in ({"wrapper": "cpp"}, {"timed": True}, {"build_in_background": True}):
+        with pytest.raises(OptionError, match="GY-AOT-003"):
+            aot.compile(nn.ReLU(), (x,), options=option, package=path)
     assert not path.exists() and not list(tmp_path.iterdir())
 
 

@@ -62,7 +62,7 @@ _LEAST_TORCH = "2.11"
 _LICENCE = "BSD-3-Clause"
 _FIXED: Mapping[str, Any] = {
     "strict": True, "wrapper": "python", "fallback_random": True, "debug_python": False,
-    "memory_asserts": False, "fx_compiler": "", "timed": False,
+    "memory_asserts": False, "fx_compiler": "", "timed": False, "build_in_background": False,
 }  # fmt: skip
 """The fixed options of packages. Random numbers come from ATen, since Gyrator's random ops are part
 of the compiler."""
