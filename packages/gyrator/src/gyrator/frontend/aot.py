@@ -532,12 +532,27 @@ class Tracing:
     def facts(self, inputs: int) -> GraphFacts | None:
         """Return the calling convention of the graphs, or None if AOTAutograd's wrapper is
         needed."""
+        if any(map(_unwraps, self.modules.values())):
+            return None
         if "inference" in self.modules:
             return facts_of(self.metadata, inputs, self.modules["inference"], None, self.refusal)
         if "forward" not in self.modules or "backward" not in self.modules:
             return None
         forward, backward = self.modules["forward"], self.modules["backward"]
         return facts_of(self.metadata, inputs, forward, backward, self.refusal)
+
+
+def _unwraps(graph: torch.fx.GraphModule) -> bool:
+    """Return whether inputs or results of AOTAutograd's graph are parts of tensor subclasses."""
+    from torch._functorch._aot_autograd.descriptors import (
+        SubclassGetAttrAOTInput,
+        SubclassGetAttrAOTOutput,
+    )
+
+    inputs = [node.meta.get("desc") for node in graph.graph.find_nodes(op="placeholder")]
+    described = (*inputs, *graph.graph.output_node().meta.get("desc", ()))
+    kinds = (SubclassGetAttrAOTInput, SubclassGetAttrAOTOutput)
+    return any(isinstance(value, kinds) for value in described)
 
 
 def _user_outputs(graph: torch.fx.GraphModule) -> dict[int, int]:

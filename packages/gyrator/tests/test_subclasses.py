@@ -1,0 +1,69 @@
+"""Subclasses of tensors as inputs and results of compiled functions."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._pytree import tree_map_only
+
+from gyrator.session import Session
+
+
+class Parts(torch.Tensor):
+    """A tensor that holds others, on each of which an op runs alone."""
+
+    parts: tuple[torch.Tensor, ...]
+
+    @staticmethod
+    def __new__(cls, *parts: torch.Tensor) -> "Parts":
+        x = parts[0]
+        new: Any = torch.Tensor._make_wrapper_subclass
+        made: Parts = new(cls, x.shape, dtype=x.dtype, device=x.device, strides=x.stride())
+        made.parts = parts
+        return made
+
+    def __getattr__(self, name: str) -> torch.Tensor:
+        if name.startswith("part"):
+            return self.parts[int(name.removeprefix("part"))]
+        raise AttributeError(name)
+
+    def __tensor_flatten__(self) -> tuple[list[str], int]:
+        return [f"part{k}" for k in range(len(self.parts))], len(self.parts)
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Any], count: int, *_: Any) -> "Parts":
+        return Parts(*(inner[f"part{k}"] for k in range(count)))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found: list[Parts] = []
+        tree_map_only(Parts, found.append, (args, kwargs))
+        results = []
+        for k in range(len(found[0].parts)):
+            inner = tree_map_only(Parts, lambda t, k=k: t.parts[k], (args, kwargs or {}))
+            results.append(func(*inner[0], **inner[1]))
+        return cls(*results) if isinstance(results[0], torch.Tensor) else results[0]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("again", [False, True])
+def test_results_are_of_the_subclass(session: Session, count: int, again: bool) -> None:
+    def from_tensor(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return Parts(*(x.sin() + k for k in range(count))) * 2, x + 1
+
+    def from_parts(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + 1
+
+    x = torch.randn(3)
+    for _ in range(1 + again):
+        torch._dynamo.reset()
+        result, other = torch.compile(from_tensor, backend=session.backend)(x)
+        assert type(other) is torch.Tensor
+        assert isinstance(result, Parts) and len(result.parts) == count
+        for k, part in enumerate(result.parts):
+            torch.testing.assert_close(part, (x.sin() + k) * 2)
+        parts = Parts(*(x + k for k in range(count)))
+        result = torch.compile(from_parts, backend=session.backend)(parts)
+        assert isinstance(result, Parts) and len(result.parts) == count
+        for k, part in enumerate(result.parts):
+            torch.testing.assert_close(part, (x + k) * 2 + 1)
