@@ -834,6 +834,13 @@ def test_what_cannot_be_packaged_says_so(tmp_path: Path) -> None:
 
     with pytest.raises(UnsupportedError, match="GY-AOT-001"):
         aot.compile(Conjugated(), (x,), package=path)
+
+    class Sorted(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x.sort()
+
+    with pytest.raises(UnsupportedError, match=r"GY-AOT-001(.|\n)*return_types.sort"):
+        aot.compile(Sorted(), (x,), package=path)
     with pytest.raises(UnsupportedError, match="GY-AOT-001"):
         aot.compile(nn.ReLU(), package=path)
     with pytest.raises(UnsupportedError, match="GY-AOT-001"):

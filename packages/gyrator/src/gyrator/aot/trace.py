@@ -455,13 +455,23 @@ def signature(
         parameters=parameters,
         positional=len(arguments),
         keywords=tuple(by_name),
-        in_spec=pytree.treespec_dumps(spec),
-        out_spec=pytree.treespec_dumps(called.out_spec),
+        in_spec=_spec_text(spec),
+        out_spec=_spec_text(called.out_spec),
         tokens=len(traced.metadata.tokens),
         programs=(),
         packed=() if folded is None else _packed_inputs(name, folded, targets, at_load),
     )
     return entry, tensors, tuple(weights)
+
+
+def _spec_text(spec: pytree.TreeSpec) -> str:
+    """Return a stored structure of arguments or results."""
+    try:
+        return pytree.treespec_dumps(spec)
+    except NotImplementedError as error:
+        message = "the arguments or results are in a structure that cannot be stored"
+        help = "pass and return tuples, lists and dictionaries, or name the type: "
+        raise unpackable(message, f"{help}{error}") from error
 
 
 def _packed_inputs(
