@@ -199,6 +199,17 @@ def test_strides_of_what_bodies_return(session: Session, name: str, training: bo
         torch.testing.assert_close(actual, want, check_stride=True)
 
 
+def test_numbers_that_are_inputs_do_not_hide_strides(session: Session) -> None:
+    norm = torch.nn.BatchNorm2d(3)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda x: 2.0 ** norm(x), x, use_reentrant=False)
+
+    x = channels_last(2, 3, 4, 5)
+    got = torch.compile(f, backend=session.backend, dynamic=True)(x)
+    torch.testing.assert_close(got, f(x), check_stride=True)
+
+
 def test_branches_that_lie_differently_keep_the_strides_of_the_fake_results(
     session: Session,
 ) -> None:

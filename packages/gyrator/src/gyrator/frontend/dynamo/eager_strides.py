@@ -108,6 +108,8 @@ class _Run(torch.fx.Interpreter):
 
     def run_node(self, n: Node) -> Any:
         """Run a node."""
+        if n.op == "call_method" and n.target == "item":  # fake tensors have no values
+            return fake_of(n)
         result = super().run_node(n)
         name = getattr(n.target, "__name__", "")
         # Without gradients, the CPU pools rows with a separate op.
