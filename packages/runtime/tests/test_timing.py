@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import time
@@ -6,15 +7,16 @@ import pytest
 import torch
 
 from gyrator_runtime import profile
-from gyrator_runtime.device import CpuDevice
+from gyrator_runtime.device import CpuDevice, DeviceInterface
 from gyrator_runtime.profile import compare, time_callable
 from gyrator_runtime.tuning import choose
 
 
 @pytest.fixture
 def busy(monkeypatch):
-    """Count the interruptions of this process that a test appends."""
+    """Count the interruptions of this process that a test appends, on more than one thread."""
     interruptions = []
+    monkeypatch.setattr(CpuDevice, "clock", DeviceInterface.clock)
     monkeypatch.setattr(profile, "_interruptions", lambda: len(interruptions))
     return interruptions
 
@@ -106,6 +108,26 @@ def test_interruptions_are_counted():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert int(done.stdout) > 5
+
+
+@pytest.fixture
+def threads():
+    """Set the number of torch's threads."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the clock of a thread is too coarse")
+@pytest.mark.parametrize("number", [1, 2])
+def test_waiting_counts_unless_one_thread_does_all_work(threads, monkeypatch, number):
+    """What a thread waits for is not its work: another process that has the processor."""
+    threads(number)
+    waits = iter(range(1, 100))
+    monkeypatch.setattr(profile, "_interruptions", lambda: next(waits))
+    monkeypatch.setattr(profile, "_MORE_SECONDS", 0)
+    timing = time_callable(lambda: time.sleep(1e-2), CpuDevice(), samples=3, warmup=0)
+    assert timing.disturbed == (timing.minimum >= 1e-2) == (number == 2)
 
 
 def test_short_calls_repeat():

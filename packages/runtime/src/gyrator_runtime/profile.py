@@ -2,7 +2,8 @@
 
 On a busy machine a call on several threads takes as long as the scheduler keeps one of them
 waiting: 100 times as long as its work, if that is short. The system counts how often it took a
-processor from the process, so that such samples can be left out.
+processor from the process, so that such samples can be left out. Work on one thread of the host is
+timed by the clock of that thread, which stands still meanwhile.
 """
 
 import statistics
@@ -122,12 +123,15 @@ def compare(
 
 def _sample(run: Callable[[], object], device: DeviceInterface, repeats: int) -> _Sample:
     device.synchronize()
+    clock = device.clock()
     before = _interruptions()
-    begin = time.perf_counter()
+    begin = clock()
     for _ in range(repeats):
         run()
     device.synchronize()
-    seconds = time.perf_counter() - begin
+    seconds = clock() - begin
+    if clock is time.thread_time:
+        return _Sample(seconds / repeats, False)
     lost = (_interruptions() - before) * _TIME_SLICE
     return _Sample(seconds / repeats, lost > _TOLERANCE * seconds)
 
