@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from gyrator import Session
 from gyrator.autotune import library as library_choice
-from gyrator.autotune.library import Measure
+from gyrator.autotune.library import LibraryChoice, Measure
 from gyrator.config import Config
 from gyrator.targets import discover
 from gyrator_lowering.fx_passes import NOTHING, Activation, Product
@@ -413,6 +413,85 @@ def test_relu_keeps_nan_unless_fast(tmp_path):
                 spoilt = x.clone()
                 spoilt[0, 0, 0, 0] = float("nan")
                 torch.testing.assert_close(run(spoilt), block(spoilt), equal_nan=True)
+
+
+TILED = {
+    "even": ((1, 32, 12, 8), 40, 1),
+    "odd, batch": ((3, 33, 7, 10), 32, (2, 1)),
+    "no padding": ((2, 48, 9, 5), 64, 0),
+    "one row": ((1, 32, 3, 6), 32, 0),
+}
+"""Sizes of images, output channels and padding of convolutions. The library's result of one row has
+other strides."""
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", TILED)
+def test_convolutions_by_transformed_tiles(tmp_path, monkeypatch, name, bias):
+    """They follow the weight, take images in any layout, and are as accurate as eager's."""
+    monkeypatch.setattr(LibraryChoice, "in_tiles", lambda *_: True)
+    torch._dynamo.reset()
+    shape, channels, padding = TILED[name]
+    model = nn.Conv2d(shape[1], channels, 3, padding=padding, bias=bias).eval()
+    x, records = torch.randn(shape), []
+    with session(tmp_path, records, numerics="fast") as ours:
+        run = torch.compile(model, backend=ours.backend, dynamic=False)
+        for images in (x, x.to(memory_format=torch.channels_last)):
+            agree(run(images), model(images))
+        found, eager, exact = run(x), model(x), deepcopy(model).double()(x.double())
+        error, others = ((r - exact).square().mean() for r in (found, eager))
+        assert error <= 1.5 * others
+        model.weight.mul_(3)
+        agree(run(x), model(x))
+    assert all((calls(r) == ["bmm"]) == (name != "one row") for r in records)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("layer", "numerics"),
+    [
+        (lambda: nn.Conv2d(32, 32, 3, padding=1), "eager"),
+        (lambda: nn.Conv2d(32, 32, 3, stride=2), "fast"),
+        (lambda: nn.Conv2d(32, 32, 3, dilation=2), "fast"),
+        (lambda: nn.Conv2d(32, 64, 3, groups=2), "fast"),
+        (lambda: nn.Conv2d(32, 32, 5), "fast"),
+        (lambda: nn.ConvTranspose2d(32, 32, 3), "fast"),
+        (lambda: nn.Conv2d(8, 32, 3), "fast"),
+    ],
+)
+def test_other_convolutions_are_not_tiled(tmp_path, monkeypatch, layer, numerics):
+    """Nor are any unless numerics are fast: tiles spread NaN, and errors of large elements."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(LibraryChoice, "in_tiles", lambda *_: True)
+    model, x, records = layer().eval(), torch.randn(1, 32, 9, 9), []
+    x = x[:, : getattr(model, "in_channels", 32)]
+    with session(tmp_path, records, numerics=numerics) as ours:
+        agree(torch.compile(model, backend=ours.backend, dynamic=False)(x), model(x))
+    assert "bmm" not in calls(records[0])
+
+
+@torch.no_grad()
+def test_tiles_are_measured_once(tmp_path, monkeypatch):
+    """The quicker way is taken: oneDNN's where a gain is small."""
+    asked = []
+
+    def compare(runs, *_, **__):
+        asked.append(dict(runs))
+        for run in runs.values():
+            run()
+        gains = {"direct": 2.0 if len(asked) == 1 else 1.05, "tiled": 1.0}
+        return {n: Timing(gains[n], gains[n]) for n in runs}
+
+    monkeypatch.setattr(library_choice, "compare", compare)
+    for channels, tiled in ((32, True), (64, False)):
+        for cached in (False, True):
+            torch._dynamo.reset()
+            model, x, records = nn.Conv2d(32, channels, 3).eval(), torch.randn(1, 32, 9, 9), []
+            with session(tmp_path, records, numerics="fast") as ours:
+                agree(torch.compile(model, backend=ours.backend, dynamic=False)(x), model(x))
+            assert ("bmm" in calls(records[0])) == tiled
+            assert len(asked) == (1 if tiled else 2), cached
 
 
 @torch.no_grad()

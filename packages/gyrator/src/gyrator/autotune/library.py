@@ -34,6 +34,7 @@ from gyrator.autotune.integers import (
 from gyrator.autotune.kernels import Budget, remember, remembered
 from gyrator.autotune.layouts import channels_last_faster, timed, undisturbed
 from gyrator.autotune.panels import PanelProduct, panel_product
+from gyrator.autotune.tiles import DIRECT, TILED, tiled_and_direct
 from gyrator.engine.context import CompilerContext
 from gyrator_lowering.fx_passes import (
     NOTHING,
@@ -247,6 +248,27 @@ class LibraryChoice:
             )
 
         return channels_last_faster(convolutions, seconds)
+
+    def in_tiles(self, convolution: ImageConvolution) -> bool:
+        """Return whether a convolution of channels-last images by transformed tiles, with a known
+        weight, is faster than oneDNN's, which is measured once per machine and number of
+        threads."""
+        definition, target = self.context.targets[convolution.device]
+        here = definition.probe(self.context.config)
+        if here is None or here.arch != target.arch:
+            return False
+
+        def faster(measure: Measure) -> bool | None:
+            runs = tiled_and_direct(self.context, convolution, measure.generator)
+            seconds = runs and undisturbed(
+                compare(runs, measure.device, samples=_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS)
+            )
+            if not seconds:
+                return False if runs is None else None
+            return seconds[DIRECT] >= _GAIN * seconds[TILED]
+
+        question = ("tiles", convolution, torch.get_num_threads())
+        return bool(self._lookup(question, convolution.device, faster))
 
     @property
     def _exact(self) -> bool:

@@ -37,6 +37,12 @@ from gyrator_lowering.fx_passes.products.quantized_calls import (
 )
 from gyrator_lowering.fx_passes.products.split_bias import SplitBias
 from gyrator_lowering.fx_passes.products.split_product_bias import SplitProductBias
+from gyrator_lowering.fx_passes.products.winograd import (
+    Multiplying,
+    Winograd,
+    convolved,
+    transformed_weight,
+)
 from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
 from gyrator_lowering.fx_passes.replace_random import ReplaceRandom
 from gyrator_lowering.fx_passes.replay_views import NO_ALIASES, ReplayViews
@@ -63,7 +69,7 @@ JOINT = evolve(FX, name="joint")
 """Joint graphs before they are partitioned, and whole inference graphs."""
 
 
-class Libraries(Packing, Layouts, Protocol):
+class Libraries(Packing, Layouts, Multiplying, Protocol):
     """Measurements of a machine's libraries."""
 
 
@@ -105,6 +111,7 @@ def joint_pipeline(
         when(not exact, RowMajor()),
         when(not exact, ChannelsLast.of(targets, packing is not None, libraries)),
         when(packing is not None, QuantizedCalls.of(targets, packing)),
+        when(fast and packing is not None, Winograd.of(targets, packing)),
         when(packing is not None, PackWeights.of(targets, packing or NotPacked(), fast)),
         when(not exact and recomputing, SplitNorms()),
         when(not exact and recomputing, SplitSoftmax()),
@@ -183,9 +190,12 @@ __all__ = [
     "SplitSoftmax",
     "SplitThresholds",
     "WholeFormulas",
+    "Winograd",
+    "convolved",
     "fx_pipeline",
     "hold_inputs",
     "hold_results",
     "joint_pipeline",
     "resolve_results",
+    "transformed_weight",
 ]

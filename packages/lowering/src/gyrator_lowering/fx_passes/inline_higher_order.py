@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.target import Target
 from gyrator_lowering.decompositions import Decompositions, default_decompositions
+from gyrator_lowering.fx_passes.insert import insert_graph
 from gyrator_lowering.higher_order.flex_attention import NAMES
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
@@ -134,17 +135,7 @@ def _inline(gm: GraphModule, node: Node, decompositions: Decompositions) -> None
     inner = make_fx(functional, decompositions, tracing_mode="fake")(
         *[_value(leaves[position]) for position in positions]
     )
-    env: dict[Node, Any] = {}
-    inputs = iter(leaves[position] for position in positions)
-    results: Any = ()
-    with gm.graph.inserting_before(node):
-        for inner_node in inner.graph.nodes:
-            if inner_node.op == "placeholder":
-                env[inner_node] = next(inputs)
-            elif inner_node.op == "output":
-                results = pytree.tree_map_only(Node, env.__getitem__, inner_node.args[0])
-            else:
-                env[inner_node] = _copied(gm, inner, node, inner_node, env)
+    results = insert_graph(gm, node, inner, [leaves[position] for position in positions])
     _replace(gm, node, results)
 
 
@@ -160,18 +151,6 @@ def _scan(function: Any, init: Any, slices: Any, more: Any) -> Any:
     return generic_scan(  # type: ignore[no-untyped-call]
         function, init, slices, additional_inputs=more
     )
-
-
-def _copied(
-    gm: GraphModule, inner: GraphModule, call: Node, node: Node, env: Mapping[Node, Any]
-) -> Node:
-    copy = gm.graph.node_copy(node, env.__getitem__)
-    copy.meta |= {k: v for k, v in call.meta.items() if k in ("stack_trace", "nn_module_stack")}
-    if node.op == "get_attr":
-        name = f"_inlined_{len(gm._buffers)}_{node.target}"
-        gm.register_buffer(name, getattr(inner, str(node.target)))
-        copy.target = name
-    return copy
 
 
 def _attribute(gm: GraphModule, value: Any) -> Any:

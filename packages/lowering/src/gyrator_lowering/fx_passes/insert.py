@@ -1,13 +1,13 @@
 """Insertion of new calls into a graph, with the fake tensors of their results."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from gyrator_lowering.folding import PACKED
 from gyrator_lowering.torch_bridge.fakes import fake_of
@@ -62,6 +62,34 @@ def insert_packed(
     packed.meta["val"] = weight.meta["val"]
     packed.meta[PACKED] = True
     return packed
+
+
+def insert_graph(gm: GraphModule, before: Node, inner: GraphModule, inputs: Sequence[Node]) -> Any:
+    """Insert the nodes of a graph before a node, with its provenance; return the results."""
+    env: dict[Node, Any] = {}
+    left = iter(inputs)
+    results: Any = ()
+    with gm.graph.inserting_before(before):
+        for node in inner.graph.nodes:
+            if node.op == "placeholder":
+                env[node] = next(left)
+            elif node.op == "output":
+                results = tree_map_only(Node, env.__getitem__, node.args[0])
+            else:
+                env[node] = _copied(gm, inner, before, node, env)
+    return results
+
+
+def _copied(
+    gm: GraphModule, inner: GraphModule, like: Node, node: Node, env: Mapping[Node, Any]
+) -> Node:
+    copy = gm.graph.node_copy(node, env.__getitem__)
+    copy.meta |= {k: v for k, v in like.meta.items() if k in ("stack_trace", "nn_module_stack")}
+    if node.op == "get_attr":
+        name = f"_inlined_{len(gm._buffers)}_{node.target}"
+        gm.register_buffer(name, getattr(inner, str(node.target)))
+        copy.target = name
+    return copy
 
 
 def without_view(gm: GraphModule, node: Any, op: Callable[..., Any]) -> Any:
