@@ -3,7 +3,7 @@
 import ctypes
 import hashlib
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -14,7 +14,6 @@ from gyrator_testing.kernels.built import caller, lacking
 from gyrator_testing.kernels.emulator import Caller
 
 FLAGS = (
-    "-O3",
     "-std=c++17",
     "-shared",
     "-fPIC",
@@ -33,6 +32,9 @@ FLAGS = (
     "-Wno-type-limits",
     "-Wno-unused-function",
 )
+
+VECTORS = ("-O2", "-fpeel-loops", "-fno-tree-slp-vectorize")
+"""How explicitly vectorised kernels are optimised for users; scalar ones with -O3."""
 
 NUMPY = {
     "f32": np.float32,
@@ -89,7 +91,7 @@ def runnable_isas() -> list[Isa]:
     return [isa for isa in Isa if not lacking(isa.name.lower())]
 
 
-def build(body: str, isa: Isa, folder: Path, flags: Iterable[str] = FLAGS) -> Library:
+def build(body: str, isa: Isa, folder: Path) -> Library:
     """Compile ``body`` after the prelude it needs; libm and libgomp come from the process."""
     text = assemble(names_in(body), isa) + body
     key = hashlib.sha256(f"{isa}{text}".encode()).hexdigest()[:16]
@@ -98,7 +100,8 @@ def build(body: str, isa: Isa, folder: Path, flags: Iterable[str] = FLAGS) -> Li
     if not target.exists():
         source.write_text(text)
         compiler = "g++" if by is None else by.machine.compiler
-        command = [compiler, *flags, *isa.flags, "-o", str(target), str(source)]
+        optimise = ("-O3",) if isa is Isa.PLAIN else VECTORS
+        command = [compiler, *optimise, *FLAGS, *isa.flags, "-o", str(target), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[:4000]
     return Library(target, by)
