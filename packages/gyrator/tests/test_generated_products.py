@@ -1,5 +1,6 @@
 """`extern_kernels="none"`, and products that are measured against the library."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,10 @@ from gyrator.session import Session
 from gyrator.targets import discover
 from gyrator_ir.types import DType
 
-FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+Programs = dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]]
+Inputs = list[list[torch.Tensor]]
+
+FUNCTIONS: Programs = {
     "layers": (lambda x, w, b, v: F.linear(F.gelu(F.linear(x, w, b)), v),
                ((9, 30), (40, 30), (40,), (20, 40))),
     "row": (lambda x, y: x @ y, ((1, 100), (100, 100))),
@@ -31,12 +35,29 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 }  # fmt: skip
 
 
-def assert_as_exact(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor) -> None:
+def assert_as_exact(
+    got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor, name: str = ""
+) -> None:
     """Assert that a result has eager's form, and at most twice its distance from the exact one."""
-    assert got.dtype is want.dtype and got.stride() == want.stride()
+    assert got.dtype is want.dtype and got.stride() == want.stride(), name
+    assert got.shape == want.shape, name
     if exact.numel():
         off, bound = ((r.double() - exact).abs().max() for r in (got, want))
-        assert off <= 2 * bound + 1e-6 * exact.abs().max()
+        assert off <= 2 * bound + 1e-6 * exact.abs().max(), name
+
+
+def together(programs: Programs) -> Callable[[Inputs], list[torch.Tensor]]:
+    """Return one program of all, which takes the inputs of each: one compile for many kernels."""
+    functions = [fn for fn, _ in programs.values()]
+    return lambda inputs: [fn(*given) for fn, given in zip(functions, inputs, strict=True)]
+
+
+def assert_all_as_exact(programs: Programs, got: list[torch.Tensor], inputs: Inputs) -> None:
+    """Assert what `assert_as_exact` does of the results of `together`."""
+    run = together(programs)
+    wide = [[g.double() for g in given] for given in inputs]
+    for name, *values in zip(programs, got, run(inputs), run(wide), strict=True):
+        assert_as_exact(*values, name)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -62,7 +83,7 @@ def test_no_library_is_called(
     assert records and not [c for r in records for c in r.externs]
 
 
-TILES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+TILES: Programs = {
     "scaled": (lambda b, x, y: torch.addmm(b, x, y, beta=0.5, alpha=2.0),
                ((45,), (37, 70), (70, 45))),
     "batches": (lambda b, x, y: torch.baddbmm(b, x, y).relu(),
@@ -78,18 +99,18 @@ TILES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", TILES)
 def test_tiles_of_registers_are_as_exact_as_eager(
-    session: Session, records: list[GraphRecord], name: str, dtype: torch.dtype
+    session: Session, records: list[GraphRecord], dtype: torch.dtype
 ) -> None:
-    fn, shapes = TILES[name]
-    given = [torch.randn(s).to(dtype) for s in shapes]
-    compiled = torch.compile(fn, backend=session.backend, options={"extern_kernels": "none"})
-    assert_as_exact(compiled(*given), fn(*given), fn(*(g.double() for g in given)))
-    assert records and not [c for r in records for c in r.externs]
+    inputs = [[torch.randn(s).to(dtype) for s in shapes] for _, shapes in TILES.values()]
+    options = {"extern_kernels": "none"}
+    compiled = torch.compile(together(TILES), backend=session.backend, options=options)
+    assert_all_as_exact(TILES, compiled(inputs), inputs)
+    (record,) = records
+    assert not record.externs and len(record.kernels) >= len(TILES)
 
 
-SMALL: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+SMALL: Programs = {
     "pairs": (lambda x: torch.bmm(x, x.mT).flatten(1)[:, [1, 18, 74]], ((7, 9, 32),)),
     "columns": (torch.bmm, ((5, 16, 16), (5, 16, 16))),
     "turned": (lambda x, y: torch.bmm(x.mT, y.mT), ((5, 12, 7), (5, 9, 12))),
@@ -98,32 +119,30 @@ SMALL: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
               ((4, 1, 9), (4, 5, 7), (4, 7, 9))),
     "rows": (lambda x, y: torch.bmm(x, y).relu(), ((40, 1, 16), (40, 16, 16))),
     "nothing_summed": (torch.bmm, ((3, 4, 0), (3, 0, 5))),
-    "no_batch": (torch.bmm, ((0, 4, 6), (0, 6, 5))),
 }  # fmt: skip
+NO_BATCH: Programs = {"no_batch": (torch.bmm, ((0, 4, 6), (0, 6, 5)))}
 
 
-@pytest.mark.parametrize("batch", [None, 2, 33])
+@pytest.mark.parametrize("programs", [SMALL, NO_BATCH], ids=["small", "no_batch"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", SMALL)
 def test_batches_of_small_products_are_as_exact_as_eager(
-    session: Session,
-    records: list[GraphRecord],
-    name: str,
-    dtype: torch.dtype,
-    batch: int | None,
+    session: Session, records: list[GraphRecord], programs: Programs, dtype: torch.dtype
 ) -> None:
-    fn, shapes = SMALL[name]
-    compiled = torch.compile(fn, backend=session.backend)
-    sizes = [shapes]
-    if batch is not None:  # the same program with another number of products
-        sizes.append(tuple((batch, *s[1:]) for s in shapes))
-    for number, of in enumerate(sizes):
-        given = [torch.randn(s).to(dtype) for s in of]
-        if number < len(sizes) - 1:
-            for g in given:
-                torch._dynamo.mark_dynamic(g, 0)
-        assert_as_exact(compiled(*given), fn(*given), fn(*(g.double() for g in given)))
-    assert records and not [c for r in records for c in r.externs]
+    for batches in ((None,), (None, 2, 33)):  # the same program with other numbers of products
+        torch._dynamo.reset()
+        records.clear()
+        compiled = torch.compile(together(programs), backend=session.backend)
+        for batch in batches:
+            inputs = [
+                [torch.randn(batch or s[0], *s[1:]).to(dtype) for s in shapes]
+                for _, shapes in programs.values()
+            ]
+            if len(batches) > 1 and batch is None:
+                for g in itertools.chain(*inputs):
+                    torch._dynamo.mark_dynamic(g, 0)
+            assert_all_as_exact(programs, compiled(inputs), inputs)
+        assert records and not [c for r in records for c in r.externs]
+        assert len(records) == 1 or programs is NO_BATCH
 
 
 def test_bytes_are_summed_exactly(session: Session) -> None:
@@ -134,7 +153,7 @@ def test_bytes_are_summed_exactly(session: Session) -> None:
     assert torch.equal(compiled(x, y), x.int() @ y.int())
 
 
-INTEGERS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+INTEGERS: Programs = {
     "matrices": (lambda x, y: x @ y, ((9, 20), (20, 11))),
     "tiles": (lambda x, y: x @ y, ((40, 70), (70, 50))),
     "turned": (lambda x, y: x.t() @ y.t(), ((20, 9), (11, 20))),
@@ -143,25 +162,32 @@ INTEGERS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "added": (lambda x, y: torch.addmm(y[0], x, y, beta=2), ((9, 20), (20, 11))),
     "vector": (lambda x, y: x @ y, ((9, 20), (20,))),
     "vectors": (lambda x, y: x @ y, ((20,), (20,))),
-    "one": (lambda x, y: x @ y, ((1, 1), (1, 1))),
     "nothing_summed": (lambda x, y: x @ y, ((5, 0), (0, 3))),
     "no_rows": (lambda x, y: x @ y, ((0, 7), (7, 3))),
 }
+ONE: Programs = {"one": (lambda x, y: x @ y, ((1, 1), (1, 1)))}
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
-@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("programs", [INTEGERS, ONE], ids=["sums", "one"])
 def test_products_of_integers_are_eagers(
-    session: Session, records: list[GraphRecord], name: str, dtype: torch.dtype, dynamic: bool
+    session: Session,
+    records: list[GraphRecord],
+    programs: Programs,
+    dtype: torch.dtype,
+    dynamic: bool,
 ) -> None:
-    fn, shapes = INTEGERS[name]
-    least = torch.iinfo(dtype).min
-    x, y = (torch.randint(least, torch.iinfo(dtype).max, s, dtype=dtype) for s in shapes)
-    compiled = torch.compile(fn, backend=session.backend, dynamic=dynamic)
-    got, want = compiled(x, y), fn(x, y)
-    assert torch.equal(got, want) and got.stride() == want.stride()
-    if dtype is torch.int64 and name != "one":  # of which a library makes no sum
+    limits = torch.iinfo(dtype)
+    inputs = [
+        [torch.randint(limits.min, limits.max, s, dtype=dtype) for s in shapes]
+        for _, shapes in programs.values()
+    ]
+    run = together(programs)
+    compiled = torch.compile(run, backend=session.backend, dynamic=dynamic)
+    for name, got, want in zip(programs, compiled(inputs), run(inputs), strict=True):
+        assert torch.equal(got, want) and got.stride() == want.stride(), name
+    if dtype is torch.int64 and programs is INTEGERS:  # of one number a library makes no sum
         assert records and not [c for r in records for c in r.externs]
 
 
