@@ -14,9 +14,11 @@ from gyrator_testing.kernels.built import BuiltKernels, built, caller, lacking, 
 from gyrator_testing.kernels.rows import TYPES
 
 FLAGS = (
-    "-O3 -std=c++17 -shared -fPIC -nostdlib -fno-math-errno -fno-trapping-math -ffp-contract=off "
+    "-Og -std=c++17 -shared -fPIC -nostdlib -fno-math-errno -fno-trapping-math -ffp-contract=off "
     "-fopenmp -fno-exceptions -fno-rtti -fno-strict-aliasing -w"
 ).split()
+"""The umbrella's tests run kernels as they are optimised for users; here, thousands are built to
+compare what their text means."""
 __all__ = ["ARCHS", "NUMPY", "Library", "lacking", "target"]
 
 NUMPY = {d: ALL[d] for d in TYPES}
@@ -41,7 +43,7 @@ class Library(BuiltKernels):
     def __init__(
         self, kernels: Sequence[Kernel | KernelGroup], arch: str, folder: Path,
         facts: ShapeFacts | None = None,
-        origins: Sequence[Origin] = (), optimise: str = "-O3", **heuristics: int,
+        origins: Sequence[Origin] = (), **heuristics: int,
     ) -> None:  # fmt: skip
         bound = target(arch, **heuristics)
         backend = CppBackend()
@@ -52,9 +54,9 @@ class Library(BuiltKernels):
         facts = facts or ShapeFacts()
         units = backend.emit(alone, facts, origins, bound)
         units += backend.emit(groups, facts, origins, bound)
-        flags = [optimise if f == "-O3" else f for f in FLAGS] + [*Isa.of(arch).flags]
+        flags = [*FLAGS, *Isa.of(arch).flags]
         by = caller(arch, folder)
         super().__init__(
             kernels, units,
-            lambda unit: built(text_file(unit.text, f"{arch}{optimise}", folder), flags, by=by), by,
+            lambda unit: built(text_file(unit.text, arch, folder), flags, by=by), by,
         )  # fmt: skip

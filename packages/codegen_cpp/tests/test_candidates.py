@@ -34,7 +34,7 @@ def candidates(request, build_folder):
         pytest.skip(why)
     bound, backend, given = target(arch, unit_statements=200), CppBackend(), list(kernels())
     program = tile(given, ShapeFacts(), backend.passes(bound))
-    flags = ["-O1" if f == "-O3" else f for f in FLAGS] + [*Isa.of(arch).flags]
+    flags = [*FLAGS, *Isa.of(arch).flags]
     by = caller(arch, build_folder)
     libraries = []
     for number in range(max(len(k.candidates) for k in program.kernels)):
@@ -46,7 +46,7 @@ def candidates(request, build_folder):
         units = backend.emit_tiled(only(program, chosen), bound)
         libraries.append(BuiltKernels(
             [k.kernel for k in chosen], units,
-            lambda unit: built(text_file(unit.text, f"{arch}-O1", build_folder), flags, by=by), by,
+            lambda unit: built(text_file(unit.text, arch, build_folder), flags, by=by), by,
         ))  # fmt: skip
     return libraries
 

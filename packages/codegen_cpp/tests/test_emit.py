@@ -230,9 +230,7 @@ def kernels():
 def library(request, build_folder):
     if why := lacking(request.param):
         pytest.skip(why)
-    return Library(
-        list(kernels()), request.param, build_folder, optimise="-O1", unit_statements=200
-    )
+    return Library(list(kernels()), request.param, build_folder, unit_statements=200)
 
 
 @pytest.mark.parametrize("name", TURNED)

@@ -39,7 +39,7 @@ def library(request, build_folder):
     if why := lacking(request.param):
         pytest.skip(why)
     groups = [g for g, _ in GROUPS]
-    return Library(groups, request.param, build_folder, optimise="-O1", parallel_grain=40)
+    return Library(groups, request.param, build_folder, parallel_grain=40)
 
 
 @pytest.mark.parametrize("number", range(len(GROUPS)))

@@ -18,7 +18,7 @@ def library(request, build_folder):
     if why := lacking(request.param):
         pytest.skip(why)
     kernels = [use.kernel(N) for use in USES.values()]
-    return Library(kernels, request.param, build_folder, optimise="-O1", unit_statements=400)
+    return Library(kernels, request.param, build_folder, unit_statements=400)
 
 
 def ulps(got, want):

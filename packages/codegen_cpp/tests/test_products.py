@@ -140,9 +140,7 @@ KERNELS = {name: kernel_of(name, text) for name, text in CASES.items()}
 def library(request, build_folder):
     if why := lacking(request.param):
         pytest.skip(why)
-    return Library(
-        list(KERNELS.values()), request.param, build_folder, optimise="-O1", unit_statements=600
-    )
+    return Library(list(KERNELS.values()), request.param, build_folder, unit_statements=600)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -20,7 +20,7 @@ def library(request, build_folder):
         pytest.skip(why)
     kernels = [c.kernel for c in CASES.values()]
     return Library(
-        kernels, request.param, build_folder, optimise="-O1", parallel_grain=4000,
+        kernels, request.param, build_folder, parallel_grain=4000,
         unit_statements=600,
     )  # fmt: skip
 

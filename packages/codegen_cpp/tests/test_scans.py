@@ -48,7 +48,7 @@ def library(request, build_folder):
     if why := lacking(request.param):
         pytest.skip(why)
     kernels = [scanned(name, *case) for name, case in CASES.items()]
-    return Library([*kernels, any_size()], request.param, build_folder, optimise="-O1")
+    return Library([*kernels, any_size()], request.param, build_folder)
 
 
 def in_order(x, kind, back):

@@ -74,7 +74,7 @@ def kernels():
 def library(request, build_folder):
     if why := lacking(request.param):
         pytest.skip(why)
-    return Library(list(kernels()), request.param, build_folder, optimise="-O1", parallel_grain=100)
+    return Library(list(kernels()), request.param, build_folder, parallel_grain=100)
 
 
 @pytest.mark.parametrize("name", FOLDS)
