@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-from gyrator.session import Session
-
 
 def rotated(x, cos, sin):
     """Return rows whose halves are turned by angles."""
@@ -14,44 +12,48 @@ def rotated(x, cos, sin):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8])
-@pytest.mark.parametrize("half", [1, 3, 8, 16, 33])
-def test_halves_read_each_other(dtype, half):
-    x, cos, sin = (
-        (10 * torch.randn(*shape)).to(dtype) for shape in ((3, 5, 2 * half), (5, half), (5, half))
-    )
-    with Session(options={"strict": True, "numerics": "bitwise"}) as session:
-        got = torch.compile(rotated, backend=session.backend)(x, cos, sin)
-    assert torch.equal(got, rotated(x, cos, sin))
+def test_halves_read_each_other(bitwise, dtype):
+    def run(inputs):
+        return [rotated(*one) for one in inputs]
+
+    inputs = [
+        [(10 * torch.randn(*s)).to(dtype) for s in ((3, 5, 2 * half), (5, half), (5, half))]
+        for half in (1, 3, 8, 16, 33)
+    ]
+    got = torch.compile(run, backend=bitwise.backend)(inputs)
+    for one, want in zip(got, run(inputs), strict=True):
+        assert torch.equal(one, want), want.shape
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2])
 @pytest.mark.parametrize("parts", [(16, 16), (8, 8, 8), (16, 32), (32, 16, 16), (7, 9), (1, 1, 1)])
-def test_every_part_is_its_own(axis, parts):
-    def joined(*tensors):
-        steps = [torch.exp(t) if n % 2 else t + n for n, t in enumerate(tensors)]
-        return torch.cat(steps, axis).flip(axis) * 2
+def test_every_part_is_its_own(session, parts):
+    def joined(inputs):
+        results = []
+        for axis, tensors in enumerate(inputs):
+            steps = [torch.exp(t) if n % 2 else t + n for n, t in enumerate(tensors)]
+            results.append(torch.cat(steps, axis).flip(axis) * 2)
+        return results
 
-    shapes = [[6, 17, 24] for _ in parts]
-    for shape, extent in zip(shapes, parts, strict=True):
-        shape[axis] = extent
-    tensors = [torch.randn(shape).requires_grad_() for shape in shapes]
-    expected = joined(*tensors)
-    weights = torch.randn_like(expected)
-    with Session(options={"strict": True}) as session:
-        got = torch.compile(joined, backend=session.backend)(*tensors)
-        gradients = torch.autograd.grad((got * weights).sum(), tensors)
+    sizes = [6, 17, 24]
+    inputs = [
+        [torch.randn(*sizes[:axis], n, *sizes[axis + 1 :], requires_grad=True) for n in parts]
+        for axis in range(3)
+    ]
+    leaves = [t for tensors in inputs for t in tensors]
+    expected = joined(inputs)
+    weights = [torch.randn_like(one) for one in expected]
+    got = torch.compile(joined, backend=session.backend)(inputs)
     torch.testing.assert_close(got, expected)
-    want = torch.autograd.grad((expected * weights).sum(), tensors)
+    gradients, want = (torch.autograd.grad(r, leaves, weights) for r in (got, expected))
     torch.testing.assert_close(gradients, want)
 
 
-def test_what_is_written_in_place_is_read_before():
+def test_what_is_written_in_place_is_read_before(session):
     def turn(x):
         x.copy_(torch.cat([x[:, 16:], -x[:, :16]], 1))
 
     x = torch.randn(4, 32)
     expected = x.clone()
     turn(expected)
-    with Session(options={"strict": True}) as session:
-        torch.compile(turn, backend=session.backend)(x)
+    torch.compile(turn, backend=session.backend)(x)
     assert torch.equal(x, expected)
