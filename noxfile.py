@@ -18,6 +18,10 @@ import nox
 # Tests start processes by the hundred, and uv installs without bytecode: where Python may not keep
 # what it compiled, each of them would compile torch anew, which takes seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# On a busy machine, threads of OpenMP that wait for others spin through the time these need.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+USUAL_THREADS: dict[str, str | None] = {"OMP_WAIT_POLICY": None}
+"""Environment of what measures speed: threads wait as those of users do."""
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"
@@ -203,7 +207,8 @@ def needs_torch(package: str) -> bool:
 @nox.session(venv_backend="none", default=False)
 def demo(session: nox.Session) -> None:
     """Compile real models, print a table and write the HTML report."""
-    session.run(everything(session), "-m", "gyrator.demo", *session.posargs, external=True)
+    command = (everything(session), "-m", "gyrator.demo", *session.posargs)
+    session.run(*command, env=USUAL_THREADS, external=True)
 
 
 @nox.session(venv_backend="none", default=False)
@@ -302,7 +307,7 @@ def bench(session: nox.Session) -> None:
         session.error(f"say which benchmark: nox -s bench -- {{{','.join(names)}}}")
     peers = name == "cpu_peers"
     python = venv(session, "peers", *EVERYTHING, *RUNTIMES) if peers else everything(session)
-    session.run(python, f"bench/{name}.py", *rest, external=True)
+    session.run(python, f"bench/{name}.py", *rest, env=USUAL_THREADS, external=True)
 
 
 @nox.session(venv_backend="none", default=False)
