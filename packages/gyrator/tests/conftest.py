@@ -17,6 +17,7 @@ from gyrator.session import Session
 sys.path.insert(0, str(Path(__file__).parent))  # modules beside the tests
 
 from forked import run_forked
+from runner_cache import with_runner
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +75,8 @@ def on_target(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     opened: list[Session] = []
 
     def make(function: Any, target: str, dynamic: bool = False, **options: Any) -> Any:
-        inputs = os.environ | {"GYRATOR_TARGETS": target, "GYRATOR_CACHE_DIR": str(tmp_path)}
+        cache = with_runner(tmp_path / "cache")
+        inputs = os.environ | {"GYRATOR_TARGETS": target, "GYRATOR_CACHE_DIR": str(cache)}
         records: list[GraphRecord] = []
         session = Session(config=read_config(inputs), options=options, observer=records.append)
         opened.append(session)

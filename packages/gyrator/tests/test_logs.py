@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runner_cache import with_runner
 
 from gyrator.options import OptionError, Options, environment_options, make_options
 
@@ -30,7 +31,8 @@ for rows in (4, 6):
 
 
 def _run(tmp_path: Path, program: str = _PROGRAM, **environment: str) -> str:
-    variables = os.environ | {"GYRATOR_CACHE_DIR": str(tmp_path / "cache")} | environment
+    cache = with_runner(tmp_path / "cache")
+    variables = os.environ | {"GYRATOR_CACHE_DIR": str(cache)} | environment
     command = [sys.executable, "-c", program]
     actual = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     return actual.stderr

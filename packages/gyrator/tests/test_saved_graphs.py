@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from runner_cache import with_runner
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -36,7 +37,7 @@ def _inputs(n: int) -> tuple[int, torch.Tensor, torch.Tensor]:
 
 def _session(folder: Path) -> tuple[Session, list[gyrator.GraphRecord]]:
     records: list[gyrator.GraphRecord] = []
-    config = read_config({"GYRATOR_CACHE_DIR": str(folder)})
+    config = read_config({"GYRATOR_CACHE_DIR": str(with_runner(folder))})
     return Session(config=config, options={"strict": True}, observer=records.append), records
 
 
