@@ -13,6 +13,7 @@ import torch
 from gyrator.config import Config, read_config
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
+from gyrator_runtime import toolchain
 
 sys.path.insert(0, str(Path(__file__).parent))  # modules beside the tests
 
@@ -65,6 +66,17 @@ def bitwise(config: Config, records: list[GraphRecord]) -> Iterator[Session]:
     options = {"strict": True, "progress": False, "numerics": "bitwise"}
     with Session(options=options, config=config, observer=records.append) as session:
         yield session
+
+
+@pytest.fixture
+def lightly_optimised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flags that users have, followed by `-Og`: a third of the compiler's time.
+
+    For tests that build many large kernels to compare what they compute. Flags that may change
+    results, of contraction and reassociation, are independent of the level of optimisation.
+    """
+    flags = {isa: (*own, "-Og") for isa, own in toolchain.ISA_FLAGS.items()}
+    monkeypatch.setattr(toolchain, "ISA_FLAGS", flags)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from gyrator.targets.aten_bits import known_bits
 from gyrator.targets.cpu import CPU
 from gyrator_lowering.rules.exact import EXACT_RULES
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
 aten = torch.ops.aten
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NUMBERS = (

@@ -139,6 +139,7 @@ def agree(actual: torch.Tensor, expected: torch.Tensor) -> None:
     )
 
 
+@pytest.mark.usefixtures("lightly_optimised")
 # The width of the elements and most layouts don't meet in one place of the compiler.
 @pytest.mark.parametrize(
     ("dtype", "layout"),
@@ -228,6 +229,7 @@ DIFFERENTIABLE = {
 }
 
 
+@pytest.mark.usefixtures("lightly_optimised")
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_gradients_are_those_of_eager(session: Session, dynamic: bool) -> None:
     program = together(DIFFERENTIABLE)

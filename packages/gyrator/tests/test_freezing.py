@@ -18,6 +18,7 @@ from gyrator_lowering.fx_passes import NOTHING, Activation, Product
 from gyrator_runtime import profile
 from gyrator_runtime.profile import Timing
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
 HAS_BFLOAT16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
 """Whether oneDNN computes in `bfloat16` on this processor."""
 needs_bfloat16 = pytest.mark.skipif(

@@ -20,6 +20,7 @@ from gyrator.session import Session
 from gyrator.targets import discover
 from gyrator_ir.types import DType
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
 Programs = dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]]
 Inputs = list[list[torch.Tensor]]
 
