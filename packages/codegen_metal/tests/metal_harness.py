@@ -13,7 +13,7 @@ from gyrator_testing.kernels.built import BuiltKernels, built, text_file
 __all__ = ["NUMPY", "Library", "target"]
 
 FLAGS = (
-    "-O1 -std=c++17 -shared -fPIC -fno-math-errno -fno-trapping-math -ffp-contract=off "
+    "-Og -std=c++17 -shared -fPIC -fno-math-errno -fno-trapping-math -ffp-contract=off "
     "-fno-exceptions -fno-rtti -fno-strict-aliasing -w"
 ).split()
 ATOMICS = frozenset(
