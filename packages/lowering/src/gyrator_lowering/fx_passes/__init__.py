@@ -13,7 +13,6 @@ from gyrator_ir.modes import Numerics
 from gyrator_ir.passes import Level, Off, Pipeline, when
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.call_attention import CallAttention
-from gyrator_lowering.fx_passes.channels_last import ChannelsLast, ImageConvolution, Layouts
 from gyrator_lowering.fx_passes.chunk_losses import ChunkLosses
 from gyrator_lowering.fx_passes.cse import Cse
 from gyrator_lowering.fx_passes.expand_foreach import ExpandForeach
@@ -25,6 +24,9 @@ from gyrator_lowering.fx_passes.hold_numbers import (
     resolve_results,
 )
 from gyrator_lowering.fx_passes.inline_higher_order import NO_TARGETS, InlineHigherOrder
+from gyrator_lowering.fx_passes.layouts.channels_last import ChannelsLast, ImageConvolution, Layouts
+from gyrator_lowering.fx_passes.layouts.restride_outputs import NO_STRIDES, RestrideOutputs, Strides
+from gyrator_lowering.fx_passes.layouts.row_major import RowMajor
 from gyrator_lowering.fx_passes.move_indices import MoveIndices
 from gyrator_lowering.fx_passes.products.linear_calls import LinearCalls, Product, Quicker
 from gyrator_lowering.fx_passes.products.pack_weights import NotPacked, Packed, Packing, PackWeights
@@ -46,8 +48,6 @@ from gyrator_lowering.fx_passes.products.winograd import (
 from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
 from gyrator_lowering.fx_passes.replace_random import ReplaceRandom
 from gyrator_lowering.fx_passes.replay_views import NO_ALIASES, ReplayViews
-from gyrator_lowering.fx_passes.restride_outputs import NO_STRIDES, RestrideOutputs, Strides
-from gyrator_lowering.fx_passes.row_major import RowMajor
 from gyrator_lowering.fx_passes.split_cross_entropy import SplitCrossEntropy
 from gyrator_lowering.fx_passes.split_norms import SplitNorms
 from gyrator_lowering.fx_passes.split_softmax import SplitSoftmax

@@ -16,7 +16,7 @@ from attrs import frozen
 from torch.fx import GraphModule, Node
 
 from gyrator_lowering.fx_passes.insert import insert
-from gyrator_lowering.fx_passes.restride_outputs import view_chain
+from gyrator_lowering.fx_passes.layouts.restride_outputs import view_chain
 
 NO_ALIASES: Mapping[int, int] = MappingProxyType({})
 

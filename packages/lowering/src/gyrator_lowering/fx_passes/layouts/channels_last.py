@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from torch.fx import GraphModule
 
 from gyrator_ir.target import Target
-from gyrator_lowering.fx_passes.layout_plan import REFUSED, LayoutPlan
+from gyrator_lowering.fx_passes.layouts.plan import REFUSED, LayoutPlan
 from gyrator_lowering.fx_passes.products.linear_calls import (
     BFLOAT16_LIBRARIES,
     LIBRARIES,

@@ -12,7 +12,7 @@ import torch
 from attrs import define, field, frozen
 from torch.fx import GraphModule, Node
 
-from gyrator_lowering.fx_passes.layout_plan import REFUSED, LayoutPlan
+from gyrator_lowering.fx_passes.layouts.plan import REFUSED, LayoutPlan
 
 aten = torch.ops.aten
 

@@ -18,9 +18,9 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gyrator_ir.target import Target
-from gyrator_lowering.fx_passes.channels_last import ImageConvolution
 from gyrator_lowering.fx_passes.constants import constant_nodes
 from gyrator_lowering.fx_passes.insert import insert_graph, replace
+from gyrator_lowering.fx_passes.layouts.channels_last import ImageConvolution
 from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES, devices_with
 
 aten = torch.ops.aten
