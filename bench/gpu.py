@@ -14,10 +14,9 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -26,98 +25,18 @@ import torch
 import transformers
 import triton
 from _clock import interleave
+from _gpu_models import DEVICE, MODELS, Inputs
 from torch.profiler import ProfilerActivity, profile
 from triton.testing import do_bench
 
 from gyrator import Session
 from gyrator.reports.records import GraphRecord
 
-Inputs = dict[str, torch.Tensor]
 Run = Callable[[Inputs], torch.Tensor]
 Row = dict[str, Any]
-DEVICE = "cuda"
 ROUNDS = 12
 LEAST_SECONDS = 30.0
 """What must be left of the time to start with another model."""
-
-
-def tokens(vocabulary: int, batch: int, length: int) -> Inputs:
-    """Return random token ids, which are their own labels."""
-    ids = torch.randint(0, vocabulary, (batch, length), device=DEVICE)
-    return {"input_ids": ids, "labels": ids}
-
-
-def bert() -> tuple[torch.nn.Module, Inputs]:
-    """BERT-base."""
-    zero = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = transformers.BertForMaskedLM(transformers.BertConfig(**zero))
-    return model, tokens(30522, 16, 128)
-
-
-def gpt2() -> tuple[torch.nn.Module, Inputs]:
-    """GPT-2."""
-    config = transformers.GPT2Config(
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False
-    )
-    return transformers.GPT2LMHeadModel(config), tokens(50257, 4, 512)
-
-
-def llama() -> tuple[torch.nn.Module, Inputs]:
-    """Four layers of a Llama of width 2048."""
-    config = transformers.LlamaConfig(
-        vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=4,
-        num_attention_heads=16, num_key_value_heads=4, use_cache=False,
-    )  # fmt: skip
-    return transformers.LlamaForCausalLM(config), tokens(32000, 4, 512)
-
-
-def resnet50() -> tuple[torch.nn.Module, Inputs]:
-    """ResNet-50."""
-    model = transformers.ResNetForImageClassification(transformers.ResNetConfig(num_labels=1000))
-    labels = torch.randint(0, 1000, (32,), device=DEVICE)
-    return model, {"pixel_values": torch.randn(32, 3, 224, 224, device=DEVICE), "labels": labels}
-
-
-def convnext() -> tuple[torch.nn.Module, Inputs]:
-    """ConvNeXt-T."""
-    config = transformers.ConvNextConfig(num_labels=1000)
-    labels = torch.randint(0, 1000, (32,), device=DEVICE)
-    pixels = torch.randn(32, 3, 224, 224, device=DEVICE)
-    model = transformers.ConvNextForImageClassification(config)
-    return model, {"pixel_values": pixels, "labels": labels}
-
-
-class Labelled(torch.nn.Module):
-    """A classifier of images as one of transformers': it gives logits, and a loss for labels."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(
-        self, pixel_values: torch.Tensor, labels: torch.Tensor
-    ) -> transformers.modeling_outputs.ImageClassifierOutput:
-        """Classify images. `pixel_values`: f[n, 3, h, w]; `labels`: i64[n]."""
-        logits = self.model(pixel_values)
-        loss = torch.nn.functional.cross_entropy(logits, labels)
-        return transformers.modeling_outputs.ImageClassifierOutput(loss=loss, logits=logits)
-
-
-def timm_convnext() -> tuple[torch.nn.Module, Inputs]:
-    """ConvNeXt-T of timm, which keeps its own form of the same network."""
-    timm = import_module("timm")  # is not everywhere that the other models are
-    _, inputs = convnext()
-    return Labelled(timm.create_model("convnext_tiny", pretrained=False)), inputs
-
-
-MODELS: Mapping[str, Callable[[], tuple[torch.nn.Module, Inputs]]] = {
-    "BERT-base": bert,
-    "GPT-2": gpt2,
-    "Llama-4x2048": llama,
-    "ResNet-50": resnet50,
-    "ConvNeXt-T": convnext,
-    "ConvNeXt-T of timm": timm_convnext,
-}
 
 
 def prepared(name: str, training: bool) -> tuple[torch.nn.Module, Inputs, Row]:
