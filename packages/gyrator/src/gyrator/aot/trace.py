@@ -23,7 +23,6 @@ from gyrator.engine.pipeline import Stages
 from gyrator.frontend.convolutions import unguarded_convolutions
 from gyrator.graphs.boundary import plain_boundary
 from gyrator.graphs.compiled import CompiledGraph, GraphCompiler, Phase
-from gyrator.options import Options
 from gyrator.reports.records import Stopwatch
 from gyrator.store.manifest import ProgramManifest
 from gyrator.store.programs import Product, attribute
@@ -125,9 +124,9 @@ class PackageEngine(Engine):
             conditions=conditions,
         )
 
-    def trial(self, options: Options) -> GraphCompiler:
+    def trial(self, **options: Any) -> GraphCompiler:
         """Return a compiler for graphs that are timed in this process, not for the package."""
-        return Engine(**_settings(self)).trial(options)
+        return Engine(**_settings(self)).trial(**options)
 
     def compile(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None

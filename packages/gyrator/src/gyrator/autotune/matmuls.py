@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import torch
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -95,13 +95,12 @@ def _measured(region: Region, context: CompilerContext, budget: Budget) -> str:
         seconds = 0 if math.isinf(budget.left) else max(int(budget.left), 1)
         for extern_kernels in ("library", "none"):
             tunes = extern_kernels == "none"
-            options = evolve(
-                context.options, extern_kernels=extern_kernels, strict=True,
-                max_autotune=tunes, autotune_seconds=seconds if tunes else 0,
-                wrapper="python", device_graphs=False, progress=False,
-                verify="",
-            )  # fmt: skip
-            runs[extern_kernels] = _Run(context.trial(options), region, tensors)
+            compiler = context.trial(
+                extern_kernels=extern_kernels,
+                max_autotune=tunes,
+                autotune_seconds=seconds if tunes else 0,
+            )
+            runs[extern_kernels] = _Run(compiler, region, tensors)
         try:
             return quickest(runs, interface, _GAIN)
         except UnsupportedError:  # generated kernels do not support all of the region

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from attrs import evolve
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import (
@@ -29,12 +28,9 @@ _ROWS, _DEPTH, _PANELS = 126, 512, 80
 def panel_product(context: CompilerContext, device: str, width: int) -> PanelProduct | None:
     """Return a product of matrices of any sizes with panels of this many columns, by a kernel that
     is compiled once per machine; None if it cannot be compiled."""
-    options = evolve(
-        context.options, extern_kernels="library", strict=True, max_autotune=False,
-        wrapper="python", device_graphs=False, progress=False, verify="", trace_dir="",
-    )  # fmt: skip
+    compiler = context.trial(extern_kernels="library")
     try:
-        call = context.trial(options).compile(_graph(device, width), "inference").call
+        call = compiler.compile(_graph(device, width), "inference").call
     except GyratorError:
         return None
     return lambda x, panels, out: call([x, panels, out])

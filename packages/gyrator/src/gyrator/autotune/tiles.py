@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from attrs import evolve
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -53,17 +52,12 @@ def _listed(value: Any) -> Any:
 def _compiled(
     context: CompilerContext, arguments: tuple[Any, ...], padding: tuple[int, int]
 ) -> Callable[[], object] | None:
-    options = evolve(
-        context.options, extern_kernels="library", strict=True, max_autotune=False,
-        freezing=False, wrapper="python", device_graphs=False, progress=False, verify="",
-        trace_dir="",
-    )  # fmt: skip
     tensors = [a for a in arguments if a is not None]
     mode = FakeTensorMode()
     function = partial(_call, padding=padding)
     graph = make_fx(function, tracing_mode="fake")(*[mode.from_tensor(t) for t in tensors])
     try:
-        call = context.trial(options).compile(graph, "inference").call
+        call = context.trial(extern_kernels="library").compile(graph, "inference").call
     except GyratorError:
         return None
     return lambda: call([*tensors])

@@ -77,10 +77,15 @@ class CompilerContext:
     complete: bool = False
     """Whether kernels must load in processes without a compiler: see `LoaderContext`."""
 
-    def trial(self, options: Options) -> GraphCompiler:
+    def trial(self, **options: Any) -> GraphCompiler:
         """Return a compiler for graphs that are timed in this process, with other options. It
-        reports nothing."""
-        return cast(GraphCompiler, evolve(self, options=options, observer=ignore_record))
+        raises what it cannot compile, and reports and measures nothing unless they say so."""
+        quiet: dict[str, Any] = {
+            "strict": True, "max_autotune": False, "freezing": False, "wrapper": "python",
+            "device_graphs": False, "progress": False, "verify": "", "trace_dir": "",
+        }  # fmt: skip
+        changed = evolve(self.options, **(quiet | options))
+        return cast(GraphCompiler, evolve(self, options=changed, observer=ignore_record))
 
     @property
     def by_device(self) -> Mapping[str, Target]:

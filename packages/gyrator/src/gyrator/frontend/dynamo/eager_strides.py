@@ -87,7 +87,7 @@ class _Run(torch.fx.Interpreter):
         """Run a function, or the bodies that are the result of a higher-order op.
 
         Raises:
-            ValueError: The branches of a choice lie differently.
+            ValueError: the results of the branches of a choice have different strides.
         """
         if not isinstance(target, torch._ops.HigherOrderOperator):
             return super().call_function(target, args, kwargs)
@@ -95,7 +95,7 @@ class _Run(torch.fx.Interpreter):
         if name == "cond":
             _, chosen, other, operands = args
             results = [_Run(branch).run(*operands) for branch in (chosen, other)]
-            if not all(map(_lies_like, *map(tree_leaves, results))):
+            if not all(map(_has_strides_of, *map(tree_leaves, results))):
                 raise ValueError("the branches' results have different strides")
             return results[0]
         if name == "autograd_function_apply":
@@ -355,7 +355,7 @@ def _is_contiguous(fake: torch.Tensor) -> bool:
     )
 
 
-def _lies_like(a: Any, b: Any) -> bool:
+def _has_strides_of(a: Any, b: Any) -> bool:
     return not _strided(a) or not _strided(b) or a.stride() == b.stride()
 
 
