@@ -68,28 +68,15 @@ def llama() -> tuple[nn.Module, Inputs]:
     return transformers.LlamaForCausalLM(config), tokens(32000, 4, 512)
 
 
-def resnet50() -> tuple[nn.Module, Inputs]:
-    """ResNet-50."""
-    config = transformers.ResNetConfig(num_labels=1000)
-    return transformers.ResNetForImageClassification(config), images(32)
+def classifier(family: str, count: int) -> Callable[[], tuple[nn.Module, Inputs]]:
+    """Return what makes a network of transformers for so many images, of its default size."""
 
+    def make() -> tuple[nn.Module, Inputs]:
+        config = getattr(transformers, f"{family}Config")(num_labels=1000)
+        model = getattr(transformers, f"{family}ForImageClassification")(config)
+        return model, images(count)
 
-def convnext() -> tuple[nn.Module, Inputs]:
-    """ConvNeXt-T."""
-    config = transformers.ConvNextConfig(num_labels=1000)
-    return transformers.ConvNextForImageClassification(config), images(32)
-
-
-def vit() -> tuple[nn.Module, Inputs]:
-    """ViT-B."""
-    config = transformers.ViTConfig(num_labels=1000)
-    return transformers.ViTForImageClassification(config), images(16)
-
-
-def swin() -> tuple[nn.Module, Inputs]:
-    """Swin-T."""
-    config = transformers.SwinConfig(num_labels=1000)
-    return transformers.SwinForImageClassification(config), images(16)
+    return make
 
 
 def qwen() -> tuple[nn.Module, Inputs]:
@@ -250,11 +237,11 @@ MODELS: Mapping[str, Callable[[], tuple[nn.Module, Inputs]]] = {
     "BERT-base": bert,
     "GPT-2": gpt2,
     "Llama-4x2048": llama,
-    "ResNet-50": resnet50,
-    "ConvNeXt-T": convnext,
+    "ResNet-50": classifier("ResNet", 32),
+    "ConvNeXt-T": classifier("ConvNext", 32),
     "ConvNeXt-T of timm": of_timm("convnext_tiny"),
-    "ViT-B": vit,
-    "Swin-T": swin,
+    "ViT-B": classifier("ViT", 16),
+    "Swin-T": classifier("Swin", 16),
     "Qwen3": qwen,
     "T5": t5,
     "Whisper": whisper,
