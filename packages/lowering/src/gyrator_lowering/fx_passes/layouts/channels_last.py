@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from torch.fx import GraphModule
 
 from gyrator_ir.target import Target
-from gyrator_lowering.fx_passes.layouts.plan import REFUSED, LayoutPlan
+from gyrator_lowering.fx_passes.layouts.plan import LayoutPlan
 from gyrator_lowering.fx_passes.products.linear_calls import (
     BFLOAT16_LIBRARIES,
     LIBRARIES,
@@ -130,12 +130,7 @@ class ChannelsLast:
     ) -> bool:
         mode = first.args[0].meta["val"].fake_mode
         plan = _Plan(mode, prefers=prefers, weights=weights)
-        try:
-            for node in gm.graph.nodes:
-                plan.visit(node)
-        except REFUSED:  # an op or a result cannot keep its layout
-            return False
-        if not plan.copies:
+        if not plan.covers(gm) or not plan.copies:
             return False
         plan.apply(gm)
         return True

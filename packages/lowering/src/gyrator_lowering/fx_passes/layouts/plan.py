@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 aten = torch.ops.aten
 
-REFUSED = (RuntimeError, ValueError)
+_REFUSED = (RuntimeError, ValueError)
 """Exceptions of fake tensors for a layout that an op does not support."""
 _ADDRESSED = (aten.as_strided.default, aten.as_strided_scatter.default, aten.resize.default)
 """Ops whose semantics depend on their operands' strides; so do those of ops that draw random
@@ -44,12 +44,17 @@ class LayoutPlan:
         """Return the result of a call in the layout that it should have."""
         return value
 
-    def visit(self, node: Any) -> None:
-        """Plan a node whose arguments are planned.
+    def covers(self, gm: GraphModule) -> bool:
+        """Plan all nodes of a graph; return whether that is possible: an op may refuse a layout,
+        and a result may have one that has no name."""
+        try:
+            for node in gm.graph.nodes:
+                self._visit(node)
+        except _REFUSED:
+            return False
+        return True
 
-        Raises:
-            RuntimeError: if no layout works.
-        """
+    def _visit(self, node: Any) -> None:
         if node.op == "output":
             self._keep(node)
         elif node.op == "call_function":
@@ -67,7 +72,7 @@ class LayoutPlan:
             return
         try:
             value = self._run(node, layouts)
-        except REFUSED:  # a view that is impossible in this layout
+        except _REFUSED:  # a view that is impossible in this layout
             self._keep(node)
             return
         if layouts:

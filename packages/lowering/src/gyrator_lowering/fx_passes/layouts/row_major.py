@@ -12,7 +12,7 @@ import torch
 from attrs import define, field, frozen
 from torch.fx import GraphModule, Node
 
-from gyrator_lowering.fx_passes.layouts.plan import REFUSED, LayoutPlan
+from gyrator_lowering.fx_passes.layouts.plan import LayoutPlan
 
 aten = torch.ops.aten
 
@@ -42,12 +42,7 @@ class RowMajor:
         if first is None:
             return False
         plan = _Plan(first.meta["val"].fake_mode, reduced=reduced)
-        try:
-            for node in gm.graph.nodes:
-                plan.visit(node)
-        except REFUSED:
-            return False
-        if plan.copies or not plan.values:
+        if not plan.covers(gm) or plan.copies or not plan.values:
             return False
         plan.apply(gm)
         return True
