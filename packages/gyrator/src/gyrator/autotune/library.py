@@ -188,12 +188,10 @@ class LibraryChoice:
     def _panel_kernel(self, product: Product) -> tuple[PanelProduct, int] | None:
         """Return a kernel that could compute a product, and the columns of its panels; None if
         there is none, or if it is for another processor than this one."""
-        definition, target = self.context.targets[product.device]
-        width = target.heuristics.panel_columns
+        width = self.context.targets[product.device][1].heuristics.panel_columns
         if not width or product.columns % width or product.rows < _PANEL_ROWS:
             return None
-        here = definition.probe(self.context.config)
-        if product.dtype != torch.float32 or here is None or here.arch != target.arch:
+        if product.dtype != torch.float32 or not self._is_here(product.device):
             return None
         if product.device not in self._panels:
             self._panels[product.device] = panel_product(self.context, product.device, width)
@@ -253,9 +251,7 @@ class LibraryChoice:
         """Return whether a convolution of channels-last images by transformed tiles, with a known
         weight, is faster than oneDNN's, which is measured once per machine and number of
         threads."""
-        definition, target = self.context.targets[convolution.device]
-        here = definition.probe(self.context.config)
-        if here is None or here.arch != target.arch:
+        if not self._is_here(convolution.device):
             return False
 
         def faster(measure: Measure) -> bool | None:
@@ -269,6 +265,12 @@ class LibraryChoice:
 
         question = ("tiles", convolution, torch.get_num_threads())
         return bool(self._lookup(question, convolution.device, faster))
+
+    def _is_here(self, device: str) -> bool:
+        """Return whether this machine runs what is compiled for a device's target."""
+        definition, target = self.context.targets[device]
+        here = definition.probe(self.context.config)
+        return here is not None and here.arch == target.arch
 
     @property
     def _exact(self) -> bool:
