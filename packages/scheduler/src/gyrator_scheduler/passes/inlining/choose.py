@@ -54,11 +54,8 @@ class _Reader:
     addresses: dict[Expr, Bounds] = field(factory=dict)
     """The addresses of the loads, with the bounds of the mask of a load; empty bounds if loads of
     an address have different masks."""
-
-    @property
-    def all_masked(self) -> bool:
-        """Whether every load is masked."""
-        return all(self.addresses.values())
+    all_masked: bool = True
+    """Whether every load is masked."""
 
 
 @define(eq=False)
@@ -144,7 +141,9 @@ def _survey(
         masks = MaskBounds(statements_of(op))
         for s in statements_of(op):
             if isinstance(s, Load):
-                addresses = own_readers.setdefault(s.buffer, _Reader(index)).addresses
+                reader = own_readers.setdefault(s.buffer, _Reader(index))
+                reader.all_masked = reader.all_masked and s.mask is not None
+                addresses = reader.addresses
                 bounds = masks.of(s.mask)
                 if addresses.setdefault(s.index, bounds) != bounds:
                     addresses[s.index] = {}
