@@ -5,6 +5,7 @@ import torch
 from attrs import evolve
 from torch.nn import functional as F
 
+from gyrator_ir.body.nodes import Store
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.loop.nodes import Extern, Scatter
 from gyrator_ir.target import Heuristics
@@ -138,6 +139,42 @@ def test_single_elements_are_selected_where_identical_kernels_share_launches(che
         for f in (stacked, joined)
     ]
     assert scatters == [0 if alike else 9, 9]
+
+
+def _halves(x):
+    first, second = x.chunk(2, -1)
+    return torch.cat((F.silu(first) * second, first - second), -1)
+
+
+def _stores(op) -> int:
+    return sum(isinstance(s, Store) for s in getattr(op, "body", ()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_equal_parts_of_a_stored_result_are_written_by_one_loop(check, dtype) -> None:
+    x = torch.randn(3, 16).gt(0).to(dtype) if dtype is torch.bool else 9 * torch.randn(3, 16)
+    x = x.to(dtype)
+
+    def f(x):
+        return torch.cat((x.logical_not().to(x.dtype), x, x), 1).t(), torch.cat((x, x + x))
+
+    assert {2, 3} <= {_stores(op) for op in check(f, x).operations}
+    check(f, x.repeat(1, 2)[:, ::2])
+
+
+def test_parts_are_written_by_one_loop_only_where_the_result_is_stored(check) -> None:
+    x = torch.randn(4, 64)
+    others = (torch.randn(7, 64),)
+
+    def stores(f) -> int:
+        program = check(f, x, other=others, externs=("aten.mm.default",))
+        return max(map(_stores, program.operations))
+
+    assert stores(_halves) == 2
+    assert stores(lambda x: _halves(x).view(-1, 4) @ x.new_ones(4, 2)) == 2
+    assert stores(lambda x: _halves(x) + 1) == 1
+    assert stores(lambda x: torch.stack((x + 1, x - 1), -1)) == 1
+    assert stores(lambda x: torch.cat((x, x[:, :32]), 1)) == 1
 
 
 def test_scatter(check) -> None:

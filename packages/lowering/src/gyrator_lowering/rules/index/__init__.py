@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from attrs import evolve
+from torch.fx import Node
 
 from gyrator_ir.body.nodes import Check
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, product_of, sum_of
@@ -12,9 +14,10 @@ from gyrator_lowering.builder.program import LoopBuilder, flat_index, unravel
 from gyrator_lowering.builder.slices import wrapped_index
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
-from gyrator_lowering.rules.extern import MASKS, call
+from gyrator_lowering.rules.extern import MASKS, call, is_library_work
 from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.torch_bridge.facts import facts_of
+from gyrator_lowering.torch_bridge.schema import info_of
 
 
 def embedding(
@@ -140,6 +143,11 @@ def cat(b: LoopBuilder, tensors: Sequence[TensorValue], dim: int = 0) -> TensorV
         return joined
     if len(parts) > SELECTED and not _shares_launches(b, parts, out):
         return _written_in_parts(b, parts, ends, d, out)
+    if _writes_runs(parts, d, out) and is_left_in_memory(b.node):
+        result = b.buffer(out)
+        sections = [_section(result, part, end, d) for part, end in zip(parts, ends, strict=False)]
+        b.many_into(sections, lambda ops, index: tuple(ops.load(p, index) for p in parts))
+        return result
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         return joined_at(ops, parts, ends, d, index, out.dtype)
@@ -149,6 +157,8 @@ def cat(b: LoopBuilder, tensors: Sequence[TensorValue], dim: int = 0) -> TensorV
 
 SELECTED = 8
 """Up to this many tensors are concatenated by selecting one at each index of the result."""
+RUN = 16
+"""Minimum number of adjacent elements of each part where one loop writes all parts."""
 WRITTEN = 64
 """Up to this many tensors are each copied by a kernel of their own, which may be the one that
 computes them."""
@@ -161,15 +171,44 @@ def _shares_launches(b: LoopBuilder, parts: Sequence[TensorValue], out: Spec) ->
     return alike and all(e is ONE for part in parts for e in part.shape)
 
 
+def _writes_runs(parts: Sequence[TensorValue], d: int, out: Spec) -> bool:
+    """Return whether one loop can write all parts: they are alike, and each is stored in runs of
+    adjacent elements, which stores of vectors and of neighbouring threads need."""
+    first, *others = parts
+    if not others or any(p.shape != first.shape or p.dtype != out.dtype for p in parts):
+        return False
+    run = first.shape[d] * out.strides[d]
+    return type(run) is not Const or run.value >= RUN
+
+
+def is_left_in_memory(node: Node) -> bool:
+    """Return whether a result is stored whichever loop computes it: its views are results of the
+    graph, or operands of products, convolutions and attention."""
+    return all(
+        user.op == "output"
+        or (
+            isinstance(user.target, torch._ops.OpOverload)
+            and (
+                is_library_work(info_of(user.target).name)
+                or (info_of(user.target).is_view and is_left_in_memory(user))
+            )
+        )
+        for user in node.users
+    )
+
+
+def _section(result: TensorValue, part: TensorValue, start: Expr, d: int) -> TensorValue:
+    """Return the slice of a concatenation that holds a part."""
+    return evolve(result, shape=part.shape, offset=result.offset + start * result.strides[d])
+
+
 def _written_in_parts(
     b: LoopBuilder, parts: Sequence[TensorValue], ends: Sequence[Expr], d: int, out: Spec
 ) -> TensorValue:
     """Write each part to its slice: the first as a loop, the others over existing memory."""
     result = b.buffer(out)
     for k, part in enumerate(parts):
-        section = evolve(
-            result, shape=part.shape, offset=result.offset + ends[k] * result.strides[d]
-        )
+        section = _section(result, part, ends[k], d)
         if k == 0:
             b.pointwise_into(section, lambda ops, index: ops.load(parts[0], index))
             continue
