@@ -57,9 +57,11 @@ def lengths(kernel: Kernel) -> dict[str, int]:
 
 
 def filled(elements: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return random elements on the device; integers are small enough to index with."""
+    """Return random elements on the device; integers are small enough to index with, and floats of
+    8 bits are bytes, as kernels take them."""
     if dtype.is_floating_point:
-        return torch.randn(elements, device="cuda").to(dtype)
+        numbers = torch.randn(elements, device="cuda").to(dtype)
+        return numbers.view(torch.uint8) if dtype.itemsize == 1 else numbers
     return torch.randint(0, 2 if dtype is torch.bool else 5, (elements,), device="cuda").to(dtype)
 
 
