@@ -239,6 +239,49 @@ def test_products_of_symbolic_sizes_stay_library_calls(check) -> None:
     assert not generated_products(gm, able)
 
 
+WINDOWS = {
+    "planes": ({}, torch.float32, True),
+    "other strides": ({"stride": 2, "dilation": 2}, torch.bfloat16, True),
+    "channels last": ({"last": True}, torch.float32, False),
+    "two filters a channel": ({"filters": 12}, torch.float32, False),
+    "groups": ({"groups": 3}, torch.float32, False),
+    "one element": ({"window": 1}, torch.float32, False),
+    "large window": ({"window": 9, "padding": 4}, torch.float32, False),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_depthwise_convolutions_of_planes_are_left_to_kernels(check, name: str) -> None:
+    options, dtype, expected = WINDOWS[name]
+    options = {"groups": 6, "padding": 1, **options}
+    filters, window = options.pop("filters", 6), options.pop("window", 3)
+    (target,) = check.targets.values()
+    able = evolve(target, heuristics=evolve(target.heuristics, plane_convolutions=True))
+    layout = torch.channels_last if options.pop("last", False) else torch.contiguous_format
+    x = torch.randn(4, 6, 16, 20).to(dtype).to(memory_format=layout)
+    w = torch.randn(filters, 6 // options["groups"], window, window, dtype=dtype)
+
+    def f(x, w):
+        y = F.conv2d(x, w, **options)
+        return y, *torch.ops.aten.convolution_backward(
+            y, x, w, None, *(_pair(options.get(o, d)) for o, d in _WINDOW_OPTIONS), False, [0, 0],
+            options["groups"], [True, True, False],
+        )[:2]  # fmt: skip
+
+    gm = check.trace(f, (x, w))
+    assert len(generated_products(gm, {target.device: able})) == 2 * expected
+    assert not generated_products(gm, check.targets)
+    changing = check.trace(f, (x, w), dynamic=True)
+    assert not generated_products(changing, {target.device: able})
+
+
+_WINDOW_OPTIONS = (("stride", 1), ("padding", 0), ("dilation", 1))
+
+
+def _pair(n: int) -> list[int]:
+    return [n, n]
+
+
 SMALL = {
     "square": (torch.bmm, (5, 16, 16), (5, 16, 16), torch.float32, True),
     "double": (torch.bmm, (5, 9, 32), (5, 32, 9), torch.float64, True),

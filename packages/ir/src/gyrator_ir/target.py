@@ -106,6 +106,8 @@ class Heuristics:
     this many bytes; 0 if it makes no difference."""
     thin_products: bool = False
     """Generated kernels are faster than the library at matrix-vector products."""
+    plane_convolutions: bool = False
+    """Generated kernels are faster than the library at depthwise convolutions of planes."""
     integer_products: bool = False
     """Generated kernels are faster than the library at matrix products of integers."""
     register_tiles: bool = False

@@ -121,6 +121,7 @@ class TritonDevice:
                 slack_bytes=1 << 22,
                 product_bytes=16 if self.libraries else 0,
                 thin_products="cublas" in self.libraries,
+                plane_convolutions="cudnn" in self.libraries,
                 unfused_bias="cudnn" in self.libraries,
                 channels_last="cudnn" in self.libraries,
                 shared_bytes=self.shared(arch),

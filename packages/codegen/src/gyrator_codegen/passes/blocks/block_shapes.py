@@ -22,7 +22,7 @@ from gyrator_codegen.passes.blocks.choose_blocks import sorts
 from gyrator_codegen.passes.blocks.ranked import Ranked
 from gyrator_ir.body.nodes import Bind, Let, Load, Reduce, ReduceKind, ScanStep, Store
 from gyrator_ir.body.ops import OPS
-from gyrator_ir.expr import Const, Expr, ShapeFacts
+from gyrator_ir.expr import Const, Expr, ShapeFacts, stride_of
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.tile.loops import axes_of, extent_of, in_one_step
@@ -44,6 +44,8 @@ _SECTOR = 32  # bytes that memory transfers at once
 _LONG = 30  # work per inner element, from which fewer elements fit in registers
 _FUNCTION = 6  # further statements that a transcendental function counts as...
 _COSTLY = 12  # ... if it has at least this cost in the op table
+_TOGETHER = 4  # points of a thread that reduces in steps of one element...
+_APART = 8  # ... or the bytes of them, if it reads each by an access of its own
 _STRIDED = 4  # elements per thread if some loads are strided...
 _MANY_STRIDED = 4  # ... and half of that with more strided loads than this
 _HELD = 54  # bytes of a row that a thread holds in registers, with up to two loads
@@ -115,7 +117,7 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
     elif at_once and sorts(kernel):
         shapes = best = list(_sorting(power_of_two(length), count, cores))
     elif not at_once and values["RBLOCK"] == (1,):
-        shapes = best = list(_steps(count, cores))
+        shapes = best = list(_steps(kernel, count, width, cores))
     else:
         along = consecutive_inside(kernel)
         folds = bool(kernel.inner)
@@ -189,12 +191,21 @@ def _loads(kernel: Kernel) -> tuple[int, int]:
     return len(loads), sum(abs(_step(kernel, index)) > 1 for _, index in loads)
 
 
-def _steps(count: int, cores: int) -> Iterator[_Shape]:
+def _steps(kernel: Kernel, count: int, width: int, cores: int) -> Iterator[_Shape]:
     """Yield shapes with one inner element at a time: few points per thread, and enough programs for
-    all cores."""
+    all cores.
+
+    The points of a thread are adjacent. It reads them by one access only from aligned addresses: by
+    several, neighbouring threads are the further apart the more points each has.
+    """
+    inner = {a.symbol for a in kernel.inner}
+    indices = [s.index for s in kernel.statements if isinstance(s, Load)]
+    steps = [stride_of(index, r) for index in indices for r in inner & index.free_symbols]
+    apart = any(isinstance(step, Const) and step.value % _TOGETHER for step in steps)
+    each = min(max(_APART // width, 1), _TOGETHER) if apart else _TOGETHER
     most = max(power_of_two(count // max(2 * cores, 1)), _LANES)
     for xblock in dict.fromkeys(min(block, most) for block in (512, 256, 1024, 2048)):
-        yield xblock, 1, min(xblock // _LANES, 4)
+        yield xblock, 1, min(max(xblock // (_LANES * each), 1), 16)
 
 
 def _sorting(block: int, count: int, cores: int) -> Iterator[_Shape]:
