@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import field, frozen
-from torch._higher_order_ops import associative_scan, scan, while_loop
+from torch._higher_order_ops import associative_scan, cond, scan, while_loop
 from torch._higher_order_ops import map as map_op
 from torch.utils import _pytree as pytree
 
@@ -63,6 +63,11 @@ def compared(config: Config, options: dict[str, Any]) -> Iterator[Compared]:
         yield Compared(session, records)
 
 
+wrappers = pytest.mark.parametrize(
+    "options", [{"wrapper": w} for w in ("python", "cpp", "fx")], ids=lambda o: o["wrapper"]
+)
+
+
 def doubles(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
@@ -103,9 +108,7 @@ def test_half_precision(compared: Compared) -> None:
     compared.check(fn, (torch.randint(-3, 3, (9, 4)).bfloat16(),))
 
 
-@pytest.mark.parametrize(
-    "options", [{"wrapper": w} for w in ("python", "cpp", "fx")], ids=lambda o: o["wrapper"]
-)
+@wrappers
 def test_a_cell_of_an_lstm_backwards(compared: Compared) -> None:
     def fn(x: torch.Tensor, h: torch.Tensor, w: torch.Tensor, u: torch.Tensor) -> Any:
         def cell(state: Any, y: torch.Tensor) -> Any:
@@ -177,9 +180,7 @@ def test_associative_scans(compared: Compared) -> None:
     compared.check(fn, (doubles(21, 3),))
 
 
-@pytest.mark.parametrize(
-    "options", [{"wrapper": w} for w in ("python", "cpp", "fx")], ids=lambda o: o["wrapper"]
-)
+@wrappers
 def test_gradients_of_a_loop_that_a_value_ends(compared: Compared) -> None:
     def fn(n: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
         def more(i: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -189,6 +190,30 @@ def test_gradients_of_a_loop_that_a_value_ends(compared: Compared) -> None:
 
     calls = ((torch.tensor(n), doubles(k, 3), doubles(k, 3)) for n, k in ((0, 5), (5, 6), (4, 6)))
     compared.check(fn, *calls, dynamic=True)
+
+
+def until_five(x: torch.Tensor) -> torch.Tensor:
+    """A loop that a value ends."""
+    start = torch.zeros((), dtype=torch.int64), x
+    return while_loop(lambda i, y: i < 5, lambda i, y: (i + 1, (y * 1.1 + i).sin()), start)[1]
+
+
+@wrappers
+def test_gradients_of_a_loop_in_a_branch(compared: Compared) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        return cond(x.sum() > 0, until_five, torch.sin, (x,))
+
+    x = doubles(3, 4).abs()
+    compared.check(fn, (x,), (-x,))
+
+
+@wrappers
+def test_sizes_that_a_branch_decides(compared: Compared) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        return cond(x.sum() > 0, lambda x: x[:2] * 2, lambda x: x[:3].sin(), (x,)).cumsum(0)
+
+    x = torch.rand(4, 5)
+    compared.check(fn, (x,), (-x,))
 
 
 def test_a_loop_that_never_runs_gives_copies(compared: Compared) -> None:

@@ -131,7 +131,7 @@ def dependences(operations: Sequence[Operation], buffers: Sequence[Buffer]) -> D
             readers[name] = []
         for symbol in touched.defines:
             definer[symbol] = index
-        if isinstance(op, (Extern, WhileOp)):
+        if isinstance(op, (Extern, CondOp, WhileOp, CallOp)):
             for name in touched.writes:
                 for symbol in shapes.get(name, ()):
                     definer.setdefault(symbol, index)

@@ -281,16 +281,15 @@ class CallChecker:
                 self._arguments(operands, where)
                 for name in (then, otherwise):
                     self._program(name, len(operands), len(results), where)
-                self._results(results, where)
+                self._new_results(results, where)
             case WhileOp(_, condition, body, carried, invariants, results, stacked):
                 self._arguments((*carried, *invariants), where)
                 operands_count = len(carried) + len(invariants)
                 self._program(condition, operands_count, 1, where)
                 self._program(body, operands_count, len(carried), where)
                 self._one_result_each(carried, results, where)
-                for name in results if stacked else ():
-                    flow.bind_sizes(name)
-                self._results(results, where)
+                record = self._new_results if stacked else self._results
+                record(results, where)
             case RepeatOp(_, count, body, carried, operands, results, stacks):
                 self._arguments((count, *carried, *operands), where)
                 operands_count = 1 + len(carried) + len(operands) + len(stacks)
@@ -300,7 +299,7 @@ class CallChecker:
             case CallOp(_, program, operands, results):
                 self._arguments(operands, where)
                 self._program(program, len(operands), len(results), where)
-                self._results(results, where)
+                self._new_results(results, where)
 
     def _arguments(self, args: Iterable[Arg], where: Where) -> None:
         for arg in args:
@@ -309,6 +308,12 @@ class CallChecker:
     def _results(self, results: Iterable[str], where: Where) -> None:
         for name in results:
             self.flow.write(name, where)
+
+    def _new_results(self, results: Iterable[str], where: Where) -> None:
+        """Record writes of tensors that the operation creates, whose sizes it may decide."""
+        for name in results:
+            self.flow.bind_sizes(name)
+        self._results(results, where)
 
     def _one_result_each(
         self, carried: Sequence[Arg], results: Sequence[str], where: Where

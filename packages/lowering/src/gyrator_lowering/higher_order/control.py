@@ -13,7 +13,7 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.higher_order import flex_attention
 from gyrator_lowering.higher_order.steps import LoopContext, Lower, lower_steps
-from gyrator_lowering.rules.extern import argument
+from gyrator_lowering.rules.extern import argument, new_sizes
 from gyrator_lowering.torch_bridge.fakes import fake_of
 
 
@@ -126,4 +126,6 @@ class Regions:
                 f"{node.target} returns something that is not a tensor",
                 help=BY_PYTORCH,
             )
+        for fake in fakes:
+            self.b.bound_symbols.update(new_sizes(self.b, fake.shape))
         return tuple(self.b.buffer(self.b.exact_spec(fake)) for fake in fakes)

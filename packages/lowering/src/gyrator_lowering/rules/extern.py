@@ -111,7 +111,7 @@ def emit(
             values.append(b.views(arguments[base], base, fake))
         else:
             needed = out is not None or info.returns == 1 or k in used
-            needed = needed or (isinstance(fake, torch.Tensor) and bool(_unknown(b, fake.shape)))
+            needed = needed or (isinstance(fake, torch.Tensor) and bool(new_sizes(b, fake.shape)))
             name, value = _result(b, fake) if needed else (None, None)
             names.append(name)
             values.append(value)
@@ -159,7 +159,7 @@ def is_library_work(op: str) -> bool:
     return op.rpartition(".")[0] in _LIBRARY_WORK
 
 
-def _unknown(b: LoopBuilder, shape: Iterable[Any]) -> set[Sym]:
+def new_sizes(b: LoopBuilder, shape: Iterable[Any]) -> set[Sym]:
     """Return the sizes of a result that are known only once it exists."""
     return {
         s
@@ -174,7 +174,7 @@ def _result(b: LoopBuilder, fake: Any) -> tuple[Any, Any]:
         return None, None
     if isinstance(fake, torch.Tensor):
         spec = b.spec(fake)  # some fake kernels return the overlapping strides of an argument
-        b.bound_symbols.update(_unknown(b, spec.shape))
+        b.bound_symbols.update(new_sizes(b, spec.shape))
         for size in spec.shape:
             if any(
                 s.kind is SymKind.UNBACKED and s not in b.bound_symbols for s in size.free_symbols
