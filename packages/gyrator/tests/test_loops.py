@@ -216,6 +216,15 @@ def test_sizes_that_a_branch_decides(compared: Compared) -> None:
     compared.check(fn, (x,), (-x,))
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("steps", [2, 9])
+def test_complex_numbers(compared: Compared, dtype: torch.dtype, steps: int) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        return scan(lambda c, y: (c * 0.5 + y, (c * y, c.abs() + y.real)), x[0] * 1, x)
+
+    compared.check(fn, (torch.randn(steps, 3, dtype=dtype),))
+
+
 def test_a_loop_that_never_runs_gives_copies(compared: Compared) -> None:
     def fn(x: torch.Tensor) -> Any:
         y = while_loop(lambda y: y.sum() < 0, lambda y: (y + 1,), (x,))[0]

@@ -22,7 +22,7 @@ from gyrator_ir.loop.nodes import (
     TensorInput,
 )
 from gyrator_lowering.builder.node import BY_PYTORCH
-from gyrator_lowering.builder.program import Body, LoopBuilder
+from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.extern import argument
 
@@ -78,7 +78,7 @@ class LoopContext:
             if spec is not None:
                 buffer, stack = b.existing(b.reserve("stack"), spec)
                 stacks.append(TensorInput(buffer))
-                b.pointwise_into(_slice(stack), _reader(_tensor(b, value)))
+                b.copy_into(_slice(stack), _tensor(b, value))
         step = SizeInput(STEP, b.reserve("step"))
         sizes = (SizeInput(s, b.reserve("size")) for s in self.sizes)
         all_inputs = (step, *inputs[:carried], *sizes, *inputs[carried:], *stacks)
@@ -177,10 +177,6 @@ def _spec(b: LoopBuilder, fake: Any) -> Spec | None:
         raise b.unsupported("GY-LOWER-011", "a step returns something that is not a tensor")
     spec = b.exact_spec(fake)
     return evolve(spec, strides=contiguous_strides(spec.shape))
-
-
-def _reader(value: TensorValue) -> Body:
-    return lambda ops, index: ops.get(value, index)
 
 
 def _tensor(b: LoopBuilder, value: Any) -> TensorValue:
