@@ -216,6 +216,11 @@ def test_sizes_that_a_branch_decides(compared: Compared) -> None:
     compared.check(fn, (x,), (-x,))
 
 
+@pytest.mark.parametrize("steps", [3, 6])
+def test_gradients_of_a_loop_in_a_map(compared: Compared, steps: int) -> None:
+    compared.check(lambda x: map_op(until_five, x), (doubles(steps, 4),))
+
+
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 @pytest.mark.parametrize("steps", [2, 9])
 def test_complex_numbers(compared: Compared, dtype: torch.dtype, steps: int) -> None:

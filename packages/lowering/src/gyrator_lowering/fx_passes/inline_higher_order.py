@@ -9,8 +9,13 @@ import torch
 import torch.utils._pytree as pytree
 from attrs import frozen
 from torch._higher_order_ops.scan import generic_scan
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.target import Target
@@ -24,6 +29,11 @@ _LOOPS: Mapping[str, int] = {"scan": 2, "map_impl": 1, "associative_scan": 1}
 """Higher-order ops that run a graph for each slice of tensors, with the position of these
 tensors."""
 _NAMES = frozenset({*NAMES, *_LOOPS})
+_DATA_DEPENDENT = (
+    GuardOnDataDependentSymNode,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
 NO_TARGETS: Mapping[str, Target] = MappingProxyType({})
 
 
@@ -50,9 +60,7 @@ class InlineHigherOrder:
             and not (n.target.__name__ in NAMES and self.targets and _lowers(gm, n, self.targets))
         ]
         table = {} if self.whole else default_decompositions()
-        for node in calls:
-            _inline(gm, node, table)
-        return bool(calls)
+        return sum(_inline(gm, node, table) for node in calls) > 0
 
 
 def _is_inlined(node: Node, longest: int) -> bool:
@@ -116,9 +124,9 @@ def _value(node: Node) -> Any:
     return node.meta.get("val")
 
 
-def _inline(gm: GraphModule, node: Node, decompositions: Decompositions) -> None:
+def _inline(gm: GraphModule, node: Node, decompositions: Decompositions) -> bool:
     """Trace eager's implementation of a call on its fake tensors, and replace the call by the
-    ops."""
+    ops; return False for a call that cannot be traced, because values decide its sizes."""
     leaves, spec = pytree.tree_flatten((_masked(node.args), node.kwargs))
     leaves = [_attribute(gm, v) for v in leaves]
     positions = [k for k, v in enumerate(leaves) if isinstance(v, Node)]
@@ -132,11 +140,14 @@ def _inline(gm: GraphModule, node: Node, decompositions: Decompositions) -> None
         return dense(*args, **kwargs)
 
     functional = torch.func.functionalize(call)
-    inner = make_fx(functional, decompositions, tracing_mode="fake")(
-        *[_value(leaves[position]) for position in positions]
-    )
+    traced = make_fx(functional, decompositions, tracing_mode="fake")
+    try:
+        inner = traced(*[_value(leaves[position]) for position in positions])
+    except _DATA_DEPENDENT:
+        return False
     results = insert_graph(gm, node, inner, [leaves[position] for position in positions])
     _replace(gm, node, results)
+    return True
 
 
 def _implementation(op: Any) -> Callable[..., Any]:

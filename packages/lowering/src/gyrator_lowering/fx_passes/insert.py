@@ -86,8 +86,12 @@ def _copied(
     copy = gm.graph.node_copy(node, env.__getitem__)
     copy.meta |= {k: v for k, v in like.meta.items() if k in ("stack_trace", "nn_module_stack")}
     if node.op == "get_attr":
-        name = f"_inlined_{len(gm._buffers)}_{node.target}"
-        gm.register_buffer(name, getattr(inner, str(node.target)))
+        name = f"_inlined_{len(gm._buffers) + len(gm._modules)}_{node.target}"
+        value = getattr(inner, str(node.target))
+        if isinstance(value, torch.nn.Module):
+            gm.add_module(name, value)
+        else:
+            gm.register_buffer(name, value)
         copy.target = name
     return copy
 
