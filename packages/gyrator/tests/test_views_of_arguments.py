@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from gyrator.config import Config
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
 
@@ -94,3 +96,78 @@ def test_gradients_flow_through_them(
         (actual,) = torch.autograd.grad(run(x).sum(), x)
         (expected,) = torch.autograd.grad(step(x).sum(), x)
         torch.testing.assert_close(actual, expected)
+
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def _transposed_pair() -> Pair:
+    base = torch.randn(5, 5)
+    return base, base.t()
+
+
+def _reshaped_pair() -> Pair:
+    base = torch.randn(20)
+    return base.view(4, 5), base.view(2, 10)
+
+
+def _shifted_pair() -> Pair:
+    base = torch.randn(9, 9)
+    return base[::2], base[1:, 1:]
+
+
+def _doubled(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.mul_(2)[1:], x[0], y[0]
+
+
+def _both_written(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x[0].mul_(3), y[1].add_(1), y, y[:, 1:]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("make", [_transposed_pair, _reshaped_pair, _shifted_pair])
+@pytest.mark.parametrize("function", [_doubled, _both_written])
+def test_arguments_that_share_memory(
+    session: Session,
+    function: Callable[..., tuple[torch.Tensor, ...]],
+    make: Callable[[], Pair],
+    dynamic: bool,
+) -> None:
+    run = torch.compile(function, backend=session.backend, dynamic=dynamic, fullgraph=True)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        x, y = make()
+        torch.manual_seed(seed)
+        twins = make()
+        actual, expected = run(x, y), function(*twins)
+        for a, b in zip((*actual, x, y), (*expected, *twins), strict=True):
+            assert torch.equal(a, b)
+            assert a.stride() == b.stride() and a.storage_offset() == b.storage_offset()
+            assert a.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
+def test_arguments_that_share_memory_as_two_dtypes(config: Config) -> None:
+    records: list[GraphRecord] = []
+    functions = (
+        lambda x, y: (x.mul_(2), y + 1)[1],
+        lambda x, y: (y[1:].add_(1), x * 2)[1],
+    )
+    options = {"progress": False}
+    with Session(options=options, config=config, observer=records.append) as session:
+        for function in functions:
+            for dtype in (torch.int32, torch.complex64):
+                run = torch.compile(function, backend=session.backend, fullgraph=True)
+                x = torch.randn(3, 6, 2)
+                twin = x.clone()
+                assert torch.equal(run(x, x.view(dtype)), function(twin, twin.view(dtype)))
+                assert torch.equal(x, twin)
+    assert [r.fallback.startswith("GY-COMPILE-020") for r in records] == [True] * 4
+
+
+def test_arguments_that_are_read_as_two_dtypes(session: Session) -> None:
+    def read(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.sin() + y
+
+    x = torch.randn(3, 4)
+    run = torch.compile(read, backend=session.backend, fullgraph=True)
+    torch.testing.assert_close(run(x, x.view(torch.int32)), read(x, x.view(torch.int32)))

@@ -269,6 +269,20 @@ def _without_autograd_cache() -> AbstractContextManager[object]:
     return patch
 
 
+def _views_by_strides(inputs: Sequence[Any]) -> AbstractContextManager[object]:
+    """If inputs share memory, make AOTAutograd create results that are views of them by strides.
+
+    It would otherwise repeat the views of one input on the memory that it shares with others.
+    """
+    tensors = [x for x in inputs if isinstance(x, torch.Tensor) and x.layout is torch.strided]
+    storages = {x.untyped_storage()._cdata for x in tensors}
+    if len(storages) == len(tensors):
+        return nullcontext()
+    config: Any = torch._functorch.config
+    patch: AbstractContextManager[object] = config.patch(view_replay_for_aliased_outputs=False)
+    return patch
+
+
 @define(eq=False)
 class _LazyBackward:
     """A backward program that is compiled on its first call, since a step may never reach it."""
@@ -342,6 +356,7 @@ class Tracing:
         with (
             whole_ops() if bitwise else nullcontext(),
             _without_autograd_cache(),
+            _views_by_strides(inputs),
             differentiable(gm, inputs),
         ):
             compiled: Callable[..., Any] = aot_module_simplified(

@@ -6,6 +6,7 @@ Dynamo's fake tensors.
 """
 
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -48,9 +49,12 @@ def eager_only(gm: GraphModule) -> Diagnostic | None:
 
 def _reason(graph: Graph) -> Diagnostic | None:
     inputs = [fake_of(node) for node in graph.find_nodes(op="placeholder")]
-    overlapping = [f for f in inputs if _is_strided(f) and _overlaps_itself(f)]
+    strided = [f for f in inputs if _is_strided(f)]
+    overlapping = [f for f in strided if _overlaps_itself(f)]
+    recast = list(_recast(strided))
     for node in graph.nodes:
-        why = _wrong(node, overlapping) if node.op in ("call_function", "call_method") else ""
+        called = node.op in ("call_function", "call_method")
+        why = _wrong(node, overlapping, recast) if called else ""
         if why:
             from gyrator_lowering.torch_bridge.origins import innermost  # rarely used
 
@@ -64,9 +68,26 @@ def _reason(graph: Graph) -> Diagnostic | None:
     return None
 
 
-def _wrong(node: Node, overlapping: list[torch.Tensor]) -> str:
-    """Return why a call must run in eager mode, or an empty string. `overlapping` are inputs
-    with overlapping elements: AOTAutograd would copy them as a whole for a write to any part."""
+def _recast(inputs: list[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yield the inputs that share memory with an input of another dtype."""
+    dtypes: dict[int, set[torch.dtype]] = {}
+    for x in inputs:
+        dtypes.setdefault(x.untyped_storage()._cdata, set()).add(x.dtype)
+    for x in inputs:
+        if len(dtypes[x.untyped_storage()._cdata]) > 1:
+            yield x
+
+
+def _wrong(node: Node, overlapping: list[torch.Tensor], recast: list[torch.Tensor]) -> str:
+    """Return why a call must run in eager mode, or an empty string.
+
+    Args:
+        node: the call.
+        overlapping: inputs with overlapping elements: AOTAutograd would copy them as a whole for a
+            write to any part.
+        recast: inputs that share memory with one of another dtype: AOTAutograd raises an error if
+            one of them is written.
+    """
     name = name_of(node)
     if why := refused(node, name):
         return why
@@ -81,6 +102,8 @@ def _wrong(node: Node, overlapping: list[torch.Tensor]) -> str:
     outputs = [n for n in _outputs(node, name) if isinstance(n, Node)]
     if any(_shares(fake_of(n), f) for n in outputs for f in overlapping):
         return "writes to an input whose elements overlap in memory"
+    if any(_shares(fake_of(n), f) for n in outputs for f in recast):
+        return "writes to an input that shares memory with an input of another dtype"
     for written, owner in _written(node, outputs):
         others = [fake_of(n) for n in node.all_input_nodes if n is not owner]
         if _overlaps_itself(written):
