@@ -230,6 +230,25 @@ def test_modes_of_grad_and_autocast(compiled: Compile) -> None:
     assert w.grad is not None and w.grad.dtype is torch.float32
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_gradients_that_a_function_enables(compiled: Compile, shared: bool) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.sin()
+        with torch.enable_grad():
+            z = x * x.exp()
+        return y, z, z[1:] if shared else z + 1
+
+    g = compiled(f)
+    x = torch.randn(4, requires_grad=True)
+    with torch.no_grad():
+        actual, expected = g(x), f(x)
+    for a, b in zip(actual, expected, strict=True):
+        assert a.requires_grad == b.requires_grad
+        torch.testing.assert_close(a, b)
+    gradients = [torch.autograd.grad(r[1].sum() + r[2].sum(), x) for r in (actual, expected)]
+    torch.testing.assert_close(*gradients)
+
+
 def test_several_losses_and_retained_graphs(compiled: Compile) -> None:
     m = nn.Linear(4, 4)
     n = copy.deepcopy(m)

@@ -172,7 +172,10 @@ def _training(
         inputs = list(args)
         for k in facts.detached:
             inputs[k] = inputs[k].detach()
-        return apply(replay.weak_inputs(args), *inputs)
+        if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+            return apply(replay.weak_inputs(args), *inputs)
+        with torch.enable_grad():  # as the function itself did, under `no_grad`
+            return apply(replay.weak_inputs(args), *inputs)
 
     return call
 
