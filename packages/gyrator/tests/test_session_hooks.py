@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -29,6 +30,19 @@ def opened(config: Config, records: list[GraphRecord]) -> Open:
         return Session(options=chosen, config=config, observer=records.append, **more)
 
     return make
+
+
+def test_copies_of_a_compiled_module_share_its_session(opened: Open) -> None:
+    with opened() as session:
+        run = torch.compile(torch.nn.Linear(3, 2), backend=session.backend)
+        x = torch.randn(4, 3)
+        expected = run(x)
+        copied = deepcopy(run)
+        torch.testing.assert_close(copied(x), expected)
+        with torch.no_grad():
+            copied.bias.add_(1)
+        torch.testing.assert_close(copied(x), expected + 1)
+        torch.testing.assert_close(run(x), expected)
 
 
 # Decompositions

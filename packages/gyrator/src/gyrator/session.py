@@ -220,6 +220,10 @@ class Session:
         for engine in engines:
             engine.close_loaders()
 
+    def __deepcopy__(self, _memo: object) -> Session:
+        """Return the session itself: copies of a compiled module share it."""
+        return self
+
     def __enter__(self) -> Session:
         return self
 
