@@ -240,3 +240,18 @@ def test_a_loop_that_never_runs_gives_copies(compared: Compared) -> None:
     compiled = torch.compile(fn, backend=compared.session.backend, fullgraph=True)
     x = torch.rand(4)
     torch.testing.assert_close(compiled(x.clone()), x)
+
+
+@wrappers
+def test_repeated_regions_of_any_size(compared: Compared) -> None:
+    @torch.compiler.nested_compile_region
+    def layer(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return torch.tanh(x @ w), x > 0
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y, positive = layer(x, w)
+        z, both = layer(y * 2, w.detach())
+        return layer(z, w)[0], positive & both
+
+    calls = ((doubles(n, k), doubles(k, k)) for n, k in ((3, 3), (5, 4)))
+    compared.check(fn, *calls, dynamic=True)

@@ -1,13 +1,16 @@
 """Lowering of branches, loops and repeated regions to subprograms."""
 
+from types import NoneType
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import define, evolve, field
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_ir.expr import Expr, SymKind
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
-from gyrator_ir.loop.nodes import CallOp, CondOp, LoopProgram, WhileOp
+from gyrator_ir.loop.nodes import CallOp, CondOp, LoopProgram, TensorRef, WhileOp
 from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.values import TensorValue
@@ -85,17 +88,17 @@ class Regions:
                 return results
             case "invoke_subgraph":
                 region = self._region(graphs[0], args[0])
-                results = self._results(node)
+                called = self._call_results(node)
                 self.b.operations.append(
                     CallOp(
                         self.b.op_name(),
                         region,
                         self._arguments(args[2:]),
-                        tuple(r.buffer for r in results),
+                        tuple(r.buffer for r in called if isinstance(r, TensorValue)),
                         self.b.origin,
                     )
                 )
-                return results
+                return called
         raise self.b.unsupported(
             "GY-LOWER-001",
             f"{name} is not an op of the dispatcher",
@@ -113,7 +116,9 @@ class Regions:
         if program is None:
             key = str(graph.target) if isinstance(graph, Node) else str(graph)
             name = f"{self.stem}{len(self.programs)}"
-            program = self.programs[cache_key] = self.lower(module, name, f"{key}.", loop)
+            whole = self.lower(module, name, f"{key}.", loop)
+            tensors = tuple(o for o in whole.outputs if isinstance(o, TensorRef))
+            program = self.programs[cache_key] = evolve(whole, outputs=tensors)
         return program.name
 
     def _results(self, node: Node) -> tuple[TensorValue, ...]:
@@ -121,11 +126,34 @@ class Regions:
         if not isinstance(fakes, (tuple, list)) or not all(
             isinstance(fake, torch.Tensor) for fake in fakes
         ):
-            raise self.b.unsupported(
-                "GY-LOWER-011",
-                f"{node.target} returns something that is not a tensor",
-                help=BY_PYTORCH,
-            )
+            raise self._no_tensor(node)
+        return tuple(map(self._result, fakes))
+
+    def _result(self, fake: torch.Tensor) -> TensorValue:
+        self.b.bound_symbols.update(new_sizes(self.b, fake.shape))
+        return self.b.buffer(self.b.exact_spec(fake))
+
+    def _call_results(self, node: Node) -> tuple[Any, ...]:
+        """Return the results of a repeated region: tensors, and sizes that are known outside of
+        it, which its program does not return."""
+        fakes = node.meta["val"]
+        if not isinstance(fakes, (tuple, list)):
+            raise self._no_tensor(node)
+        results: list[Any] = []
         for fake in fakes:
-            self.b.bound_symbols.update(new_sizes(self.b, fake.shape))
-        return tuple(self.b.buffer(self.b.exact_spec(fake)) for fake in fakes)
+            if isinstance(fake, torch.Tensor):
+                results.append(self._result(fake))
+            elif isinstance(fake, torch.SymInt):
+                results.append(self.b.symbols.size(fake))
+            elif isinstance(fake, (int, NoneType)):
+                results.append(fake)
+            else:
+                raise self._no_tensor(node)
+        symbols = {s for size in results if isinstance(size, Expr) for s in size.free_symbols}
+        if any(s.kind is SymKind.UNBACKED for s in symbols - self.b.bound_symbols):
+            raise self._no_tensor(node)
+        return tuple(results)
+
+    def _no_tensor(self, node: Node) -> UnsupportedError:
+        message = f"{node.target} returns something that is not a tensor"
+        return self.b.unsupported("GY-LOWER-011", message, help=BY_PYTORCH)
