@@ -24,7 +24,8 @@ GROUPS = {
     if k.name in ("softmax_any", "layer_norm_any", "turned_any")
 }
 PARTS = 4
-"""The tests among which the kernels are divided."""
+"""The tests among which the kernels are divided. Without those marked `long`, each kernel is
+compiled for one of the two architectures."""
 SPECIALIZED = ("softmax_any", "layer_norm_any", "turned_any")
 """Kernels that are also compiled for sizes of 1, which Triton makes constants."""
 
@@ -45,8 +46,14 @@ def jobs_of(units):
                 yield job | {"types": job["types"] + ["1"] * len(kernel.sizes)}
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("arch", ["sm_90", "gfx942"])
+@pytest.mark.parametrize(
+    ("arch", "part"),
+    [
+        pytest.param(arch, part, marks=pytest.mark.long if (part + turn) % 2 else ())
+        for turn, arch in enumerate(("sm_90", "gfx942"))
+        for part in range(PARTS)
+    ],
+)
 def test_machine_code(tmp_path, arch, part):
     backend, bound = TritonBackend(), target()
     assert not [k.name for k in KERNELS.values() if backend.refuses(k, bound)]
