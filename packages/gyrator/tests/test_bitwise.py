@@ -16,7 +16,15 @@ from gyrator.session import Session
 from gyrator_lowering.default import default_table
 
 aten = torch.ops.aten
-FLOATS = [case for case in samples.CASES if case.values[1].is_floating_point]
+FLOATS = [
+    pytest.param(
+        *case.values, id=case.id, marks=pytest.mark.long if case.values[1].itemsize < 4 else ()
+    )
+    for case in samples.CASES
+    if case.values[1].is_floating_point
+]
+"""The cases of `test_ops`. Those in narrow floats, of which other tests here compare each value and
+each formula of kernels, are among the long tests."""
 UNARY: Sequence[Callable[[Tensor], Tensor]] = (
     torch.neg, torch.abs, torch.relu, torch.floor, torch.round, torch.reciprocal, torch.square,
     F.hardswish, F.hardsigmoid, F.leaky_relu, F.hardtanh, torch.sign, torch.isnan,
