@@ -20,6 +20,7 @@ from gyrator_lowering.rules.exact import EXACT_RULES
 pytestmark = pytest.mark.usefixtures("lightly_optimised")
 aten = torch.ops.aten
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+SHAPES = ((1,), (7,), (40,), (1093,), (17, 16), (300, 41), (5, 3, 37), (4, 8, 9, 10))
 NUMBERS = (
     0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-40, -1e-40, 3e38, -3e38, 88.5, -87.4, -104.5,
     100.5, 1e19, -1e19, -5.9,
@@ -84,9 +85,13 @@ def layouts(shape: Sequence[int], dtype: torch.dtype) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("threads", [2], indirect=True)  # ATen uses one for so few elements
-@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(
-    "shape", [(1,), (7,), (40,), (1093,), (17, 16), (300, 41), (5, 3, 37), (4, 8, 9, 10)]
+    ("shape", "dtype"),
+    [
+        pytest.param(shape, dtype, marks=pytest.mark.long if n and (k + n) % 2 else ())
+        for n, dtype in enumerate(FLOATS)
+        for k, shape in enumerate(SHAPES)
+    ],
 )
 def test_sums(
     bitwise: Session,
