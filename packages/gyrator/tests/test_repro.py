@@ -289,7 +289,14 @@ FAULTS: dict[str, tuple[Plant, str, str, str]] = {
 GRAPHS = {"fusion": FUSED, "memory": ROWS, "a launch": ROWS, "sizes": SIZES}
 
 
-@pytest.fixture(params=FAULTS)
+SAMPLE = ("a pass of graphs", "the text of a kernel", "a planner", "a launch")
+"""Faults of an outer and an inner stage, of one that crashes and of the last one; the others are
+among the long tests."""
+
+
+@pytest.fixture(
+    params=[pytest.param(f, marks=() if f in SAMPLE else pytest.mark.long) for f in FAULTS]
+)
 def planted(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> tuple[str, dict[str, Any], str, str, str]:
