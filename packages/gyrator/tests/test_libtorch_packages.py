@@ -396,6 +396,7 @@ def test_sanitizers_find_nothing(tmp_path: Path, libtorch: Path, twice: Path) ->
         _called([driver, "fuzz", str(wrong), "100", "7"], env=alone)
 
 
+@pytest.mark.long  # the sources that both libraries share are examined in test_standalone
 def test_threads_share_what_no_call_writes(tmp_path: Path, libtorch: Path) -> None:
     flags = ("-g", "-O0", "-fsanitize=thread")
     cache = default_session().cache
