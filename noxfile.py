@@ -333,7 +333,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def long(session: nox.Session) -> None:
-    """The tests that take longest: growth of compile times, planted bugs, large models."""
+    """What `tests` samples or leaves out: growth of compile times, planted bugs, large models."""
     python = everything(session)
     session.run(python, "-m", "pytest", *PARALLEL, "-m", "long", *session.posargs, external=True)
 
