@@ -1,6 +1,6 @@
 """Results have eager's strides where torch's fake kernels, or decompositions, have others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -149,18 +149,31 @@ SEVERAL = {
 """What takes calls, or more than one kernel."""
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("name", CASES)
-def test_strides(session: Session, records: list[GraphRecord], name: str, dynamic: bool) -> None:
-    function, make = CASES[name]
-    inputs = make()
+def compare(session: Session, names: Sequence[str], dynamic: bool) -> None:
+    """Compile cases as one graph, and compare each result and its strides."""
+    inputs = [CASES[name][1]() for name in names]
+
+    def run(inputs: list[tuple[torch.Tensor, ...]]) -> list[Any]:
+        return [CASES[name][0](*tensors) for name, tensors in zip(names, inputs, strict=True)]
+
     with torch.no_grad():
-        want = function(*inputs)
-        got = torch.compile(function, backend=session.backend, dynamic=dynamic)(*inputs)
-    assert strides(got) == strides(want)
-    torch.testing.assert_close(got, want, equal_nan=True)
-    if name not in SEVERAL:
-        assert len(records[0].kernels) == 1
+        wants = run(inputs)
+        gots = torch.compile(run, backend=session.backend, dynamic=dynamic)(inputs)
+    for name, got, want in zip(names, gots, wants, strict=True):
+        assert strides(got) == strides(want), name
+        torch.testing.assert_close(got, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", sorted(CASES.keys() - SEVERAL))
+def test_strides(session: Session, records: list[GraphRecord], name: str, dynamic: bool) -> None:
+    compare(session, [name], dynamic)
+    assert len(records[0].kernels) == 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_strides_of_several_kernels_and_calls(session: Session, dynamic: bool) -> None:
+    compare(session, sorted(SEVERAL), dynamic)
 
 
 class Doubled(torch.autograd.Function):
