@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_ir.body.nodes import Const, IndexValue, Let, Load, Statement
+from gyrator_ir.body.nodes import Const, IndexValue, Let, Statement
 from gyrator_ir.body.rewrite import live, renamed
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction, Scan, Sort
 from gyrator_ir.types import DType
@@ -40,10 +40,6 @@ def _elided(op: LoopOperation) -> LoopOperation:
                     rounded[name] = arg
             case Let(name, _, _, dtype) | Const(name, _, dtype) | IndexValue(name, _, dtype):
                 types[name] = dtype
-            case Load():
-                pass
-            case _:
-                pass
         body.append(s)
     if not names:
         return op
