@@ -7,12 +7,11 @@ from attrs import evolve, frozen
 
 from gyrator_codegen import Names
 from gyrator_ir.body.nodes import Axis, Bind, Check, Load, Reduce, ScanStep, Store
-from gyrator_ir.body.rewrite import defined, expressions, rewritten, used
+from gyrator_ir.body.rewrite import defined, expressions, rewritten, types_of, used
 from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, linear, maximum, subs, sum_of
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.modes import StoreMode
-from gyrator_ir.types import DType
 
 POINT = Axis(Sym("i_point"), ONE)
 """The axis of a kernel without axes."""
@@ -107,9 +106,8 @@ class Values:
         self.copied = not (alone and self._in_place(stores[0][1]))
 
     def _define(self, s: KernelStatement) -> None:
-        for name in defined(s):
-            self._definitions[name] = s
-            self.types[name] = self.types[s.buffer] if isinstance(s, Load) else _type(s)
+        self._definitions |= dict.fromkeys(defined(s), s)
+        self.types |= types_of(s, self.types)
         match s:
             case Load(name, buffer, index) if buffer in self._stores:
                 before = self._stores[buffer]
@@ -180,13 +178,6 @@ class Values:
                     self.points if isinstance(s, Reduce) else (*self.points, *self.inner)
                 )
         return [x for x in (*self.points, *self.inner) if x in symbols]
-
-
-def _type(s: KernelStatement) -> DType:
-    if isinstance(s, Reduce | ScanStep):
-        return s.types[0]
-    dtype: DType = getattr(s, "dtype", DType.I64)
-    return dtype
 
 
 def accessed_extent(kernel: Kernel, buffer: Buffer) -> Expr | None:

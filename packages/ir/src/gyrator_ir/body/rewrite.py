@@ -19,6 +19,7 @@ from gyrator_ir.body.nodes import (
     Store,
 )
 from gyrator_ir.expr import Expr, Sym, subs
+from gyrator_ir.types import DType
 
 AnyStatement = Statement | Reduce | ScanStep | SortStep
 S = TypeVar("S", bound=AnyStatement)
@@ -35,6 +36,19 @@ def defined(statement: AnyStatement) -> tuple[str, ...]:
     if cls is Store or cls is Bind:
         return ()
     return statement.names  # type: ignore[union-attr]
+
+
+def types_of(statement: AnyStatement, storage: Mapping[str, DType]) -> dict[str, DType]:
+    """Return the types of the values that a statement defines; `storage` has those of buffers."""
+    match statement:
+        case Load(name, buffer):
+            return {name: storage[buffer]}
+        case Let() | Const() | IndexValue():
+            return {statement.name: statement.dtype}
+        case Reduce() | ScanStep() | SortStep():
+            return dict(zip(statement.names, statement.types, strict=True))
+        case _:
+            return {}
 
 
 def used(statement: AnyStatement) -> tuple[str, ...]:

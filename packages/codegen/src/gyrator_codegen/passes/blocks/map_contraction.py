@@ -15,8 +15,7 @@ from gyrator_codegen.lanes import consecutive
 from gyrator_codegen.passes.rewriting import each_alone
 from gyrator_codegen.products import dot_reductions, results_follow, stands_alone
 from gyrator_ir.body.nodes import Axis, IndexValue, Let, Load, Reduce
-from gyrator_ir.body.nodes import Const as ConstValue
-from gyrator_ir.body.rewrite import AnyStatement
+from gyrator_ir.body.rewrite import AnyStatement, types_of
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement
 from gyrator_ir.loop.contraction import needed_for
@@ -110,7 +109,8 @@ class MapContraction:
         self, kernel: Kernel, body: Sequence[KernelStatement], fold: Reduce
     ) -> Product | None:
         """Return the product with factors of types that a matrix unit supports, or None."""
-        types = _types(kernel, body)
+        storage = kernel.storage
+        types = {name: dtype for s in body for name, dtype in types_of(s, storage).items()}
         if not types.keys() >= set(fold.args):
             return None
         factors = [_narrowed(body, name, types) for name in fold.args]
@@ -184,17 +184,6 @@ def _loop(kind: LoopKind, axes: Iterable[Axis], step: int | str) -> Loop:
 
 def _swapped(p: Product) -> Product:
     return evolve(p, left=p.right, right=p.left)
-
-
-def _types(kernel: Kernel, body: Iterable[KernelStatement]) -> dict[str, DType]:
-    buffers = {b.name: b.dtype for b in kernel.parameters}
-    types: dict[str, DType] = {}
-    for s in body:
-        if isinstance(s, Load):
-            types[s.name] = buffers[s.buffer]
-        elif isinstance(s, Let | ConstValue | IndexValue):
-            types[s.name] = s.dtype
-    return types
 
 
 def _narrowed(body: Iterable[KernelStatement], name: str, types: dict[str, DType]) -> str:

@@ -7,8 +7,8 @@ from attrs import evolve, frozen
 
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.rounding import round_to
-from gyrator_ir.body.nodes import Const, Let, Load
-from gyrator_ir.body.rewrite import defined
+from gyrator_ir.body.nodes import Const, Let
+from gyrator_ir.body.rewrite import defined, types_of
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
@@ -26,8 +26,8 @@ class ExactCasts(KernelPass):
     name: ClassVar[str] = "exact-casts"
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-        types = tiled.kernel.storage
-        value_types: dict[str, DType] = {}
+        storage = tiled.kernel.storage
+        types: dict[str, DType] = {}
         exact_in: dict[str, frozenset[DType]] = {}
         """For `f32` values, the narrow floats that represent them exactly."""
         powers: set[str] = set()
@@ -47,17 +47,14 @@ class ExactCasts(KernelPass):
                 case Let(name, "cast", (arg,), dtype):
                     # Values of different stages may have the same name.
                     exact[name] = exact.get(name, True) and dtype in exact_in.get(arg, ())
-                    if dtype is DType.F32 and value_types.get(arg) in _NARROW:
-                        exact_in[name] = frozenset((value_types[arg],))
+                    if dtype is DType.F32 and types.get(arg) in _NARROW:
+                        exact_in[name] = frozenset((types[arg],))
                 case Let(name, "mul", (a, b), DType.F32) if a in powers or b in powers:
                     factor = exact_in.get(b if a in powers else a, frozenset())
                     exact_in[name] = factor & {DType.BF16}
                 case Let(name, op, args, DType.F32) if op in _CHOOSING:
                     operands = (exact_in.get(a, frozenset()) for a in args)
                     exact_in[name] = frozenset.intersection(*operands)
-            if isinstance(s, Let):
-                value_types[s.name] = s.dtype
-            elif isinstance(s, Load):
-                value_types[s.name] = types[s.buffer]
+            types |= types_of(s, storage)
         names = tuple(name for name, sure in exact.items() if sure)
         return evolve(tiled, exact=names) if names else tiled

@@ -6,18 +6,8 @@ from attrs import evolve, frozen
 
 from gyrator_codegen.nests import nest
 from gyrator_codegen.passes.rewriting import KernelPass
-from gyrator_ir.body.nodes import (
-    Const,
-    IndexValue,
-    Let,
-    Load,
-    Reduce,
-    ScanStep,
-    SortStep,
-    Store,
-    StoreMode,
-)
-from gyrator_ir.body.rewrite import defined
+from gyrator_ir.body.nodes import Let, Store, StoreMode
+from gyrator_ir.body.rewrite import defined, types_of
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Level
 from gyrator_ir.tile.nodes import TiledKernel, Unrounded
@@ -52,13 +42,7 @@ class RoundInStores(KernelPass):
                         cast = casts.get(value)
                         if cast is not None and cast[1] is storage[buffer]:
                             unrounded.append(Unrounded(number, position, cast[0]))
-                match s:
-                    case Let() | Const() | IndexValue():
-                        types[s.name] = s.dtype
-                    case Load():
-                        types[s.name] = storage[s.buffer]
-                    case Reduce() | ScanStep() | SortStep():
-                        types |= zip(s.names, s.types, strict=True)
+                types |= types_of(s, storage)
             if alone or stage.level is Level.INNER:
                 casts = outside  # the others are per step, or stored in arrays
         return evolve(tiled, unrounded=tuple(unrounded)) if unrounded else tiled
