@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from attrs import frozen
+from torch._C._dynamo import guards
 
 from gyrator_runtime.device import (
     Allocator,
@@ -70,7 +71,6 @@ class AcceleratorDevice(DeviceInterface):
 
     def allocator(self) -> Allocator:
         """Return PyTorch's fast allocation function if there is one, else `torch.empty_strided`."""
-        guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
         quick: Any = getattr(guards, f"_empty_strided_{self.type}", None)
         if quick is not None:
             return cast(Allocator, quick)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from attrs import frozen
+from torch._C._dynamo import guards
 
 from gyrator_ir.diagnostics import GyratorError, UnsupportedError
 from gyrator_runtime.build import available_cores
@@ -234,7 +235,7 @@ def cpu_isa(override: str | None = None) -> str:
 
 def host_allocator() -> Allocator:
     """Return the allocator for host memory."""
-    quick: Any = getattr(_guards(), "_empty_strided_cpu", None)
+    quick: Any = getattr(guards, "_empty_strided_cpu", None)
     if quick is None:
         return _empty_strided
     allocate: Allocator = quick
@@ -245,10 +246,6 @@ def _empty_strided(
     size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
 ) -> torch.Tensor:
     return torch.empty_strided(size, stride, dtype=dtype)
-
-
-def _guards() -> object:
-    return getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from attrs import frozen
+from torch._C._dynamo import guards
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from gyrator.store.manifest import CompiledHost
@@ -318,7 +319,6 @@ def _address(function: Any, tensors: int, sizes: int) -> tuple[int, object]:
 def _wrap_address() -> int:
     """Return the address of `PyObject *(const at::TensorBase &)`; 0 if torch does not provide
     it."""
-    guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     address = getattr(guards, "_torchinductor_thp_variable_wrap", 0)
     return address if isinstance(address, int) else 0
 

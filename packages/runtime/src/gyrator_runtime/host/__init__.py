@@ -10,13 +10,12 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import torch
+from torch._C._dynamo import guards
 
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.types import DType
 from gyrator_runtime.host.externs import extern as extern
 from gyrator_runtime.host.outside import separate as separate
-
-_GUARDS: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
 
 class NanError(GyratorError, AssertionError):
@@ -35,7 +34,7 @@ def allocator(device: str | torch.device) -> Callable[..., torch.Tensor]:
     It is PyTorch's fast allocation function (0.4 us instead of 2) if the device has one.
     """
     target = torch.device(device)
-    quick: Any = getattr(_GUARDS, f"_empty_strided_{target.type}", None)
+    quick: Any = getattr(guards, f"_empty_strided_{target.type}", None)
     if quick is not None and target.index in (None, 0):
         return cast(Callable[..., torch.Tensor], quick)
 
@@ -109,7 +108,7 @@ def _as_strided_reinterpret(
 
 
 reinterpret: Callable[..., torch.Tensor] = getattr(
-    _GUARDS, "_reinterpret_tensor", _as_strided_reinterpret
+    guards, "_reinterpret_tensor", _as_strided_reinterpret
 )
 """`reinterpret(base, size, stride, offset)`: returns a tensor in the memory of `base`, at an
 `offset` in elements from its first one, outside of autograd."""

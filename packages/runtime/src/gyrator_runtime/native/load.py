@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from attrs import frozen
+from torch._C._dynamo import guards
 
 from gyrator_ir.types import HOST
 from gyrator_runtime.cache import Cache, CacheError
@@ -222,10 +223,6 @@ def tensors_from_handles() -> Callable[[list[object]], list[torch.Tensor]] | Non
 
 def tensor_data_ptr_address() -> int:
     """Return the address of PyTorch's C function `void *(PyObject *)` that computes
-    `Tensor.data_ptr()` without a Python call; 0 if there is none.
-
-    It is available as an int in `torch._C._dynamo.guards` since torch 2.1.
-    """
-    guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    `Tensor.data_ptr()` without a Python call; 0 if there is none."""
     address = getattr(guards, "_torchinductor_pyobject_tensor_data_ptr", 0)
     return address if isinstance(address, int) else 0
