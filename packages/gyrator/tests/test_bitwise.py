@@ -72,6 +72,7 @@ def test_kernels_have_eagers_bits_for_all_narrow_floats(
     assert not records[0].externs
 
 
+@pytest.mark.usefixtures("lightly_optimised")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("layout", ["dense", "turned", "spread", "broadcast"])
 def test_formulas_of_kernels(
@@ -163,6 +164,7 @@ class Net(nn.Module):
         return F.cross_entropy(self.last(x).mean(1), target) + x.std()
 
 
+@pytest.mark.usefixtures("lightly_optimised")
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_step_of_training(bitwise: Session, dynamic: bool) -> None:
     net = Net()
