@@ -86,6 +86,16 @@ class TileConstants:
         return evolve(tiled.kernel, stages=tuple(stages))
 
 
+@frozen
+class SwapAndFail(SwapOps):
+    name: ClassVar[str] = "swap-and-fail"
+
+    def run(self, gm: torch.fx.GraphModule) -> bool:
+        super().run(gm)
+        gm.graph.call_function(torch.ops.aten.cos.default, (None,))
+        raise RuntimeError("in the middle of a rewrite")
+
+
 Compile = Callable[..., Any]
 
 
@@ -274,3 +284,16 @@ def test_a_trace_has_what_each_pass_made(tmp_path: Path) -> None:
     before, after = ((tmp_path / "000_forward/passes" / n).read_text() for n in forward[:2])
     assert "aten.neg" in before and "aten.exp" in after
     assert (tmp_path / "000_backward/passes").is_dir()
+
+
+@pytest.mark.filterwarnings("ignore:.*in the middle of a rewrite")
+def test_a_graph_that_a_pass_left_half_rewritten_runs_as_it_was(
+    compiled: Compile, records: list[GraphRecord]
+) -> None:
+    run = compiled(lambda x: x.sin() + 1, NONE.first("fx", SwapAndFail()), strict=False)
+    x = torch.randn(5, requires_grad=True)
+    result = run(x)
+    assert torch.equal(result, x.sin() + 1)
+    result.sum().backward()
+    assert torch.equal(x.grad, x.detach().cos())
+    assert all("in the middle of a rewrite" in r.fallback for r in records) and len(records) == 2

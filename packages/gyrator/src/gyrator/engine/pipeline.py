@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
@@ -155,9 +156,17 @@ class Stages:
     def prepare(
         self, gm: torch.fx.GraphModule, budget: Budget, tracer: Tracer | None = None
     ) -> Pipeline[torch.fx.GraphModule]:
-        """Run the passes over an ATen graph before lowering, in place; return them."""
+        """Run the passes over an ATen graph before lowering, in place; return them.
+
+        If one raises an error, the graph, which then runs in eager mode, is as it was before.
+        """
         pipeline = self.context.passes.apply(self.graph_passes(budget))
-        pipeline.run(gm, tracer)
+        unchanged = deepcopy(gm.graph)
+        try:
+            pipeline.run(gm, tracer)
+        except Exception:
+            gm.graph = unchanged
+            raise
         return pipeline
 
     def graph_passes(self, budget: Budget) -> Pipeline[torch.fx.GraphModule]:
