@@ -344,7 +344,7 @@ IMPORT_EVERYTHING = {
     "codegen_halide": ("test_halide_emit.py",),
     "codegen_llvm": ("test_llvm_emit.py",),
     "codegen_metal": ("test_metal_emit.py",),
-    "codegen_triton": ("test_triton_group.py", "test_triton_readme.py", "test_triton_walk.py"),
+    "codegen_triton": ("test_triton_emit.py", "test_triton_readme.py"),
     "gyrator": ("test_codes.py", "test_explain.py", "test_keys.py", "test_opt.py"),
     "ir": ("test_codes.py", "test_passes.py", "test_readme.py", "test_roundtrip.py"),
     "lowering": ("test_codes.py", "test_foreach.py", "test_fx_text.py", "test_passes.py"),
