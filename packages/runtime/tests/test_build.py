@@ -648,6 +648,19 @@ def test_what_is_built_in_time_can_be_had_without_the_rest(tmp_path, toolchain):
     builder.close()
 
 
+def test_what_was_cancelled_is_built_when_it_is_asked_for(tmp_path, toolchain):
+    gate = tmp_path / "gate"
+    script = f'while [ ! -e {gate} ]; do sleep 0.02; done; exec {toolchain.command[0]} "$@"'
+    builder = Builder(fake(tmp_path, script), Cache(tmp_path / "c"), "plain", jobs=1)
+    handle = builder.submit([fill(1), fill(2)])
+    builder.cancel()
+    assert not handle.done()
+    gate.touch()
+    assert sorted(handle.addresses()) == ["gy_fill1", "gy_fill2"]
+    assert handle.done()
+    builder.close()
+
+
 def test_interrupt_kills_the_compilers_and_leaves_nothing(tmp_path):
     # A real SIGINT, in a process of its own, while its compiler sleeps.
     script = compiler_script(tmp_path, f"echo $$ > {tmp_path}/pid; echo half > $6; sleep 600")

@@ -151,16 +151,17 @@ class BuildHandle:
         self._builder = builder
         self._units = units
         self._futures = futures
-        self._pid = os.getpid()
+        self._origin = builder.origin()
 
     def done(self) -> bool:
         """Whether `addresses` would return immediately."""
-        return os.getpid() == self._pid and all(f.done() for f in self._futures)
+        return self._builder.origin() == self._origin and all(f.done() for f in self._futures)
 
     def built(self) -> tuple[BuiltUnit, ...]:
         """Wait for the libraries and return them.
 
-        KeyboardInterrupt ends this builder's compilers before it propagates.
+        KeyboardInterrupt ends this builder's compilers before it propagates; a later call builds
+        again.
 
         Raises:
             BuildError: for the first unit that failed.
@@ -177,7 +178,7 @@ class BuildHandle:
 
     def only(self, symbols: Collection[str]) -> "BuildHandle":
         """Return a handle of the units that contain these kernels."""
-        self._after_fork()
+        self._resubmit()
         pairs = zip(self._units, self._futures, strict=True)
         chosen = [(u, f) for u, f in pairs if not set(symbols).isdisjoint(u.symbols)]
         return BuildHandle(self._builder, tuple(u for u, _ in chosen), [f for _, f in chosen])
@@ -210,18 +211,19 @@ class BuildHandle:
         return addresses
 
     def _wait(self, seconds: float = math.inf) -> None:
-        self._after_fork()
+        self._resubmit()
         try:
             wait_for(self._futures, self._builder.progress, seconds)
         except BaseException:
             self._builder.cancel()
             raise
 
-    def _after_fork(self) -> None:
-        if os.getpid() != self._pid:
-            # The threads that work on our futures exist only in the parent.
+    def _resubmit(self) -> None:
+        """Build again after a fork, since the threads that work on our futures exist only in the
+        parent, and after the builder has cancelled its builds."""
+        if self._builder.origin() != self._origin:
             again = self._builder.submit(self._units)
-            self._futures, self._pid = again._futures, again._pid
+            self._futures, self._origin = again._futures, again._origin
 
 
 class Builder:
@@ -246,6 +248,7 @@ class Builder:
         self._pool: ThreadPoolExecutor | None = None
         self._children: set[Limited] = set()
         self._cancelling = False
+        self._cancelled = 0
         self._pid = os.getpid()
         self._flags = toolchain.compile_flags(isa)
 
@@ -277,6 +280,7 @@ class Builder:
         """Cancel waiting builds and kill running compilers. Returns when they have ended."""
         pool, self._pool = self._pool, None
         self._cancelling = True
+        self._cancelled += 1
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
         for child in tuple(self._children):
@@ -284,6 +288,10 @@ class Builder:
         if pool is not None:
             pool.shutdown(wait=True)
         self._cancelling = False
+
+    def origin(self) -> tuple[int, int]:
+        """Return what changes when builds submitted so far are lost: by a fork or by `cancel`."""
+        return os.getpid(), self._cancelled
 
     def close(self) -> None:
         """Wait for running compilers and end the threads. The builder remains usable."""
