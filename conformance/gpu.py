@@ -9,23 +9,23 @@ once. Integer results must be equal.
 
 import argparse
 import json
+import math
 import platform
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from statistics import geometric_mean
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 import triton
-from attrs import astuple, evolve, frozen
+from attrs import evolve
 from gpu_cases import CASES, Case
 from gpu_packages import packages
 from gpu_runtime import devices, drops, memcheck, partitions, user_kernels
@@ -34,7 +34,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from triton.testing import do_bench
 
 from gyrator.demo.models import WORKLOADS, Workload, inference, training_step
-from gyrator.reports.accuracy import allowed_block_error, worst_error
+from gyrator.reports.accuracy import DRAWS, allowed_block_error, block_errors, worst_error
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator.targets.gpu import NVIDIA_GPU
@@ -43,7 +43,6 @@ from gyrator_runtime.profile import compare as compare_times
 
 Row = dict[str, object]
 DEVICE = "cuda"
-DRAWS = 5
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -66,33 +65,10 @@ def exact_of(value: object) -> object:
     return value
 
 
-@frozen
-class Errors:
-    """Relative errors of one floating-point result, of one or several draws of inputs."""
-
-    ours: float
-    eager: float
-    allowed: float
-
-    @classmethod
-    def of(cls, got: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> Self:
-        """Compare finite elements with float64 results."""
-        finite = torch.isfinite(eager) & torch.isfinite(exact)
-        g, e, x = (torch.where(finite, t, 0) for t in (got, eager, exact.double()))
-        eager_error = worst_error([e], [x])
-        return cls(worst_error([g], [x]), eager_error, allowed_block_error(eager_error, e.dtype))
-
-    @classmethod
-    def mean(cls, draws: Iterable["Errors"]) -> Self:
-        """Return the geometric means: a single sum may cancel, or happen to be exact."""
-        values = zip(*map(astuple, draws), strict=True)
-        return cls(*(geometric_mean(max(n, 1e-30) for n in v) for v in values))
-
-
 def compare(
     got: list[torch.Tensor], eager: list[torch.Tensor], exact: list[torch.Tensor]
-) -> dict[int, Errors]:
-    """Return the errors of floating-point results by their position.
+) -> dict[tuple[int, torch.dtype], tuple[float, float]]:
+    """Return the relative errors of floating-point results, and eager's, by position and dtype.
 
     Raises:
         ValueError: if results differ from eager's in their number, form or integers, or in where
@@ -110,7 +86,9 @@ def compare(
         if e.is_floating_point():
             if not torch.equal(torch.isfinite(g), torch.isfinite(e)):
                 raise ValueError(f"result {k}: not finite where eager is, or the other way round")
-            errors[k] = Errors.of(g, e, x)
+            finite = torch.isfinite(e) & torch.isfinite(x)
+            ours, theirs, true = (torch.where(finite, t, 0) for t in (g, e, x.double()))
+            errors[k, e.dtype] = worst_error([ours], [true]), worst_error([theirs], [true])
         elif not torch.equal(g, e):
             raise ValueError(f"result {k}: {int((g != e).sum())} of {g.numel()} differ")
     return errors
@@ -125,31 +103,35 @@ def flat(result: object) -> list[torch.Tensor]:
     return []
 
 
-def judge(
-    case: Case, compiled: Callable[..., object], make: Callable[[torch.dtype], Any],
-    dtype: torch.dtype,
-) -> None:  # fmt: skip
-    """Compare results, and what was written to inputs, on up to `DRAWS` draws of inputs.
+def errors_of(
+    case: Case, compiled: Callable[..., object], inputs: Any
+) -> dict[tuple[int, torch.dtype], tuple[float, float]]:
+    """Return the errors of results, and of what was written to inputs; see `compare`."""
+    twin = [clone(v) for v in inputs]
+    exact = [exact_of(clone(v)) for v in inputs]
+    with torch.no_grad():
+        got, eager = flat(compiled(*inputs)), flat(case.run(*twin))
+        reference = flat(case.run(*exact)) if case.exact else eager
+    written = [flat(list(v)) for v in (inputs, twin, exact)]
+    return compare(got + written[0], eager + written[1], reference + written[2])
+
+
+def judge(case: Case, compiled: Callable[..., object], make: Callable[[], Any]) -> None:
+    """Compare results on inputs, and on several more draws of them if errors exceed their bounds.
+
+    The means decide, however large one error is: that of a single number is chance.
 
     Raises:
-        ValueError: if they differ, or if their errors are too large in the mean of all draws.
+        ValueError: if they differ, or if errors are too large.
     """
-    draws: list[dict[int, Errors]] = []
-    for _ in range(DRAWS):
-        inputs = make(dtype)
-        twin = [clone(v) for v in inputs]
-        exact = [exact_of(clone(v)) for v in inputs]
-        with torch.no_grad():
-            got, eager = flat(compiled(*inputs)), flat(case.run(*twin))
-            reference = flat(case.run(*exact)) if case.exact else eager
-        written = [flat(list(v)) for v in (inputs, twin, exact)]
-        draws.append(compare(got + written[0], eager + written[1], reference + written[2]))
-        if all(e.ours <= e.allowed for e in draws[-1].values()):
-            return
-    for k in draws[0]:
-        mean = Errors.mean(d[k] for d in draws)
-        if mean.ours > mean.allowed:
-            raise ValueError(f"result {k}: error {mean.ours:.2e}, eager {mean.eager:.2e}")
+    draws = [errors_of(case, compiled, make())]
+    if all(a <= allowed_block_error(b, dtype) for (_, dtype), (a, b) in draws[0].items()):
+        return
+    draws += [errors_of(case, compiled, make()) for _ in range(DRAWS - 1)]
+    for k, dtype in draws[0]:
+        ours, eager, bound = block_errors((d[k, dtype] for d in draws), dtype, math.inf)
+        if ours > bound:
+            raise ValueError(f"result {k}: error {ours:.2e}, eager {eager:.2e}")
 
 
 def check_case(case: Case, dtype: torch.dtype) -> Row:
@@ -164,7 +146,7 @@ def check_case(case: Case, dtype: torch.dtype) -> Row:
             dynamic = True if case.dynamic else None
             compiled = torch.compile(case.run, backend=session.backend, dynamic=dynamic)
             for make in (case.inputs, *case.more):
-                judge(case, compiled, make, dtype)
+                judge(case, compiled, partial(make, dtype))
     except Exception as error:
         row["wrong"] = f"{type(error).__name__}: {str(error)[:900]}"
         row["trace"] = traceback.format_exc()[-1500:]

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from statistics import geometric_mean
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from gyrator.reports.accuracy import allowed_block_error, worst_error
+from gyrator.reports.accuracy import DRAWS, allowed_block_error, block_errors, worst_error
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_conformance.cells import DTYPES, Cell, Mode, Reason
@@ -21,10 +21,6 @@ from gyrator_conformance.packages import ExportError, NoKernelsError, Packager
 from gyrator_conformance.profiles import Chosen
 
 Status = Literal["pass", "fail", "reason"]
-_DRAWS = 5
-"""The number of random weights and inputs tried if the first exceed the bound."""
-_MOST = 2.0
-"""The factor by which one of them may exceed the bound: cancellation loses digits by chance."""
 
 
 @frozen(kw_only=True)
@@ -68,8 +64,10 @@ class CellRunner:
         start, before = time.perf_counter(), self._recorded()
         try:
             error, eager_error, bound = self._error(cell, model, self.seed)
-            if bound < error <= _MOST * bound:
-                error, eager_error, bound = self._mean(cell, model, error, eager_error)
+            if error > bound:
+                others = (self._error(cell, model, self.seed + k)[:2] for k in range(1, DRAWS))
+                draws = chain([(error, eager_error)], others)
+                error, eager_error, bound = block_errors(draws, DTYPES[cell.dtype])
         except (ExportError, NoKernelsError) as raised:
             reason = Reason.EXPORT if isinstance(raised, ExportError) else Reason.LIBRARY
             summary = str(raised).partition("\n")[0]
@@ -96,24 +94,6 @@ class CellRunner:
             recorded=self._recorded() - before,
             message="" if error <= bound else f"error {error:.3g} is above {bound:.3g}",
         )
-
-    def _mean(
-        self, cell: Cell, model: Model, error: float, eager_error: float
-    ) -> tuple[float, float, float]:
-        """Return the geometric means of the errors and the bounds over several draws, starting with
-        the given one; the errors of the worst draw if they far exceed its bound."""
-        errors, eager_errors = [error], [eager_error]
-        for draw in range(1, _DRAWS):
-            measured = self._error(cell, model, self.seed + draw)
-            if measured[0] > _MOST * measured[2]:
-                return measured
-            errors.append(measured[0])
-            eager_errors.append(measured[1])
-        tiny = torch.finfo(torch.float64).tiny
-        error, eager_error = (
-            geometric_mean(max(e, tiny) for e in draws) for draws in (errors, eager_errors)
-        )
-        return error, eager_error, allowed_block_error(eager_error, DTYPES[cell.dtype])
 
     def _error(self, cell: Cell, model: Model, seed: int) -> tuple[float, float, float]:
         """Return the error of one draw of weights and inputs, eager's, and the bound."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gyrator.reports.accuracy import within_bound, worst_error
+from gyrator.reports.accuracy import block_errors, within_bound, worst_error
 from gyrator.session import Session
 
 
@@ -26,6 +26,21 @@ def test_an_infinite_error_is_never_right() -> None:
     assert not within_bound([float("inf"), 0.1], [1.0, 1.0], torch.bfloat16)
     assert within_bound([0.0, 0.1], [0.0, 0.1], torch.bfloat16)
     assert not within_bound([1e-9, 0.1], [0.0, 0.1], torch.bfloat16)
+
+
+def test_small_blocks_are_judged_by_the_means_of_draws() -> None:
+    eps = torch.finfo(torch.float32).eps
+    assert block_errors([(6.0, 1.0), (1.5, 4.0)], torch.float32, 9.0) == pytest.approx((3, 2, 4))
+    ours, eager, bound = block_errors([(0.0, 0.0), (0.0, 0.0)], torch.float32)
+    assert ours < bound == eps and eager < eps
+    ours, _, bound = block_errors([(1.0, 1.0), (float("inf"), 1.0)], torch.float32, float("inf"))
+    assert ours > bound
+
+
+def test_a_draw_far_above_its_bound_ends_them() -> None:
+    draws = iter([(3.0, 1.0), (5.0, 1.0), (1.0, 1.0)])
+    assert block_errors(draws, torch.float32) == (5.0, 1.0, 2.0)
+    assert list(draws) == [(1.0, 1.0)]
 
 
 def test_gradients_are_taken_together() -> None:

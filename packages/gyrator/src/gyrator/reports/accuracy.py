@@ -4,9 +4,9 @@ The exact result is computed in float64. A compiled program may round differentl
 execution, but its error must not be larger.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import isinf, log, sqrt
-from statistics import fmean, stdev
+from statistics import fmean, geometric_mean, stdev
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ _TOLERANCE = {
 }
 _SLACK = 4.0
 """The maximum error of a value relative to eager's largest error, both against float64."""
+DRAWS = 5
+"""The number of random inputs on which a small block is judged if the first exceed its bound."""
 
 
 def worst_error(got: Sequence[Tensor], exact: Sequence[Tensor], single: int = 2) -> float:
@@ -68,6 +70,26 @@ def allowed_block_error(eager_error: float, dtype: torch.dtype) -> float:
     next value of `dtype`. Eager's error of a single value may happen to be 0.
     """
     return max(2.0 * eager_error, torch.finfo(dtype).eps)
+
+
+def block_errors(
+    draws: Iterable[tuple[float, float]], dtype: torch.dtype, most: float = 2.0
+) -> tuple[float, float, float]:
+    """Return the error of a small block, eager's, and the bound, of several draws of inputs, each
+    with both errors.
+
+    They are the geometric means, since cancellation loses digits by chance; or the errors of the
+    first draw that exceeds its bound more than `most` times, after which no other is taken.
+    """
+    errors: list[tuple[float, float]] = []
+    for ours, eager in draws:
+        bound = allowed_block_error(eager, dtype)
+        if ours > most * bound:
+            return ours, eager, bound
+        errors.append((ours, eager))
+    tiny = torch.finfo(torch.float64).tiny
+    ours, eager = (geometric_mean(max(e, tiny) for e in side) for side in zip(*errors, strict=True))
+    return ours, eager, allowed_block_error(eager, dtype)
 
 
 def plain(t: Tensor) -> Tensor:
