@@ -24,7 +24,7 @@ from gyrator_ir.body.nodes import (
     SortStep,
     Store,
 )
-from gyrator_ir.body.rewrite import defined, live, used
+from gyrator_ir.body.rewrite import defined, live, types_of, used
 from gyrator_ir.expr import ZERO, Expr, product_of
 from gyrator_ir.expr import Const as Number
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
@@ -252,25 +252,13 @@ def sorted_stage(body: Sequence[KernelStatement]) -> SortedStage | None:
     return SortedStage(before, step, (*(s for s in again if not isinstance(s, Store)), *after))
 
 
-def results(s: KernelStatement, storage: dict[str, DType]) -> list[tuple[str, DType]]:
-    """Return the values that a statement defines, with their types; `storage` has the types of
-    buffers."""
-    match s:
-        case Load(name=name, buffer=buffer):
-            return [(name, storage[buffer])]
-        case Let(name=name, dtype=dtype) | IndexValue(name=name, dtype=dtype):
-            return [(name, dtype)]
-        case Reduce():
-            return list(zip(s.names, s.types, strict=True))
-    return []
-
-
 def later_values(kernel: Kernel, number: int, storage: dict[str, DType]) -> dict[str, DType]:
-    """Return the values of stage `number`, except constants, that later stages use, with their
-    types."""
+    """Return the values of stage `number` that later stages use, with their types, except constants
+    and the results of scans and sorts."""
     later = {name for g in kernel.stages[number + 1 :] for s in g.body for name in used(s)}
-    values = [x for s in kernel.stages[number].body for x in results(s, storage)]
-    return {name: dtype for name, dtype in values if name in later}
+    body = kernel.stages[number].body
+    values = (types_of(s, storage) for s in body if isinstance(s, Load | Let | IndexValue | Reduce))
+    return {name: dtype for types in values for name, dtype in types.items() if name in later}
 
 
 def transposed_tile(decisions: Decisions) -> tuple[Axis, int, list[Load]]:
