@@ -143,9 +143,11 @@ def cat(b: LoopBuilder, tensors: Sequence[TensorValue], dim: int = 0) -> TensorV
         return joined
     if len(parts) > SELECTED and not _shares_launches(b, parts, out):
         return _written_in_parts(b, parts, ends, d, out)
-    if _writes_runs(parts, d, out) and is_left_in_memory(b.node):
+    if _writes_runs(parts, d, out) and _is_left_in_memory(b.node):
         result = b.buffer(out)
-        sections = [_section(result, part, end, d) for part, end in zip(parts, ends, strict=False)]
+        sections = [
+            _section(result, part, end, d) for part, end in zip(parts, ends[:-1], strict=True)
+        ]
         b.many_into(sections, lambda ops, index: tuple(ops.load(p, index) for p in parts))
         return result
 
@@ -181,7 +183,7 @@ def _writes_runs(parts: Sequence[TensorValue], d: int, out: Spec) -> bool:
     return type(run) is not Const or run.value >= RUN
 
 
-def is_left_in_memory(node: Node) -> bool:
+def _is_left_in_memory(node: Node) -> bool:
     """Return whether a result is stored whichever loop computes it: its views are results of the
     graph, or operands of products, convolutions and attention."""
     return all(
@@ -190,7 +192,7 @@ def is_left_in_memory(node: Node) -> bool:
             isinstance(user.target, torch._ops.OpOverload)
             and (
                 is_library_work(info_of(user.target).name)
-                or (info_of(user.target).is_view and is_left_in_memory(user))
+                or (info_of(user.target).is_view and _is_left_in_memory(user))
             )
         )
         for user in node.users
