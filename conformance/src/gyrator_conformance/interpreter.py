@@ -17,7 +17,6 @@ from attrs import evolve, field, frozen
 
 from gyrator.config import Config
 from gyrator.targets import API, LoaderContext, TargetDefinition
-from gyrator_ir.body.nodes import StoreMode
 from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts, Sym
@@ -25,6 +24,7 @@ from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable
 from gyrator_ir.kernel.parse import read_kernel
 from gyrator_ir.kernel.print import show_kernel
 from gyrator_ir.loop.nodes import Buffer
+from gyrator_ir.modes import ATOMIC_MODES
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Failure, KernelCheck, KernelSource, TranslationUnit
 from gyrator_ir.target import Capabilities, Heuristics, Target
@@ -207,7 +207,7 @@ def probe(config: Config) -> Target:
         wrapper_backends=("python", "fx", "cpp"),
         capabilities=Capabilities(
             dtypes=DTYPES,
-            atomics=frozenset((d, m) for d in DTYPES for m in StoreMode if d is not DType.BOOL),
+            atomics=frozenset((d, m) for d in DTYPES for m in ATOMIC_MODES if d is not DType.BOOL),
         ),
         heuristics=Heuristics(),
     )

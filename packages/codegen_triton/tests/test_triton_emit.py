@@ -18,6 +18,7 @@ from triton_corpus import (
     rows,
     scan,
     softmax,
+    summed_columns,
     taken_in_turns,
     through_memory,
     turned,
@@ -55,6 +56,8 @@ from gyrator_testing.kernels.write import F32, F64, I0, I1, I64, R0, S0, S1, inn
 SIZES = ((0, 5), (1, 1), (3, 15), (2, 16), (5, 17), (3, 40))
 KINDS = [k for k in ReduceKind if k not in (ReduceKind.ANY, ReduceKind.ALL, ReduceKind.XOR)]
 MODES = (StoreMode.ADD, StoreMode.MIN, StoreMode.MAX)
+SUMMED = ((3, 5, 17, F32, 1), (2, 16, 64, F32, 1), (4, 1, 30, F32, 1), (2, 3, 20, F32, 3))
+"""Parts, rows of a part, columns, dtype, and batches of rows of a part."""
 
 
 def kernels():
@@ -64,6 +67,7 @@ def kernels():
     yield from (softmax("softmax_any", S0, S1), softmax("softmax_here", 3, 40, into="x"))
     yield from (layer_norm("norm_any", S0, S1), layer_norm("norm", 3, 40))
     yield from (kept_row("kept", 5, 3, 7), through_memory("through_any", S0, S1))
+    yield from (summed_columns(f"summed_{'_'.join(map(str, s[:3]))}", *s) for s in SUMMED)
     yield from (gather("checked"), gather("promised", check=False))
     yield taken_in_turns("in_turns", 3, 25)
     yield from (turned("turned", 9, 14), turned("turned_any", S0, S1), turned("tiled", 60, 70))
@@ -87,10 +91,10 @@ def library(interpreter, text_folder):
     return result
 
 
-def check(library, name, arrays, tolerance=2e-6, **sizes):
+def check(library, name, arrays, tolerance=2e-6, blocks=None, **sizes):
     want = {k: v.copy() for k, v in arrays.items()}
     run_kernel(library.kernels[name], want, sizes)
-    library(name, arrays, **sizes)
+    library(name, arrays, blocks, **sizes)
     for k, v in want.items():
         if v.dtype.kind in "iub":
             np.testing.assert_array_equal(arrays[k], v, err_msg=k)
@@ -161,6 +165,22 @@ def test_rows(library, name, m, n):
     arrays = arrays_of(library, name, m * n, np.random.default_rng(4))
     sizes = {"s0": m, "s1": n} if name.endswith("_any") else {}
     check(library, name, arrays, 2e-5, **sizes)
+
+
+@pytest.mark.parametrize("shape", SUMMED)
+@pytest.mark.parametrize("xblock", [1, 2, 8])
+def test_sums_of_columns_beside_rows(library, shape, xblock):
+    units, m, n, _, batches = shape
+    rng = np.random.default_rng(xblock)
+    arrays = {
+        "x": rng.standard_normal(units * batches * m * n).astype(np.float32) + 2,
+        "z": np.zeros(units * batches * m * n, np.float32),
+        "w": rng.standard_normal(n).astype(np.float32),
+        # What was there before does not count.
+        "sums": np.full(units * n, np.nan, np.float32),
+        "plain": np.full(units * n, 7.0, np.float32),
+    }
+    check(library, f"summed_{'_'.join(map(str, shape[:3]))}", arrays, blocks={"XBLOCK": xblock})
 
 
 def test_tiles_follow_both_orders(library):

@@ -91,6 +91,25 @@ def layer_norm(name, m, n):
     )  # fmt: skip
 
 
+def summed_columns(name, units, m, n, dtype=F32, batches=1):
+    """Rows divided by their sums, in `units` parts of `batches` times `m` rows; and for each part,
+    the sums of its columns and those of their products with a vector."""
+    at = ((expr(batches) * I0 + I1) * expr(m) + I2) * expr(n) + R0
+    load = [Load("a", "x", at), Let("b", "cast", ("a",), F32)]
+    part = expr(n) * I0 + R0
+    return kernel(
+        name, [(I0, units), (I1, batches), (I2, m)], [(R0, n)],
+        [
+            inner(*load, Load("v", "w", R0), Let("c", "mul", ("b", "v"), F32),
+                  Store("sums", part, "c", StoreMode.TOTAL),
+                  Reduce(("s",), ReduceKind.SUM, ("b",), F32)),
+            inner(*load, Let("d", "div", ("b", "s"), F32), Let("e", "cast", ("d",), dtype),
+                  Store("z", at, "e"), Store("plain", part, "b", StoreMode.TOTAL)),
+        ],
+        {"x": dtype, "z": dtype},
+    )  # fmt: skip
+
+
 def kept_row(name, m, n, k):
     """A row over two inner axes in a local, and its mean taken from it."""
     at = (expr(m) * R0 + I0) * expr(k) + R1
@@ -312,6 +331,8 @@ def corpus():
     yield softmax("softmax_any", S0, S1)
     yield from (layer_norm("layer_norm", 512, 768), layer_norm("layer_norm_any", S0, S1))
     yield from (kept_row("kept_row", 64, 3, 50), through_memory("through_memory_any", S0, S1))
+    yield summed_columns("summed_columns", 16, 32, 768, DType.BF16)
+    yield summed_columns("summed_long_columns", 8, 6, 5000)
     yield from products()
     yield product("product_f32", 128, 64, 100)
     yield convolved("convolved", 2, 16, 8, 16)

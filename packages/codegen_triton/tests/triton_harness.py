@@ -18,7 +18,7 @@ NUMPY = {d: ALL[d] for d in TYPES}
 ATOMICS = frozenset(
     (d, m)
     for d in (DType.F32, DType.F64, DType.I32, DType.I64)
-    for m in (StoreMode.ADD, StoreMode.MIN, StoreMode.MAX)
+    for m in (StoreMode.ADD, StoreMode.MIN, StoreMode.MAX, StoreMode.TOTAL)
 )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from scheduler_fuzz import check
 from scheduler_programs import Maker, target
 
 from gyrator_ir.body.nodes import Reduce, ReduceKind
@@ -45,6 +46,50 @@ def test_softmax_of_gelu_is_one_kernel_with_scratch_rows(dim: int, points: str, 
     assert ops.count("erf") == 1 and ops.count("exp") == 1
     assert len(kernel.locals) == 1, "both rows share their scratch"
     assert [b.name for b in s.buffers] == [kernel.writes[0]]
+
+
+def gradients_of_a_norm(rows: tuple[int, ...], columns: int, early: bool) -> LoopProgram:
+    """The gradients of normalised rows and of their weight, whose sum comes `early` or last."""
+    m = Maker()
+    shape = (*rows, columns)
+    dims = list(range(len(rows)))
+    x, dy, w = m.input("x", *shape), m.input("dy", *shape), m.input("w", columns)
+    product = m.pointwise("mul", x, dy)
+    bias, weight = dy, product
+    sums = [m.reduction(ReduceKind.SUM, t, dims)[0] for t in (bias, weight)] if early else []
+    scaled = m.pointwise("mul", product, w)
+    (total,) = m.reduction(ReduceKind.SUM, scaled, [len(rows)])
+    dx = m.pointwise("sub", dy, m.pointwise("mul", x, total))
+    if not early:
+        sums = [m.reduction(ReduceKind.SUM, t, dims)[0] for t in (dx, weight)]
+    return m.program(dx, *sums)
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("rows", [(64,), (2, 32), (8, 12)])
+def test_kernels_of_rows_sum_columns(rows: tuple[int, ...], early: bool) -> None:
+    program = gradients_of_a_norm(rows, 16, early)
+    numbers = {"cores": 4, "total_elements": 16, "adjacent_points": 4}
+    by_rows, *merges = schedule(program, OPTIONS, target(**numbers)).kernels
+    assert len(by_rows.totals) == 2 and by_rows.summed
+    assert [k.totals for k in merges] == [(), ()], "each adds up the parts of one sum"
+    check(program, 1, OPTIONS, **numbers)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "numbers"),
+    [
+        ((64,), 16, {"total_elements": 0}),
+        ((64,), 16, {"total_elements": 8}),  # longer rows
+        ((61,), 16, {}),  # which do not divide
+        ((16,), 16, {}),  # too few
+    ],
+)
+def test_other_kernels_do_not(rows: tuple[int, ...], columns: int, numbers: dict[str, int]) -> None:
+    program = gradients_of_a_norm(rows, columns, True)
+    all_ = {"cores": 4, "total_elements": 64, "adjacent_points": 4} | numbers
+    assert not any(k.totals for k in schedule(program, OPTIONS, target(**all_)).kernels)
+    check(program, 1, OPTIONS, **all_)
 
 
 def test_dynamic_rows_fuse_through_memory_when_scratch_is_unbounded() -> None:

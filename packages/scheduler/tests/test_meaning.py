@@ -19,6 +19,7 @@ from gyrator_scheduler.memory import touched
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.order import gathered
 from gyrator_scheduler.partitions import Fit
+from gyrator_scheduler.passes import split_reductions
 from gyrator_scheduler.stage import schedule
 
 SEEDS = st.integers(0, 1 << 30)
@@ -44,6 +45,14 @@ def test_random_programs_on_many_cores_with_little_scratch(seed: int, size: int)
         program, seed, SchedulerOptions(), cores=4, split_reduction_extent=4, split_scan_extent=4,
         scratch_bytes=40, parallel_grain=8,
     )  # fmt: skip
+
+
+@given(SEEDS, st.integers(4, 18))
+@settings(max_examples=40, deadline=None)
+def test_random_programs_whose_rows_sum_columns(seed: int, size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split_reductions, "_MIN_TOTAL", 1)
+        check(random_program(seed, size), seed, SchedulerOptions(), cores=2, total_elements=64)
 
 
 @given(SEEDS, st.integers(4, 18), st.sampled_from([0, 40, 200]))

@@ -3,6 +3,8 @@
     grid (i0, i1) by XBLOCK                         points, in blocks of XBLOCK
     grid (i0) by 1, grid (i1) by XBLOCK             the same for one value of i0
     ... loop (r0) by RBLOCK                         and their inner elements
+    grid (i0) by 1, loop (i1) by XBLOCK,
+        loop (r0) by RBLOCK                         rows whose columns are summed over i1
     grid (i0) by XBLOCK, grid (i1) by RBLOCK        tiles of points
 
 Each dimension of a block has one linear index, from which the index of each axis is computed.
@@ -29,6 +31,7 @@ _NESTS = (
     (_POINTS, (_GRID, "RBLOCK")),
     (_POINTS, _INNER),
     ((_GRID, 1), _POINTS, _INNER),
+    ((_GRID, 1), (_LOOP, "XBLOCK"), _INNER),
 )
 """The supported loop nests, as kinds and steps of loops."""
 _PRODUCT = (_POINTS, (_GRID, "RBLOCK"), (_LOOP, "KBLOCK"))
@@ -63,7 +66,7 @@ def blocks_of(tiled: TiledKernel) -> Blocks:
     if not kernel.inner and len(grid) > 1:
         first, second = (axes_of(kernel, loop) for loop in grid)
         return Blocks(first, second, tiles=True)
-    points = tuple(a for loop in grid for a in axes_of(kernel, loop))
+    points = (*(a for loop in grid for a in axes_of(kernel, loop)), *kernel.summed)
     still = frozenset(s for loop in grid if loop.step == 1 for s in loop.axes)
     return Blocks(points, kernel.inner, still, in_one_step(tiled))
 
@@ -246,6 +249,8 @@ def block_refusal(tiled: TiledKernel) -> str | None:
         return "pairs that are not at twice the index of a point"
     product = tiled.contraction is not None
     whole = in_one_step(tiled)
+    if tiled.kernel.totals and not whole:
+        return "sums over rows that are not processed whole"
     method = Method.MATRIX if product else Method.AT_ONCE if whole else Method.ACCUMULATE
     for r in tiled.reductions:
         if r.method is not method or r.unroll != 1 or r.chain or r.wide or r.block:
@@ -253,7 +258,7 @@ def block_refusal(tiled: TiledKernel) -> str | None:
     nest = tuple((loop.kind, loop.step) for loop in tiled.loops)
     if nest not in (_PRODUCTS if product else _NESTS):
         return "this loop nest"
-    if not product and nest[0] == (_GRID, 1):
+    if nest[:2] == ((_GRID, 1), _POINTS):
         extent = axes_of(tiled.kernel, tiled.loops[1])[-1].extent
         steps = steps_of(tiled, tiled.loops[1])
         if not isinstance(extent, Const) or any(extent.value % step for step in steps):

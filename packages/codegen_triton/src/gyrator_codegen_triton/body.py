@@ -208,8 +208,12 @@ def _store(code: Code, s: Store) -> None:
     if any(t.name == s.buffer for t in code.kernel.locals):
         _store_local(code, s.buffer, value, mask)
         return
-    pointer, valid = _pointer(code, s, True, code.inner), _valid(code, True, code.inner, mask)
-    text = value.text
+    valid, text = _valid(code, True, code.inner, mask), value.text
+    if s.mode is StoreMode.TOTAL:
+        total = code.totals[s.buffer]
+        code.writer.line(f"{total} = tl.where({valid}, {total} + {code.full(text)}, {total})")
+        return
+    pointer = _pointer(code, s, True, code.inner)
     if (value.x, value.r) != (True, code.inner):
         text = code.full(text)
     if s.mode is StoreMode.SET:
@@ -221,6 +225,21 @@ def _store(code: Code, s: Store) -> None:
                 s.mode, value.dtype, f"tl.load({pointer}, mask={valid}, other=0)", text
             )
         code.writer.line(f'{function}({pointer}, {text}, mask={valid}, sem="relaxed")')
+
+
+def start_total(code: Code, s: Store) -> None:
+    """Emit the accumulators of a sum over points."""
+    name = code.totals[s.buffer] = code.names.take(f"{s.buffer}_total")
+    code.writer.line(
+        f"{name} = tl.zeros({code.block(True, True)}, {TYPES[_dtype(code, s.buffer)]})"
+    )
+
+
+def store_total(code: Code, s: Store) -> None:
+    """Emit the store of a sum over points."""
+    total = f"tl.sum({code.totals[s.buffer]}, axis=0, keep_dims=True)"
+    pointer = _pointer(code, s, False, True)
+    code.writer.line(f"tl.store({pointer}, {total}, mask={_valid(code, False, True, None)})")
 
 
 def _nan_propagating(mode: StoreMode, dtype: DType, old: str, new: str) -> str:

@@ -42,6 +42,8 @@ class Code(BlockDecisions):
     """Values loaded and stored so far, by stage and statement."""
     rows: dict[str, Value] = field(factory=dict)
     """Locals, which are stored as blocks in registers."""
+    totals: dict[str, str] = field(factory=dict)
+    """Accumulators of sums over points, by buffer."""
     inner: bool = False
     """Whether the current code has both dimensions: an inner stage, or a tile."""
 

@@ -1,11 +1,19 @@
 """Emission of a tiled kernel as one `@triton.jit` function."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 
 from gyrator_codegen import Names, Writer
 from gyrator_codegen.positions import Flat, blocks_of
-from gyrator_codegen_triton.body import barrier, load_pair, statement, statements, store_pair
+from gyrator_codegen_triton.body import (
+    barrier,
+    load_pair,
+    start_total,
+    statement,
+    statements,
+    store_pair,
+    store_total,
+)
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.reduction import LoopReduction, reduce_block
 from gyrator_codegen_triton.scan_sort import LoopScan, scan_block, sort_block
@@ -16,6 +24,7 @@ from gyrator_ir.kernel.nodes import KernelGroup, KernelStatement, Level, Stage
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
 from gyrator_ir.target import Target
+from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
@@ -48,13 +57,17 @@ def emit_kernel(
     count = blocks_over(total, "XBLOCK")
     if blocks.tiles:
         count = count * blocks_over(extent, "RBLOCK")
+    if kernel.totals:
+        count = extent_of(kernel.axes[: -len(kernel.summed)])
     ahead = {p.stage: p.ahead for p in tiled.pipelined}
     with (
         function(launched, symbol, code, lengths, origins),
         _programs(code, total, extent, group, most, selected) as block,
+        _summed_rows(code, extent, block) if kernel.totals else nullcontext(),
     ):
-        _index_spaces(code, total, extent, block)
-        _early_loads(code)
+        if not kernel.totals:
+            _index_spaces(code, total, extent, block)
+        _early_loads(code, lambda s: s.name not in code.values)
         for n, stage in enumerate(kernel.stages):
             _stage(code, stage, n, ahead.get(n, 1))
     if group is not None:
@@ -122,6 +135,29 @@ def _select_buffers(code: Code, group: KernelGroup, members: range) -> None:
         code.writer.line(f"{code.names.stable(b.name)} = {texts[0]}")
 
 
+@contextmanager
+def _summed_rows(code: Code, extent: Expr, block: str) -> Iterator[None]:
+    """Emit a loop over the points that totals sum over, whose body the `with` body emits."""
+    w, show, kernel = code.writer, code.printer(), code.kernel
+    ahead = max((settled(p.ahead) for p in code.tiled.pipelined), default=1)
+    rows, used = extent_of(kernel.summed), code.used(kernel.statements)
+    w.line(f"first = {block} * ({show(rows)}) + tl.arange(0, 1)[:, None]")
+    code.digits(code.flats[0], used & code.blocks.still)
+    w.line(f"extent = {show(extent)}")
+    _elements(code, "", used)
+    _early_loads(code, lambda s: not code.along(s.index)[0])
+    for s in kernel.totals:
+        start_total(code, s)
+    with w.block(f"for start in tl.range(0, {show(rows)}, XBLOCK, num_stages={ahead}):", end=""):
+        w.line("row = start + tl.arange(0, XBLOCK)[:, None]")
+        w.lines("x = first + row", f"x_mask = {_within('row', show(rows), rows, 'XBLOCK')}")
+        code.digits(code.flats[0], used - code.blocks.still)
+        yield
+    code.inner = True
+    for s in kernel.totals:
+        store_total(code, s)
+
+
 def _index_spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
     """Emit the blocks of points and inner elements, and the axes as digits of them."""
     w, blocks = code.writer, code.blocks
@@ -165,11 +201,11 @@ def _within(positions: str, end: str, extent: Expr, block: str) -> str:
     return f"{mask} if {extent.value} % {block} else {whole}"
 
 
-def _early_loads(code: Code) -> None:
+def _early_loads(code: Code, chosen: Callable[[Load], bool]) -> None:
     for stage in code.kernel.stages:
         code.inner = stage.level is Level.INNER and bool(code.kernel.inner)
         for s in stage.body:
-            if isinstance(s, Load) and s.name in code.tiled.early:
+            if isinstance(s, Load) and s.name in code.tiled.early and chosen(s):
                 statement(code, s)
 
 

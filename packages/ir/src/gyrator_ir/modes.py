@@ -8,13 +8,19 @@ from enum import StrEnum
 
 
 class StoreMode(StrEnum):
-    """How a store combines with the stored value. All modes but `set` are atomic across points."""
+    """How a store combines with the stored value. `add`, `mul`, `min` and `max` are atomic across
+    points."""
 
     SET = "set"
     ADD = "add"
     MUL = "mul"
     MIN = "min"
     MAX = "max"
+    TOTAL = "total"
+    """In kernels: each element becomes the sum of all values that the store stores there."""
+
+
+ATOMIC_MODES = frozenset(StoreMode) - {StoreMode.SET, StoreMode.TOTAL}
 
 
 class Numerics(StrEnum):

@@ -83,6 +83,9 @@ class Heuristics:
     """Memory that the threads of a program may share; 0 if unknown."""
     fusion_statements: int = field(default=512, validator=natural)
     """Maximum number of statements of a fused kernel."""
+    total_elements: int = field(default=0, validator=natural)
+    """Kernels of rows of at most this many elements also sum columns; 0 if the kernel language has
+    no totals."""
     fusion_folds: int = field(default=16, validator=natural)
     """Maximum number of reductions of a fused kernel; each occupies registers of its own."""
     inline_cost: int = field(default=24, validator=natural)

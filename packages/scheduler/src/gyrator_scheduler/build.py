@@ -232,7 +232,7 @@ def _launches(
         heuristics = context.heuristics(c.members[0].index) if c.members else None
         if not isinstance(node, Kernel) or heuristics is None:
             return None
-        if not node.parameters or elements(node) > heuristics.together_elements:
+        if not node.parameters or elements(node) > heuristics.together_elements or node.totals:
             return None
         if any(isinstance(s, Reduce) and s.kind is ReduceKind.DOT for s in node.statements):
             return None  # a matrix product occupies the whole device

@@ -17,7 +17,7 @@ from gyrator.engine.lazy import ShippedTemplates
 from gyrator.targets import API, OPTIONAL, LoaderContext, TargetDefinition
 from gyrator.targets.aten_bits import known_bits
 from gyrator_ir.diagnostics import GyratorError
-from gyrator_ir.modes import StoreMode
+from gyrator_ir.modes import ATOMIC_MODES
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import BYTE_FLOATS, DType
@@ -88,7 +88,7 @@ def cpu_target(isa: str, cores: int) -> Target:
             ordered_reductions=True,
             ordered_stores=True,
             dtypes=_DTYPES,
-            atomics=frozenset((d, m) for d in (*_FLOATS, *_INTEGERS) for m in StoreMode),
+            atomics=frozenset((d, m) for d in (*_FLOATS, *_INTEGERS) for m in ATOMIC_MODES),
             templates=frozenset({"flex_attention"}),
             libraries=frozenset({"mkl", "onednn"}),
         ),

@@ -37,6 +37,7 @@ _ORDERED = (DType.F32, DType.F64, DType.I32, DType.I64)
 _ATOMICS = frozenset(
     {(d, StoreMode.ADD) for d in _ADDED}
     | {(d, mode) for d in _ORDERED for mode in (StoreMode.MIN, StoreMode.MAX)}
+    | {(d, StoreMode.TOTAL) for d in (DType.F32, DType.F64)}
 )
 
 
@@ -117,8 +118,9 @@ class TritonDevice:
                 split_scan_extent=4096,
                 adjacent_points=32,
                 scratch_bytes=_SCRATCH,
+                total_elements=_SCRATCH // 4,
                 unit_statements=1,
-                slack_bytes=1 << 22,
+                slack_bytes=1 << 23,
                 product_bytes=16 if self.libraries else 0,
                 thin_products="cublas" in self.libraries,
                 plane_convolutions="cudnn" in self.libraries,

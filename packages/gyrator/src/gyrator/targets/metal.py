@@ -7,7 +7,7 @@ import torch
 from gyrator.config import Config
 from gyrator.engine.lazy import ShippedKernels
 from gyrator.targets import API, TargetDefinition
-from gyrator_ir.modes import StoreMode
+from gyrator_ir.modes import ATOMIC_MODES, StoreMode
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType
 from gyrator_runtime.metal import MetalDevice, MetalLoader, load_kernels
@@ -17,7 +17,7 @@ _FLOATS = (DType.F32, DType.F16, DType.BF16)
 _WIDE = (DType.I64, DType.U64)
 _DTYPES = frozenset((*_FLOATS, *_INTEGERS, *_WIDE, DType.BOOL))
 _ATOMICS = frozenset(
-    {(d, mode) for d in (*_FLOATS, *_INTEGERS) for mode in StoreMode}
+    {(d, mode) for d in (*_FLOATS, *_INTEGERS) for mode in ATOMIC_MODES}
     | {(d, StoreMode.ADD) for d in _WIDE}
 )
 _DEVICE = "mps"

@@ -273,6 +273,8 @@ class Checker:
         expected = self._address(s, scope)
         if dtype is not expected:
             self.fail(6, f"{s.buffer!r} is {expected}, {s.value!r} is {dtype}", show_statement(s))
+        if s.mode is StoreMode.TOTAL and self.area == "LOOP":
+            self.fail(5, "only kernels store totals", show_statement(s))
         if s.mode is not StoreMode.SET and dtype.is_complex:
             self.fail(5, f"store.{s.mode} does not support {dtype}", show_statement(s))
 

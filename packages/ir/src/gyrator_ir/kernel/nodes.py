@@ -13,6 +13,12 @@ An OUTER stage runs once per point, an INNER stage once per element of the inner
 defined in an OUTER stage, and the results of a `Reduce`, are visible in all later stages; other
 values of an INNER stage are visible only there. An INNER stage passes elements to a later one
 through memory: a `Local` (one row of scratch per point), or a buffer accessed at the same address.
+
+A `store.total` in an INNER stage sums values over points. Its index depends on the first axes and
+on inner axes, and each element of its buffer is the sum over the remaining axes:
+
+    kernel k0 axes (i0 < 128, i1 < 64) inner (r0 < 1024):    column sums of 128 parts of the rows
+      inner:  a = load x[65536*i0 + 1024*i1 + r0]; store.total part[1024*i0 + r0], a
 """
 
 from collections.abc import Sequence
@@ -20,7 +26,7 @@ from enum import StrEnum
 
 from attrs import evolve, field, frozen
 
-from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, SortStep, Statement
+from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, SortStep, Statement, Store, StoreMode
 from gyrator_ir.body.rewrite import reads, writes
 from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
@@ -122,6 +128,22 @@ class Kernel:
     def writes(self) -> tuple[str, ...]:
         """Buffers stored to, in order of first use."""
         return self._buffers_of(writes(self.statements))
+
+    @property
+    def totals(self) -> tuple[Store, ...]:
+        """The stores of sums over points."""
+        return tuple(
+            s for s in self.statements if isinstance(s, Store) and s.mode is StoreMode.TOTAL
+        )
+
+    @property
+    def summed(self) -> tuple[Axis, ...]:
+        """The last axes, which the kernel's totals sum over; none if it has no totals."""
+        totals = self.totals
+        if not totals:
+            return ()
+        leading = totals[0].index.free_symbols
+        return tuple(a for a in self.axes if a.symbol not in leading)
 
     def _buffers_of(self, names: tuple[str, ...]) -> tuple[str, ...]:
         if not self.locals:

@@ -16,6 +16,8 @@ GY-KERNEL-028  partitions are ordered and disjoint ranges of nodes; the captured
                of the graph's device only, and include no call that cannot be captured
 GY-KERNEL-029  kernels that share a launch are on one device, and none writes storage that another
                accesses; groups are ordered and disjoint
+GY-KERNEL-030  totals are unmasked stores of inner stages, to buffers that the kernel does not
+               access otherwise; their indices depend on the same first axes, and on no loaded value
 
 Values of an inner stage are visible only there; results of a `Reduce` only after its stage (003).
 """
@@ -97,6 +99,7 @@ def _check_kernel(k: Kernel, checker: Checker) -> None:
     where = _check_origins(k, checker)
     checker.storages = _storages(k, checker, where)
     _check_stages(k, checker, where)
+    _check_totals(k, checker)
     _check_parameters(k, checker, where)
     _check_sizes(k, checker, where)
 
@@ -189,6 +192,23 @@ def _check_inner(stage: Stage, k: Kernel, scope: Scope, outer: Scope, checker: C
         if name in outer.values:
             checker.fail(4, f"value {name!r} is defined twice", partial(_head, k))
         outer.values[name] = dtype
+
+
+def _check_totals(k: Kernel, checker: Checker) -> None:
+    totals = k.totals
+    if not totals:
+        return
+    leading = tuple(a.symbol for a in k.axes[: len(k.axes) - len(k.summed)])
+    own = {*leading, *(a.symbol for a in k.inner), *k.sizes}
+    accesses = [s.buffer for s in k.statements if isinstance(s, Load | Store)]
+    outside = [s for stage in k.stages if stage.level is Level.OUTER for s in stage.body]
+    for s in totals:
+        symbols = s.index.free_symbols
+        if not symbols <= own or not symbols.issuperset(leading):
+            checker.fail(30, f"a total must depend on {leading} and inner axes only", _line(s))
+        if s.mask is not None or s in outside or not k.inner or accesses.count(s.buffer) > 1:
+            message = "a total is stored in an outer stage, masked, or to an accessed buffer"
+            checker.fail(30, message, _line(s))
 
 
 def _check_locals(stage: Stage, names: set[str], stored: set[str], checker: Checker) -> None:

@@ -29,6 +29,7 @@ GY-TILE-008  decisions about accesses refer to existing statements of a suitable
 GY-TILE-009  the members of a group include each of its kernels, and all are on its device; there is
              a cost for each kernel or none; the number of selected members is a power of two
 GY-TILE-010  a repeat follows its kernel
+GY-TILE-011  the axes that totals sum over are those of the first loop after the grid loops
 
 The kernel itself is verified as in a schedule (GY-KERNEL-001 to 024).
 """
@@ -172,6 +173,9 @@ class _Kernel:
         grid = sum(loop.kind is LoopKind.GRID for loop in self._t.loops)
         if self._t.threads is not None and self._t.threads.loops > grid:
             self._fail(7, f"threads share {self._t.threads.loops} loops, but {grid} are grid loops")
+        summed = tuple(a.symbol for a in self._t.kernel.summed)
+        if summed and [x.axes for x in self._t.loops[grid:]][:1] != [summed]:
+            self._fail(11, f"the first loop after the grid loops must be over {_names(summed)}")
         self._buffers()
 
     def _axes(self) -> None:

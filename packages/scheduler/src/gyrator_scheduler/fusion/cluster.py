@@ -7,6 +7,7 @@ from attrs import define, field, frozen
 from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ReduceKind, Store, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, subs
 from gyrator_ir.loop.nodes import LoopOperation, Operation, Reduction, Scan, Scatter, Sort
+from gyrator_ir.types import DType
 from gyrator_scheduler.access import LOOPS, inner_of, is_indirect, points_of, statements_of
 from gyrator_scheduler.ranges import Ranges
 
@@ -24,6 +25,8 @@ class Written:
     plain: bool
     """Every element is set once, unmasked, at an address that depends on the axes only: readers can
     use the value directly."""
+    total: bool = False
+    """Sums over points: `StoreMode.TOTAL`."""
 
 
 @define(eq=False)
@@ -36,6 +39,8 @@ class Member:
     axes: dict[Sym, Expr]
     inner: bool
     """Runs in every iteration of the inner axes (always true for reductions, scans and sorts)."""
+    total: bool = False
+    """Whether this is a reduction over points of the cluster, whose stores are totals."""
 
 
 @define(eq=False)
@@ -55,6 +60,8 @@ class Cluster:
     size: int = 0
     reductions: int = 0
     """Number of members that are reductions."""
+    sums: bool = False
+    """All members are sums, which may become totals of another cluster."""
     ordered: bool = False
     """The result of a member depends on the order of the inner axes."""
     scans: bool = False
@@ -102,6 +109,11 @@ def singleton(index: int, op: Operation) -> Cluster:
     body = statements_of(op)
     c.size = len(body)
     c.reductions = int(isinstance(op, Reduction))
+    c.sums = (
+        isinstance(op, Reduction)
+        and op.reduce.kind is ReduceKind.SUM
+        and op.reduce.dtype in (DType.F32, DType.F64)
+    )
     binds = False
     for s in body:
         match s:
@@ -128,10 +140,11 @@ def singleton(index: int, op: Operation) -> Cluster:
 
 
 def moved(
-    c: Cluster, mapping: Mapping[Sym, Expr], axes: tuple[Axis, ...], ranges: Ranges, inner: bool
-) -> None:
-    """Rewrite a cluster's addresses to new axes. With `inner`, its members move to the inner
-    level."""
+    c: Cluster, mapping: Mapping[Sym, Expr], axes: tuple[Axis, ...], ranges: Ranges,
+    inner: bool = False, totals: bool = False,
+) -> None:  # fmt: skip
+    """Rewrite a cluster's addresses to new axes. With `inner`, its members move to the inner level;
+    with `totals`, its reductions become totals."""
     changed = any(new is not old for old, new in mapping.items())
     cached: dict[Expr, Expr] = {}
 
@@ -146,12 +159,15 @@ def moved(
     if changed:
         for m in c.members:
             m.axes = {s: at(e) for s, e in m.axes.items()}
-    if not (changed or inner):
+    if not (changed or inner or totals):
         return
     c.form = None
     for m in c.members:
         m.inner = m.inner or inner
+        m.total = m.total or totals
     for buffer, addresses in c.loads.items():
         c.loads[buffer] = {at(e): level or inner for e, level in addresses.items()}
     for buffer, w in c.stores.items():
-        c.stores[buffer] = Written(at(w.address), w.inner or inner, w.plain)
+        c.stores[buffer] = Written(
+            at(w.address), w.inner or inner or totals, w.plain and not totals, w.total or totals
+        )

@@ -147,14 +147,15 @@ def _join(
     """Merge two clusters at the position of the first. The smaller one is merged into the
     larger."""
     axes = joint.points + joint.inner
-    moved(first, joint.first, axes, ranges, joint.first_inner)
-    moved(second, joint.second, axes, ranges, joint.second_inner)
+    moved(first, joint.first, axes, ranges, joint.first_inner, joint.first_totals)
+    moved(second, joint.second, axes, ranges, joint.second_inner, joint.second_totals)
     target, source = (first, second) if first.size >= second.size else (second, first)
     overwrites = not joint.inner and any(b in first.loads for b in second.stores)
     mutates = overwrites or any(
         c.mutates and (bool(c.inner) or not joint.inner) for c in (first, second)
     )
     target.points, target.inner, target.mutates = joint.points, joint.inner, mutates
+    target.sums = first.sums and second.sums and not (joint.first_totals or joint.second_totals)
     target.form = None
     target.members.extend(source.members)
     order.steps += len(source.members)

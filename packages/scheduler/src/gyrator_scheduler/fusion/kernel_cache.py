@@ -75,7 +75,7 @@ class KernelCache:
         for m in sorted(cluster.members, key=lambda m: m.index):
             shape, names = self._shape(m.op)
             positions = tuple([numbers.setdefault(n, len(numbers)) for n in names])
-            members.append((shape, positions, tuple(m.axes.items()), m.inner))
+            members.append((shape, positions, tuple(m.axes.items()), m.inner, m.total))
         stores = tuple([(numbers[b], w) for b, w in cluster.stores.items()])
         layouts: list[object] = []
         for n in numbers:

@@ -1,11 +1,11 @@
 """Matching of two clusters in a common iteration space."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import frozen
 
 from gyrator_ir.body.nodes import Axis
-from gyrator_ir.expr import Expr, Sym, subs
+from gyrator_ir.expr import ONE, Const, Expr, Sym, stride_of, subs
 from gyrator_ir.target import Heuristics
 from gyrator_scheduler.access import is_indirect
 from gyrator_scheduler.fusion.axes import (
@@ -40,6 +40,9 @@ class Joint:
     first_inner: bool
     """The first cluster has no inner axes and moves into those of the second."""
     second_inner: bool
+    first_totals: bool = False
+    """The reductions of the first cluster, over points of the second, become totals."""
+    second_totals: bool = False
 
 
 @frozen
@@ -62,8 +65,10 @@ class _Layout:
 
     points: tuple[Axis, ...]
     inner: tuple[Axis, ...]
-    left_inner: bool
-    right_inner: bool
+    left_inner: bool = False
+    right_inner: bool = False
+    left_totals: bool = False
+    right_totals: bool = False
 
 
 def match(
@@ -91,11 +96,17 @@ def match(
             continue
         layout = _assign_roles(left, right, refinement)
         if isinstance(layout, str):
-            problem = Refused(layout)
-            continue
+            other = _with_totals(left, right, refinement, addresses, heuristics)
+            if other is None:
+                problem = Refused(layout)
+                continue
+            layout = other
         maps = (refinement.right, refinement.left) if swap else (refinement.left, refinement.right)
         levels = (layout.left_inner, layout.right_inner)
-        joint = Joint(layout.points, layout.inner, *maps, *(levels[::-1] if swap else levels))
+        totals = (layout.left_totals, layout.right_totals)
+        if swap:
+            levels, totals = levels[::-1], totals[::-1]
+        joint = Joint(layout.points, layout.inner, *maps, *levels, *totals)
         conflict = _conflict(first, second, joint, ranges) or _unprofitable(
             first, second, joint, ranges, heuristics
         )
@@ -224,20 +235,55 @@ def _assign_roles(left: Cluster, right: Cluster, r: Refinement) -> _Layout | str
             return "the reductions run over different axes"
         if right.ordered and reduced != [a.symbol for a in inner]:
             return "the positions that an arg-reduction returns would change"
-        return _Layout(points, inner, False, False)
+        return _Layout(points, inner)
     if not left.inner:
         if missing:
             return "this one has axes that the other lacks"
-        return _Layout(points, (), False, False)
+        return _Layout(points, ())
     if not missing:
         if left.scans and len(inner) > 1:
             return "the scanned axis would be split"
-        return _Layout(points, inner, False, True)
+        return _Layout(points, inner, right_inner=True)
     if {a.symbol for a in missing} == {a.symbol for a in left.inner}:
         if left.scans:
             return "a scan shares its axis with pointwise operations only"
-        return _Layout(points, inner, False, False)
+        return _Layout(points, inner)
     return "the parallel axes of the reduction are not those of the other"
+
+
+def _with_totals(
+    left: Cluster, right: Cluster, r: Refinement, anchor: tuple[Expr, Expr] | None,
+    heuristics: Heuristics,
+) -> _Layout | None:  # fmt: skip
+    """Return the space of rows, consecutive in memory, in which the sums of the other cluster over
+    consecutive rows are totals, or None."""
+    if anchor is None:
+        return None
+    sides = (left, r.left_parts, anchor[0]), (right, r.right_parts, anchor[1])
+    for n, ((rows, parts, address), (sums, others, _)) in enumerate((sides, sides[::-1])):
+        if not (rows.inner and sums.sums) or rows.scans:
+            continue
+        if not (_covers(parts, rows) and _covers(others, sums)):
+            continue
+        points, inner = _parts_of(rows.points, parts, r), _parts_of(rows.inner, parts, r)
+        summed = _parts_of(sums.inner, others, r)
+        first = len(points) - len(summed)
+        if first < 1 or points[first:] != summed:
+            continue
+        contiguous = stride_of(address, rows.inner[-1].symbol) is ONE
+        known = all(isinstance(a.extent, Const) for a in inner)
+        short = space(inner) <= heuristics.total_elements
+        if contiguous and known and short and 2 * space(points[:first]) >= heuristics.cores:
+            return _Layout(points, inner, left_totals=n == 1, right_totals=n == 0)
+    return None
+
+
+def _parts_of(
+    axes: Iterable[Axis], parts: Mapping[Sym, tuple[Sym, ...]], r: Refinement
+) -> tuple[Axis, ...]:
+    """Return the common axes that make up a list of axes."""
+    common = {d.symbol: d for d in r.dims}
+    return tuple(common[p] for a in axes for p in parts[a.symbol])
 
 
 def _conflict(first: Cluster, second: Cluster, joint: Joint, ranges: Ranges) -> Refused | None:
@@ -248,9 +294,18 @@ def _conflict(first: Cluster, second: Cluster, joint: Joint, ranges: Ranges) -> 
         new = subs(e, mapping)
         return new if new is e else ranges.simplify(new, axes)
 
+    sides = (first, joint.first, joint.first_totals), (second, joint.second, joint.second_totals)
+    leading = {
+        _leading(at(w.address, mapping), joint.points)
+        for c, mapping, totals in sides
+        for w in c.stores.values()
+        if w.total or totals
+    }
+    if None in leading or len(leading) > 1:
+        return Refused("totals would not be over the same last points")
     for b in _common(first.stores, second.loads):
         w = first.stores[b]
-        if not w.plain:
+        if not w.plain or joint.first_totals:
             return Refused("{} is not stored unconditionally at each point before it is read", b)
         address = at(w.address, joint.first)
         if any(at(e, joint.second) is not address for e in second.loads[b]):
@@ -272,6 +327,18 @@ def _conflict(first: Cluster, second: Cluster, joint: Joint, ranges: Ranges) -> 
             why = "one of them overwrites a buffer that it reads, and iterates its axis repeatedly"
             return Refused(why)
     return None
+
+
+def _covers(parts: Mapping[Sym, object], c: Cluster) -> bool:
+    """Return whether each axis of a cluster consists of common axes."""
+    return all(a.symbol in parts for a in c.axes)
+
+
+def _leading(address: Expr, points: tuple[Axis, ...]) -> int | None:
+    """Return the number of first axes that an address depends on, or None if it depends on another
+    axis."""
+    depends = [p.symbol in address.free_symbols for p in points]
+    return sum(depends) if depends == sorted(depends, reverse=True) else None
 
 
 def _common(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:

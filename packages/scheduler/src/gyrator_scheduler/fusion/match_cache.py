@@ -55,7 +55,9 @@ class MatchCache:
                 (numbers.setdefault(b, len(numbers)), *read.items()) for b, read in c.loads.items()
             ]
             stores = [(numbers.setdefault(b, len(numbers)), w) for b, w in c.stores.items()]
-            flags = (c.size, c.reductions, c.ordered, c.scans, c.never_fused, c.mutates)
+            flags = (
+                c.size, c.reductions, c.sums, c.ordered, c.scans, c.never_fused, c.mutates,
+            )  # fmt: skip
             form = (c.points, c.inner, tuple(loads), tuple(stores), flags)
             c.form = self._forms.setdefault(form, len(self._forms)), tuple(numbers)
         return c.form

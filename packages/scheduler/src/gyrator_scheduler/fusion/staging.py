@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 
 from gyrator_ir.body.nodes import (
     Axis,
@@ -16,6 +16,7 @@ from gyrator_ir.body.nodes import (
     ScanStep,
     SortStep,
     Store,
+    StoreMode,
 )
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.body.rewrite import defined, expressions, named, renamed, used
@@ -87,10 +88,15 @@ def assemble(
 
 
 def _parts(cluster: Cluster) -> list[_Part]:
-    """Split members into parts, in program order. A reduction stores its results at outer level."""
+    """Split members into parts, in program order. A reduction stores its results at outer level,
+    but totals at inner level."""
     parts: list[_Part] = []
     for m in sorted(cluster.members, key=lambda m: m.index):
-        if isinstance(m.op, Reduction):
+        if isinstance(m.op, Reduction) and m.total:
+            terms = dict(zip(m.op.reduce.names, m.op.reduce.args, strict=True))
+            totals = (evolve(s, value=terms[s.value], mode=StoreMode.TOTAL) for s in m.op.stores)
+            parts.append(_Part(m, True, (*m.op.body, *totals)))
+        elif isinstance(m.op, Reduction):
             parts.append(_Part(m, True, (*m.op.body, m.op.reduce), collective=True))
             parts.append(_Part(m, False, m.op.stores))
         else:

@@ -1,6 +1,7 @@
 """`split-reductions`: split long reductions with little parallelism into two steps."""
 
 from collections.abc import Iterable
+from math import isqrt
 from typing import ClassVar
 
 from attrs import define, evolve, field, frozen
@@ -16,7 +17,7 @@ from gyrator_ir.body.nodes import (
 )
 from gyrator_ir.body.nodes import Const as ConstValue
 from gyrator_ir.body.rewrite import defined, renamed
-from gyrator_ir.expr import ONE, Const, Expr, Sym, ceildiv, product_of, subs
+from gyrator_ir.expr import ONE, Const, Expr, Sym, ceildiv, product_of, stride_of, subs
 from gyrator_ir.loop.contraction import roles
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Reduction
 from gyrator_ir.target import Heuristics
@@ -45,6 +46,10 @@ _MIN_ROW = 64
 _MIN_SPLIT = 2048
 """Minimum reduction length from which a matrix product is split: a shorter one costs less than
 another launch."""
+_MIN_TOTAL = 8
+"""Minimum number of rows that a part of a sum of columns adds up."""
+_LONG_ROW, _PARTS = 4096, 4
+"""Length of a row that fills a core, and the maximum number of parts of shorter rows per core."""
 MERGED_BY = {
     ReduceKind.SUM: ReduceKind.SUM,
     ReduceKind.PROD: ReduceKind.PROD,
@@ -72,7 +77,9 @@ class SplitReductions:
     round at each step are not split.
 
     A reduction of all elements of what a reduction of rows produced, such as the sum of a softmax,
-    is split into these rows, on any number of cores: both fit in one kernel.
+    is split into these rows, on any number of cores: both fit in one kernel. On devices whose
+    kernels of rows also sum columns (`Heuristics.total_elements`), sums over rows that another
+    reduction reads or produces are split into a part or a few per core.
     """
 
     name: ClassVar[str] = "split-reductions"
@@ -88,6 +95,9 @@ class SplitReductions:
         """Return the program with long reductions split into two steps."""
         program = each_subprogram(program, self.run)
         splitter = _Splitter(self, PartBuffers(program.all_buffers))
+        for op in program.operations:
+            if isinstance(op, Reduction):
+                splitter.record_operands(op)
         operations: list[Operation] = []
         for op in program.operations:
             new = splitter.split(op) if isinstance(op, Reduction) else [op]
@@ -156,6 +166,13 @@ def _plan_whole_axes(inner: tuple[Axis, ...], target: int, mergeable: bool) -> _
     return _Plan(inner[:n], None) if product > 1 else None
 
 
+def _divisor_near(size: int, target: float) -> int:
+    """Return the divisor of a size with the smallest ratio to `target`."""
+    low = (d for d in range(1, isqrt(size) + 1) if size % d == 0)
+    divisors = (d for pair in low for d in (pair, size // pair))
+    return min(divisors, key=lambda d: max(d / target, target / d), default=1)
+
+
 def _reads_adjacent_points(op: Reduction) -> bool:
     """Return whether a reduction loads consecutive elements for consecutive points."""
     if not op.axes:
@@ -198,6 +215,16 @@ class _Splitter:
     part_buffers: PartBuffers
     rows: dict[str, _Rows] = field(factory=dict)
     """The rows whose reduction gave a buffer, or a factor of its elements."""
+    operands: dict[str, set[tuple[int, int]]] = field(factory=dict)
+    """The numbers and lengths of contiguous rows of a buffer that a reduction reads."""
+
+    def record_operands(self, op: Reduction) -> None:
+        """Record the buffers whose contiguous rows an operation reduces."""
+        last = op.inner[-1].symbol
+        rows = space(op.axes), space(op.inner)
+        for s in op.body:
+            if isinstance(s, Load) and stride_of(s.index, last) is ONE:
+                self.operands.setdefault(s.buffer, set()).add(rows)
 
     def record_rows(self, op: Operation) -> None:
         """Record the buffers that an operation computes by rows."""
@@ -233,6 +260,45 @@ class _Splitter:
         length = axis.extent // parts
         exact = length * parts is axis.extent
         return _Plan(op.inner[:count], axis, parts, length) if exact else None
+
+    def _plan_totals(self, op: Reduction, cores: int) -> _Plan | None:
+        """Return a plan for the sum of columns whose rows another reduction reads or produces, or
+        None: one part per core, or up to `_PARTS` of short rows, of which few fill a core."""
+        most = next(
+            (h.total_elements for d, h in self.options.by_device if d == self._device(op)), 0
+        )
+        columns, rows = space(op.axes), space(op.inner)
+        buffers = {s.buffer for s in op.body if isinstance(s, Load)}
+        if (
+            not 0 < columns <= most
+            or op.reduce.kind is not ReduceKind.SUM
+            or op.reduce.dtype not in (DType.F32, DType.F64)
+            or not _reads_adjacent_points(op)
+            or not any(self._has_rows(b, rows, columns) for b in buffers)
+        ):
+            return None
+        target = cores * min(max(_LONG_ROW // columns, 1), _PARTS)
+        target = min(target, rows // _MIN_TOTAL)
+        if 2 * target < cores:
+            return None
+        parts = 1
+        for n, axis in enumerate(op.inner):
+            if not isinstance(axis.extent, Const):
+                return None
+            size = axis.extent.value
+            count = _divisor_near(size, target / parts)
+            parts *= count
+            if count < size:
+                if 2 * parts < cores or rows < _MIN_TOTAL * parts:
+                    return None
+                return _Plan(op.inner[:n], axis, Const(count), Const(size // count))
+        return None
+
+    def _has_rows(self, buffer: str, count: int, length: int) -> bool:
+        """Return whether a kernel of `count` rows of a length reads or computes a buffer."""
+        rows = self.rows.get(buffer)
+        computed = rows is not None and (space(rows.axes), space(rows.inner)) == (count, length)
+        return computed or (count, length) in self.operands.get(buffer, ())
 
     def split(self, op: Reduction) -> list[Operation]:
         """Return the operations that replace a reduction."""
@@ -291,6 +357,8 @@ class _Splitter:
             return None
         if space(op.inner) >= extent and (by_rows := self._plan_rows(op, adjacent)) is not None:
             return by_rows
+        if (by_core := self._plan_totals(op, cores)) is not None:
+            return by_core
         points_in_parallel = space(op.axes)
         if adjacent > 1 and _reads_adjacent_points(op):
             points_in_parallel = -(-points_in_parallel // adjacent)

@@ -37,6 +37,7 @@ POINTS_AT_ONCE = 1 << 21
 
 _UFUNC_OF_MODE: dict[StoreMode, Any] = {
     StoreMode.ADD: np.add,
+    StoreMode.TOTAL: np.add,
     StoreMode.MUL: np.multiply,
     StoreMode.MIN: np.minimum,
     StoreMode.MAX: np.maximum,

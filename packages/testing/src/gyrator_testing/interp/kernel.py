@@ -62,6 +62,8 @@ def cells_of(
                 f"got {storage.dtype}{list(storage.shape)}",
             )
         cells[p.name] = Cell(storage, size)
+    for s in kernel.totals:
+        cells[s.buffer].storage[: cells[s.buffer].span] = 0
     return cells, env
 
 

@@ -51,6 +51,7 @@ _AROUND, _UNWRITTEN = 0xFB, 0x5A
 dtype."""
 _SPECIAL = (0.0, -0.0, np.nan, 1.0, -1.0, 2.5, -3.5, np.inf, -np.inf)
 _EXTREMES = (ReduceKind.MIN, ReduceKind.MAX, ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+_ROUNDING_MODES = (StoreMode.ADD, StoreMode.MUL, StoreMode.TOTAL)
 _PERIOD = 65521
 """The period of random numbers, a prime."""
 _SIZES = (SymKind.SIZE, SymKind.UNBACKED)
@@ -255,7 +256,7 @@ def _values(
                 names = (s.name,) if isinstance(s, Let) else s.names
                 values |= dict.fromkeys(names, result)
             case Store(buffer, _, value, mode):
-                sums = mode in (StoreMode.ADD, StoreMode.MUL) and types[buffer].is_float
+                sums = mode in _ROUNDING_MODES and types[buffer].is_float
                 if sums or values[value].rounded:
                     rounded.add(buffer)
     return values, frozenset(rounded)
@@ -482,7 +483,8 @@ class _Trial:
             return name not in self.kernel.reads
         body = self.kernel.statements
         stores = [s for s in body if isinstance(s, Store) and s.buffer == name]
-        return name not in self.kernel.reads and all(s.mode is StoreMode.SET for s in stores)
+        own = (StoreMode.SET, StoreMode.TOTAL)
+        return name not in self.kernel.reads and all(s.mode in own for s in stores)
 
     def _numbers(self, dtype: DType, count: int) -> Array:
         if dtype is DType.BOOL:

@@ -54,6 +54,9 @@ _START = 30000  # ... and that each core could move in the time in which a kerne
 _STATEMENTS = 10  # statements that are free; more cost as much as additional traffic...
 _HEAVY = 16  # ... and a reduction with several accumulators counts as this many
 
+TOTAL_BYTES = 1 << 14
+"""Bytes of the rows that a core processes at once to sum their columns, unless one is longer."""
+_HELD_OF_TOTALS = 64  # bytes of them that a thread holds
 _KEPT = frozenset(
     (ReduceKind.ARGMIN, ReduceKind.ARGMAX, ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX)
 )
@@ -114,6 +117,10 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
         )
         shapes = list(_rows(values["XBLOCK"], values["RBLOCK"], space))
         best = sorted(shapes, key=lambda s: _row_price(s, space))[:_MOST]
+    elif kernel.totals:
+        rows = max(guess(extent_of(kernel.summed), facts), 1)
+        each = max(count // rows // max(cores, 1), 1)
+        shapes = best = list(_totals(rows, power_of_two(length), width, each))
     elif at_once and sorts(kernel):
         shapes = best = list(_sorting(power_of_two(length), count, cores))
     elif not at_once and values["RBLOCK"] == (1,):
@@ -206,6 +213,21 @@ def _steps(kernel: Kernel, count: int, width: int, cores: int) -> Iterator[_Shap
     most = max(power_of_two(count // max(2 * cores, 1)), _LANES)
     for xblock in dict.fromkeys(min(block, most) for block in (512, 256, 1024, 2048)):
         yield xblock, 1, min(max(xblock // (_LANES * each), 1), 16)
+
+
+def _totals(count: int, block: int, width: int, programs: int) -> Iterable[_Shape]:
+    """Return blocks of the `count` rows whose columns are summed, for `programs` programs per core.
+
+    A thread also holds accumulators of its elements, while those of further rows are on their way.
+    """
+    fitting = max(TOTAL_BYTES // (block * width * programs), 1)
+    rows = min(1 << fitting.bit_length() - 1, power_of_two(count))
+    own = max(_HELD_OF_TOTALS // width, 1)
+    shapes = (
+        (xblock, block, min(max(xblock * block // (_LANES * each), 1), 16))
+        for xblock, each in ((rows, own), (max(rows // 2, 1), own), (rows, max(own // 2, 1)))
+    )
+    return dict.fromkeys(shapes)
 
 
 def _sorting(block: int, count: int, cores: int) -> Iterator[_Shape]:

@@ -39,6 +39,8 @@ class ChooseBlocks(KernelPass):
     `across` elements, else by a loop whose blocks of points are within the last axis, if it allows
     blocks of at least `level` points. Dot reductions of up to `steps` elements, and others of up to
     `few`, are done there one element at a time.
+
+    A program of a kernel with totals loops over the points that these sum over.
     """
 
     name: ClassVar[str] = "choose-blocks"
@@ -57,7 +59,8 @@ class ChooseBlocks(KernelPass):
         points: tuple[Loop, ...] = (Loop(LoopKind.GRID, symbols, "XBLOCK"),)
         if not kernel.inner:
             return evolve(tiled, loops=points, choices=(Choice("XBLOCK", _POINTS),))
-        across = not consecutive_inside(kernel)
+        summed = tuple(a.symbol for a in kernel.summed)
+        across = not consecutive_inside(kernel) and not summed
         block = self._whole(kernel, across)
         reductions, rows, elements = tiled.reductions, _ROWS, _ELEMENTS
         if across and self._stepped(kernel):
@@ -65,6 +68,9 @@ class ChooseBlocks(KernelPass):
         elif block is not None:
             elements = (block,)
             reductions = tuple(evolve(r, method=Method.AT_ONCE) for r in reductions)
+            if summed:
+                first = Loop(LoopKind.GRID, symbols[: -len(summed)])
+                points = first, Loop(LoopKind.LOOP, summed, "XBLOCK")
         elif across and (longest := self._level(kernel)):
             rows = tuple(x for x in _ROWS if x <= longest)
             points = (

@@ -34,10 +34,12 @@ class FlattenIndices(KernelPass):
         flats, bodies, more = _block_bodies(tiled)
         extents: dict[Sym, Expr] = {f.symbol: extent_of(axes) for f, axes in flats}
         inside = kernel_facts(tiled.kernel, facts, extents | more)
+        # Totals are stored after the loop over the points, where these have no linear index.
+        totals = {s.index for s in tiled.kernel.totals}
         forms: dict[Expr, Expr] = {}
         for pair, body in bodies:
             for e in (e for s in body for e in expressions(s)):
-                forms.setdefault(e, _flattened(e, pair, inside))
+                forms.setdefault(e, _flattened(e, pair[1:] if e in totals else pair, inside))
         written = [
             *forms.values(),
             *extents.values(),

@@ -40,7 +40,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         TileRows(),
         ChooseBlocks(numbers.scratch_bytes),
         IndexWidth(),
-        PipelineLoads(),
+        PipelineLoads(shared_bytes=numbers.shared_bytes),
         ReplicateLoads(),
         NonemptyRows(),
         FlattenIndices(),

@@ -26,7 +26,8 @@ class EarlyLoads(KernelPass):
 
     Loads that points or rows share are not moved: they take as many registers, and hit the cache.
     Of rows, those that are needed once for a row are moved too, such as the residual that is added
-    to a product. This pass runs after `pair-points`.
+    to a product. Of rows that a program loops over to sum their columns, those that all of them
+    share are moved before the loop. This pass runs after `pair-points`.
     """
 
     name: ClassVar[str] = "early-loads"
@@ -47,6 +48,7 @@ def _free(tiled: TiledKernel) -> Iterator[str]:
     paired = {(p.stage, position) for p in tiled.pairs for position in (p.first, p.second)}
     points = {a.symbol for a in kernel.axes if a.extent is not ONE}
     row = {a.symbol for a in kernel.inner if a.extent is not ONE}
+    summed = {a.symbol for a in kernel.summed}
     counts = Counter(n for s in body for n in defined(s))
     earlier: set[tuple[str, Expr]] = set()
     for number, stage in enumerate(kernel.stages):
@@ -63,5 +65,5 @@ def _free(tiled: TiledKernel) -> Iterator[str]:
             if counts[s.name] > 1:  # another stage has a value of this name
                 continue
             earlier.add(key)
-            if own.issubset(symbols):
+            if own.issubset(symbols) or (summed and summed.isdisjoint(symbols)):
                 yield s.name
