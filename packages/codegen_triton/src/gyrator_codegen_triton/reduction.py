@@ -46,7 +46,8 @@ def reduce_block(code: Code, s: Reduce) -> None:
         case ReduceKind.ARGMIN | ReduceKind.ARGMAX:
             filled_row = filled(code, args[0], kind, dtype)
             row = code.let(f"{s.names[0]}_row", filled_row, dtype, True, True).text
-            at = code.let(f"{s.names[0]}_at", positions(code), DType.I64, True, True).text
+            at = code.names.take(f"{s.names[0]}_at")
+            code.writer.line(f"{at} = {positions(code)}")
             _first(code, s, row, at)
         case ReduceKind.WELFORD:
             _points(code, s, f"gy_welford_of({code.full(args[0])}, r_mask, extent)")
@@ -76,8 +77,8 @@ def _points(code: Code, s: Reduce, text: str) -> None:
 
 
 def positions(code: Code) -> str:
-    """Return the positions of the elements, and `_NOWHERE` out of bounds."""
-    return f"{code.full(f'tl.where(r_mask, r, {_NOWHERE})')}.to(tl.int64)"
+    """Return the positions of the elements, of the type of indices, and `_NOWHERE` out of bounds."""
+    return f"{code.full(f'tl.where(r_mask, r, {_NOWHERE})')}.to({code.index_type})"
 
 
 def _first(code: Code, s: Reduce, row: str, at: str) -> None:
@@ -87,8 +88,8 @@ def _first(code: Code, s: Reduce, row: str, at: str) -> None:
     if s.dtype is DType.BOOL:
         row = f"{row}.to(tl.int32)"
     code.writer.line(f"{best}, {name} = tl.reduce(({row}, {at}), 1, {combine}, keep_dims=True)")
-    if not code.tiled.nonempty:
-        code.writer.line(f"{name} = tl.where({name} == {_NOWHERE}, 0, {name}).to(tl.int64)")
+    at = name if code.tiled.nonempty else f"tl.where({name} == {_NOWHERE}, 0, {name})"
+    code.writer.line(f"{name} = {at}.to(tl.int64)")
     code.values[s.names[0]] = Value(name, DType.I64, True, False)
 
 
@@ -119,7 +120,7 @@ class LoopReduction:
         for name, value in zip(names, [first, *rest], strict=False):
             code.writer.line(f"{name} = tl.full({shape}, {literal(value, dtype)}, {TYPES[dtype]})")
         if self._at:
-            code.writer.line(f"{self._at} = tl.full({shape}, {_NOWHERE}, tl.int64)")
+            code.writer.line(f"{self._at} = tl.full({shape}, {_NOWHERE}, {code.index_type})")
 
     def step(self, code: Code) -> None:
         """Emit the update of the accumulators by a block of elements."""
@@ -148,7 +149,7 @@ class LoopReduction:
         acc, at = self._acc[0], self._at
         kind, dtype = self._s.kind, self._s.dtype
         value = f"tl.where(r_mask, {value}, {_typed(identity_of(kind, dtype), dtype)})"
-        place = f"tl.where(r_mask, r, {_NOWHERE}).to(tl.int64)"
+        place = f"tl.where(r_mask, r, {_NOWHERE}).to({code.index_type})"
         code.writer.line(f"{acc}, {at} = {_POSITIONS[kind]}({acc}, {at}, {value}, {place})")
 
     def end(self, code: Code) -> None:

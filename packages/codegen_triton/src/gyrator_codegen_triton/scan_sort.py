@@ -32,7 +32,7 @@ def _scanned(code: Code, s: ScanStep) -> list[str]:
     names = [name]
     if s.kind in POSITIONS:
         names = [code.names.take(f"{s.names[0]}_best"), name]
-        row = f"({row}, {positions(code)})"
+        row = f"({row}, {positions(code)}.to(tl.int64))"
     scan = f"tl.associative_scan({row}, 1, {_SCANS[s.kind]}{reverse})"
     code.writer.line(f"{', '.join(names)} = {scan}")
     return names

@@ -57,6 +57,7 @@ _HEAVY = 16  # ... and a reduction with several accumulators counts as this many
 TOTAL_BYTES = 1 << 14
 """Bytes of the rows that a core processes at once to sum their columns, unless one is longer."""
 _HELD_OF_TOTALS = 64  # bytes of them that a thread holds
+_POSITIONS = frozenset((ReduceKind.ARGMIN, ReduceKind.ARGMAX))
 _KEPT = frozenset(
     (ReduceKind.ARGMIN, ReduceKind.ARGMAX, ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX)
 )
@@ -81,7 +82,9 @@ class _Space:
     folds: bool
     """Whether there are inner elements."""
     scans: bool
-    """Whether threads exchange partial results of scans."""
+    """Whether threads exchange partial results of scans, or values together with positions."""
+    merges: bool
+    """Whether threads merge means or exponentials, which takes several operations per element."""
     loads: int
     """Number of different loads."""
     strided: int
@@ -107,13 +110,15 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
     width = _width(kernel, facts) * (2 if tiled.pairs else 1)
     traffic = _traffic(kernel, facts, count * length)
     loads, strided = _loads(kernel)
-    scans = any(isinstance(s, ScanStep) for s in kernel.statements)
+    kinds = {s.kind for s in kernel.statements if isinstance(s, Reduce)}
+    scans = any(isinstance(s, ScanStep) for s in kernel.statements) or bool(kinds & _POSITIONS)
+    merges = bool(kinds & (_KEPT - _POSITIONS))
     work = _work(kernel)
     if tiles and values["XBLOCK"][0] > 1:
         shapes = best = list(_tiles(count, length, width, cores))
     elif tiles:
         space = _Space(
-            count, length, width, True, False, scans, loads, strided, work, traffic, cores
+            count, length, width, True, False, scans, merges, loads, strided, work, traffic, cores
         )
         shapes = list(_rows(values["XBLOCK"], values["RBLOCK"], space))
         best = sorted(shapes, key=lambda s: _row_price(s, space))[:_MOST]
@@ -129,7 +134,7 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
         along = consecutive_inside(kernel)
         folds = bool(kernel.inner)
         space = _Space(
-            count, length, width, along, folds, scans, loads, strided, work, traffic, cores
+            count, length, width, along, folds, scans, merges, loads, strided, work, traffic, cores
         )
         if kernel.inner:
             shapes = list(_blocks(values["XBLOCK"], values["RBLOCK"], at_once, count, length))
@@ -337,7 +342,7 @@ _ROWS_AT_ONCE = _Weights(
     threads=560, narrow=1.4, crowded=0.8, warps=2, idle=0.27, programs=1.3, uneven=0.5, few=0.04,
     apart=0.28,
 )  # fmt: skip
-_ROWS_IN_STEPS = _Weights(warps=19, programs=4.5)
+_ROWS_IN_STEPS = _Weights(threads=1, warps=19, programs=4.5)
 _ACROSS_AT_ONCE = _Weights(
     narrow=0.375, most=16, crowded=0.9, scattered=0.25, idle=0.12, programs=4.2, uneven=1.3,
     apart=1.07,
@@ -362,7 +367,7 @@ def _weights(space: _Space, at_once: bool) -> _Weights:
         elements = _IN_FLIGHT_OF_ROWS / space.width / busy
         return evolve(_ROWS_AT_ONCE, elements=elements, most=most / busy)
     if space.along_inner:
-        return _ROWS_IN_STEPS
+        return evolve(_ROWS_IN_STEPS, elements=4) if space.merges else _ROWS_IN_STEPS
     if at_once:
         return _ACROSS_AT_ONCE
     busy = min(max(space.work / _BUSY, 1.0), 2.0)
