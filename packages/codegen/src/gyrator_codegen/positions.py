@@ -258,7 +258,7 @@ def block_refusal(tiled: TiledKernel) -> str | None:
     nest = tuple((loop.kind, loop.step) for loop in tiled.loops)
     if nest not in (_PRODUCTS if product else _NESTS):
         return "this loop nest"
-    if nest[:2] == ((_GRID, 1), _POINTS):
+    if not product and nest[:2] == ((_GRID, 1), _POINTS):
         extent = axes_of(tiled.kernel, tiled.loops[1])[-1].extent
         steps = steps_of(tiled, tiled.loops[1])
         if not isinstance(extent, Const) or any(extent.value % step for step in steps):

@@ -77,7 +77,7 @@ def _points(code: Code, s: Reduce, text: str) -> None:
 
 
 def positions(code: Code) -> str:
-    """Return the positions of the elements, of the type of indices, and `_NOWHERE` out of bounds."""
+    """Return the positions of the elements as indices, and `_NOWHERE` out of bounds."""
     return f"{code.full(f'tl.where(r_mask, r, {_NOWHERE})')}.to({code.index_type})"
 
 
