@@ -24,7 +24,7 @@ from gyrator_ir.host.verify import verify
 from gyrator_ir.loop.nodes import Extern
 from gyrator_ir.passes import PassEdits
 from gyrator_scheduler.host.memory import ALIGNMENT, assign_offsets, place_in_pools
-from gyrator_scheduler.memory import bytes_of, needs, program_peak
+from gyrator_scheduler.memory import bytes_of, needs, program_peak, sizes_of_buffers
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.stage import plan_host, schedule
 
@@ -39,6 +39,38 @@ def test_never_more_memory_than_program_order(seed: int, size: int) -> None:
     slack = 256
     planned = schedule(program, OPTIONS, target(slack_bytes=slack))
     assert needs(planned) <= program_peak(program) + slack
+
+
+@given(SEEDS, st.integers(5, 60))
+@settings(max_examples=60, deadline=None)
+def test_storages_that_wait_for_their_reuse_do_not_raise_the_peak(seed: int, size: int) -> None:
+    planned = schedule(random_program(seed, size), OPTIONS, target())
+    sizes = sizes_of_buffers(planned.buffers, planned.facts)
+    storage: dict[str, str] = {}
+    held: dict[str, tuple[int, int]] = {}
+    for life in planned.lifetimes:  # a storage comes before those that reuse it
+        root = storage[life.buffer] = storage.get(life.reuses or "", life.buffer)
+        first, last = held.get(root, (life.first, life.last))
+        held[root] = min(first, life.first), max(last, life.last)
+    for n in range(len(planned.nodes) + 1):
+        now = sum(sizes[name] for name, (first, last) in held.items() if first <= n <= last)
+        assert now <= needs(planned)
+
+
+def test_a_storage_is_given_back_where_it_would_raise_the_peak() -> None:
+    """The storage of the exponentials would wait for `z` while `wide` is alive."""
+    m = Maker()
+    x, w = m.input("x", 64, 64), m.input("w", 64, 640)
+    v = m.input("v", 640, 64)
+    first = m.pointwise("exp", x)
+    y = m.mm(first, x, (64, 64))
+    wide = m.mm(y, w, (64, 640))
+    narrow = m.mm(wide, v, (64, 64))
+    z = m.mm(narrow, x, (64, 64))
+    s = schedule(m.program(z), OPTIONS, target())
+    lives = {life.buffer: life.reuses for life in s.lifetimes}
+    assert lives == {first: None, y: None, wide: None, narrow: y, z: None}
+    assert needs(s) == 4 * 64 * (640 + 64)
 
 
 @given(

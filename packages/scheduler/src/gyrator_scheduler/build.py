@@ -98,7 +98,7 @@ def build(
         plan = _nodes(context, fusion, limit)
         lives = plan.lives
         if options.reuse:
-            lives = with_reuse(lives, plan.nodes, buffers)
+            lives = with_reuse(lives, plan.nodes, buffers, context.sizes)
         if limit is None or attempt == ATTEMPTS - 1:
             break
         most, position = peak_at(lives, context.sizes)

@@ -1,8 +1,9 @@
 """Buffer lifetimes, and which buffers can share storage."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from gyrator_ir.body.nodes import Load, Store, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, sum_of
@@ -22,6 +23,9 @@ from gyrator_ir.loop.nodes import (
 from gyrator_ir.types import Device
 from gyrator_scheduler.access import access
 from gyrator_scheduler.fusion.axes import guess
+
+LONGEST_WAIT = 256
+"""Maximum number of nodes for which a free storage waits for its reuse."""
 
 
 def span(buffer: Buffer) -> Expr:
@@ -99,23 +103,25 @@ def sizes_of_buffers(buffers: Sequence[Buffer], facts: ShapeFacts) -> dict[str, 
     return {b.name: guessed_bytes(b, facts) for b in buffers}
 
 
-def peak_at(lives: Sequence[Lifetime], sizes: Mapping[str, int]) -> tuple[int, int]:
-    """Return the peak memory of the created buffers in bytes, and the first node that reaches it. A
-    pair of buffers that share storage in place during one node counts once."""
+def occupied_by(lives: Sequence[Lifetime], sizes: Mapping[str, int], nodes: int) -> list[int]:
+    """Return the bytes of the created buffers during each of `nodes` nodes and the end. A pair of
+    buffers that share storage in place during one node counts once."""
     last = {life.buffer: life.last for life in lives}
-    change: dict[int, int] = {}
+    change = [0] * (nodes + 2)
     for life in lives:
         size = sizes[life.buffer]
         shared = life.reuses is not None and last[life.reuses] == life.first
-        start = life.first + 1 if shared else life.first
-        change[start] = change.get(start, 0) + size
-        change[life.last + 1] = change.get(life.last + 1, 0) - size
-    most = now = position = 0
-    for n in sorted(change):
-        now += change[n]
-        if now > most:
-            most, position = now, n
-    return most, position
+        change[life.first + 1 if shared else life.first] += size
+        change[life.last + 1] -= size
+    return list(accumulate(change[:-1]))
+
+
+def peak_at(lives: Sequence[Lifetime], sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Return the peak memory of the created buffers in bytes, and the first node that reaches
+    it."""
+    occupied = occupied_by(lives, sizes, max((life.last for life in lives), default=0))
+    most = max(occupied, default=0)
+    return most, occupied.index(most)
 
 
 def needs(schedule: Schedule) -> int:
@@ -152,24 +158,48 @@ def _owned(node: ScheduleNode, buffer: str) -> bool:
 
 @define(eq=False)
 class _FreeStorages:
-    """Storages that are free for reuse, by device and size."""
+    """Storages that are free for reuse, by device and size.
 
-    free: dict[tuple[Device, Expr], list[str]] = field(factory=dict)
+    A storage that waits for its reuse occupies memory. It is given back instead if the program
+    would need more than its peak of `most` bytes otherwise.
+    """
 
-    def release(self, buffer: Buffer, size: Expr) -> None:
-        self.free.setdefault((buffer.device, size), []).append(buffer.name)
+    occupied: list[int]
+    """The bytes in use during each node."""
+    most: int
+    free: dict[tuple[Device, Expr], list[tuple[str, int]]] = field(factory=dict)
+    """Storages, and the node after which each is free, in this order."""
 
-    def acquire(self, buffer: Buffer, size: Expr) -> str | None:
-        names = self.free.get((buffer.device, size))
-        return names.pop() if names else None
+    def release(self, buffer: Buffer, size: Expr, node: int) -> None:
+        self.free.setdefault((buffer.device, size), []).append((buffer.name, node))
+
+    def acquire(self, buffer: Buffer, size: Expr, guess: int, node: int) -> str | None:
+        """Return a storage for a buffer that `node` creates, of about `guess` bytes, or None."""
+        storages = self.free.get((buffer.device, size))
+        if not storages:
+            return None
+        name, last = storages.pop()
+        waiting = range(last + 1, node)
+        if len(waiting) > LONGEST_WAIT or any(
+            self.occupied[n] + guess > self.most for n in waiting
+        ):
+            storages.clear()  # those that have been free for longer
+            return None
+        for n in waiting:
+            self.occupied[n] += guess
+        return name
 
 
 def with_reuse(
-    lives: Sequence[Lifetime], nodes: Sequence[ScheduleNode], buffers: Mapping[str, Buffer]
+    lives: Sequence[Lifetime],
+    nodes: Sequence[ScheduleNode],
+    buffers: Mapping[str, Buffer],
+    guesses: Mapping[str, int],
 ) -> tuple[Lifetime, ...]:
     """Return lifetimes in which buffers reuse storages of equal size: in place, if a kernel reads
     each element of a dying buffer just before it writes the same address, else that of a buffer
-    that is already dead."""
+    that is already dead, unless the storage would increase the peak until then. `guesses` are the
+    typical sizes of the buffers in bytes."""
     births: dict[int, list[int]] = {}
     deaths: dict[int, list[int]] = {}
     for n, life in enumerate(lives):
@@ -177,7 +207,7 @@ def with_reuse(
         deaths.setdefault(life.last, []).append(n)
     sizes = {life.buffer: bytes_of(buffers[life.buffer]) for life in lives}
     result = list(lives)
-    storages = _FreeStorages()
+    released: list[list[str]] = []
     for n, node in enumerate(nodes):
         dying = [
             lives[d].buffer
@@ -186,26 +216,26 @@ def with_reuse(
         ]
         for b in births.get(n, ()):
             buffer = buffers[lives[b].buffer]
-            if not allocated(node, buffer.name):
-                continue
             source = None
             if isinstance(node, Kernel):
                 source = _in_place(node, buffer, dying, buffers, sizes)
-            elif isinstance(node, Extern):
+            elif isinstance(node, Extern) and allocated(node, buffer.name):
                 source = _added_to(node, buffer, dying, buffers)
             if source is not None:
                 dying.remove(source)
-            else:
-                source = storages.acquire(buffer, sizes[buffer.name])
-            if source is not None:
-                life = lives[b]
-                result[b] = Lifetime(life.buffer, life.first, life.last, source)
-        for name in dying:
-            storages.release(buffers[name], sizes[name])
-        for d in deaths.get(n, ()):
-            name = lives[d].buffer
-            if lives[d].first == n and _owned(node, name):
-                storages.release(buffers[name], sizes[name])
+                result[b] = evolve(lives[b], reuses=source)
+        brief = (lives[d].buffer for d in deaths.get(n, ()) if lives[d].first == n)
+        released.append([*dying, *(name for name in brief if _owned(node, name))])
+    occupied = occupied_by(result, guesses, len(nodes))
+    storages = _FreeStorages(occupied, max(occupied, default=0))
+    for n, node in enumerate(nodes):
+        for b in births.get(n, ()):
+            name = lives[b].buffer
+            if result[b].reuses is None and allocated(node, name):
+                source = storages.acquire(buffers[name], sizes[name], guesses[name], n)
+                result[b] = evolve(lives[b], reuses=source)
+        for name in released[n]:
+            storages.release(buffers[name], sizes[name], n)
     return tuple(result)
 
 
