@@ -17,7 +17,7 @@ from torch.fx import Graph, GraphModule
 from gyrator_ir.loop.nodes import Extern
 from gyrator_ir.passes import PassEdits
 from gyrator_lowering import LoweringOptions, lower
-from gyrator_lowering.fx_passes import SplitCrossEntropy, SplitThresholds
+from gyrator_lowering.fx_passes import NarrowPoolIndices, SplitCrossEntropy, SplitThresholds
 
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 
@@ -219,11 +219,46 @@ def test_conditions_are_saved_instead_of_activations(run: Any, dtype: torch.dtyp
     assert max(joint.saved()) == x.numel()
 
 
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        (3, {"stride": 2, "padding": 1}),
+        (2, {}),
+        ((2, 3), {"stride": (1, 2), "dilation": (2, 1)}),
+        (3, {"stride": 2, "ceil_mode": True}),
+        ((1, 5), {"padding": (0, 2)}),
+        ((8, 11), {"padding": (4, 5), "stride": 1}),
+    ],
+)
+def test_positions_in_windows_are_saved_instead_of_indices(
+    size: Any, options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    edits = PassEdits().configured("narrow-pool-indices", devices=frozenset({"cpu"}))
+    x = drawn(2, 3, 9, 11, dtype=dtype)
+    with torch.no_grad():
+        x[0, 0, 2:5, 3:6] = 3.0  # ties
+        x[1, 0] = -torch.inf
+    joint = Joint(lambda x: F.max_pool2d(x, size, **options).exp(), (x,), edits=edits)
+    assert "narrow-pool-indices" in joint.changed
+    compared(joint, (x,))
+    maxima = F.max_pool2d(x, size, **options).numel()
+    assert maxima in joint.saved() and 8 * maxima not in joint.saved()
+
+
+def test_indices_of_large_windows_are_saved() -> None:
+    edits = PassEdits().configured("narrow-pool-indices", devices=frozenset({"cpu"}))
+    joint = Joint(lambda x: F.max_pool2d(x, 12).exp(), (drawn(1, 2, 24, 24),), edits=edits)
+    assert "narrow-pool-indices" not in joint.changed
+
+
 def test_saving_conditions_depends_on_the_device(check: Any) -> None:
     (target,) = check.targets.values()
     assert SplitThresholds.of(check.targets).devices == frozenset()
     saving = evolve(target, heuristics=evolve(target.heuristics, saved_conditions=True))
     assert SplitThresholds.of({target.device: saving}).devices == {target.device}
+    assert NarrowPoolIndices.of({target.device: saving}).devices == {target.device}
+    assert NarrowPoolIndices.of(check.targets).devices == frozenset()
 
 
 @pytest.mark.parametrize("shape", [(4, 9), (3, 1), (2, 0, 5)])

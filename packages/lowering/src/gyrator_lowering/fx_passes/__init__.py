@@ -28,6 +28,7 @@ from gyrator_lowering.fx_passes.layouts.channels_last import ChannelsLast, Image
 from gyrator_lowering.fx_passes.layouts.restride_outputs import NO_STRIDES, RestrideOutputs, Strides
 from gyrator_lowering.fx_passes.layouts.row_major import RowMajor
 from gyrator_lowering.fx_passes.move_indices import MoveIndices
+from gyrator_lowering.fx_passes.narrow_pool_indices import NarrowPoolIndices
 from gyrator_lowering.fx_passes.products.linear_calls import LinearCalls, Product, Quicker
 from gyrator_lowering.fx_passes.products.pack_weights import NotPacked, Packed, Packing, PackWeights
 from gyrator_lowering.fx_passes.products.pad_products import PadProducts
@@ -118,6 +119,7 @@ def joint_pipeline(
         when(not exact and recomputing, SplitCrossEntropy()),
         when(not exact and recomputing, ChunkLosses()),
         when(recomputing, SplitThresholds.of(targets)),
+        when(recomputing, NarrowPoolIndices.of(targets)),
         when(recomputing, Cse(joint=True)),
     )
     return Pipeline(JOINT, passes)
@@ -172,6 +174,7 @@ __all__ = [
     "Libraries",
     "LinearCalls",
     "MoveIndices",
+    "NarrowPoolIndices",
     "PackWeights",
     "Packed",
     "Packing",
