@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 
@@ -35,19 +36,31 @@ def run_forked(
     Raises:
         subprocess.TimeoutExpired: after `SECONDS`.
     """
-    variables = dict(os.environ if environment is None else environment)
     with tempfile.TemporaryDirectory() as name:
-        output, errors = Path(name, "output"), Path(name, "errors")
-        inputs = (program, list(arguments), variables, os.getcwd(), str(output), str(errors))
-        process = CONTEXT.Process(target=_execute, args=inputs)
-        process.start()
+        process = start_forked(program, Path(name), arguments, environment)
         process.join(SECONDS)
+        errors = Path(name, "errors")
         if process.exitcode is None:
             process.kill()
             process.join()
             raise subprocess.TimeoutExpired("python", SECONDS, stderr=errors.read_bytes())
-        texts = (output.read_text(), errors.read_text())
+        texts = (Path(name, "output").read_text(), errors.read_text())
         return subprocess.CompletedProcess(["python", *arguments], process.exitcode, *texts)
+
+
+def start_forked(
+    program: str,
+    folder: Path,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> BaseProcess:
+    """Start a program as `run_forked` does; it writes to `output` and `errors` in `folder`."""
+    variables = dict(os.environ if environment is None else environment)
+    files = (str(folder / "output"), str(folder / "errors"))
+    inputs = (program, list(arguments), variables, os.getcwd(), *files)
+    process = CONTEXT.Process(target=_execute, args=inputs)
+    process.start()
+    return process
 
 
 def _execute(

@@ -1,6 +1,5 @@
 """What goes wrong around the compiler must not cost a result: right answers, one clear warning."""
 
-import contextlib
 import gc
 import hashlib
 import json
@@ -8,8 +7,6 @@ import os
 import shutil
 import signal
 import stat
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -20,6 +17,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from forked import start_forked
 from runner_cache import with_runner
 
 from gyrator.cli.doctor import examine
@@ -404,46 +402,32 @@ def test_a_process_that_dies_in_mid_compile_harms_nobody(
     cache = tmp_path / "kept"
     # A job that a shell runs in the background ignores SIGINT, and its children inherit that.
     heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    dying = subprocess.Popen(
-        [sys.executable, "-c", heed + PREAMBLE + COMPARE],
-        env=child_environment(cache, {"CXX": str(slow)}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    variables = child_environment(cache, {"CXX": str(slow)})
+    dying = start_forked(heed + PREAMBLE + COMPARE, tmp_path, environment=variables)
     deadline = time.monotonic() + 200
-    while not started.exists() and dying.poll() is None and time.monotonic() < deadline:
+    while not started.exists() and dying.is_alive() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert started.exists()
-    errors = b""
+    assert started.exists() and dying.pid is not None
     for _ in range(5):  # Python drops an interrupt that falls into a finaliser: press again
         os.kill(dying.pid, end)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            _, errors = dying.communicate(timeout=30)
+        dying.join(30)
+        if not dying.is_alive():
             break
-    assert dying.returncode != 0
     if end == signal.SIGINT:
-        assert b"KeyboardInterrupt" in errors
+        assert dying.exitcode == 1
+        assert "KeyboardInterrupt" in (tmp_path / "errors").read_text()
+    else:
+        assert dying.exitcode == -end
     actual = child(COMPARE, cache=cache)
     assert actual["right"] and actual["warnings"] == []
     assert not any(fallback for *_, fallback in actual["records"])
 
 
 def test_two_processes_compile_the_same_at_once(tmp_path: Path) -> None:
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", PREAMBLE + COMPARE],
-            env=child_environment(tmp_path / "shared"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    for process in both:
-        out, errors = process.communicate(timeout=280)
-        assert process.returncode == 0, errors[-2000:]
-        assert '"right": true' in out and '"warnings": []' in out
+    with ThreadPoolExecutor(2) as pool:
+        both = pool.map(lambda _: run_child(COMPARE, {}, tmp_path / "shared"), range(2))
+        for actual in both:
+            assert actual["right"] and actual["warnings"] == []
 
 
 @pytest.mark.skipif(

@@ -1,6 +1,5 @@
 """What a user meets when options, targets or requests are wrong: the code and the next step."""
 
-import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
 from types import ModuleType
@@ -8,6 +7,7 @@ from types import ModuleType
 import pytest
 import torch
 from attrs import evolve
+from forked import run_forked
 
 from gyrator import OptionError, Session
 from gyrator.config import read_config
@@ -214,5 +214,5 @@ assert session.engine(session.options).identity
 stages = ("lowering.rules", "scheduler", "codegen", "wrapper", "ir.loop", "ir.kernel", "ir.host")
 print([s for s in stages if any(m.startswith(f"gyrator_{s}") for m in sys.modules)])
 """
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "[]\n"
+    done = run_forked(code)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

@@ -1,12 +1,12 @@
 """Repros, minifying and bisecting, on compilers with planted faults."""
 
-import subprocess
-import sys
+import multiprocessing
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import forked
 import pytest
 import torch
 from attrs import evolve, frozen
@@ -384,10 +384,11 @@ def test_random_numbers_are_compared_by_their_form() -> None:
     assert find_failure(text, {}) == Failure() and not bisect(text).stage
 
 
-def test_a_process_may_die_or_hang() -> None:
+def test_a_process_may_die_or_hang(monkeypatch: pytest.MonkeyPatch) -> None:
     with Worker({}, seconds=120.0) as attempt:
         threading.Timer(0.5, lambda: attempt._process.kill()).start()  # while it imports torch
         assert attempt(GRAPH) == Failure("death", "SIGKILL", "the process ended with SIGKILL")
+        monkeypatch.setattr(multiprocessing, "get_context", lambda kind: forked.CONTEXT)
         assert attempt(GRAPH) == Failure()
         attempt._process.kill()
         attempt._process.join()
@@ -395,6 +396,9 @@ def test_a_process_may_die_or_hang() -> None:
         attempt.seconds = 0.0
         assert attempt(GRAPH).kind == "hang"
         assert attempt.tries == 4
+
+
+SCRIPT = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
 
 
 # As people use it --------------------------------------------------------------------------------
@@ -441,7 +445,7 @@ def test_a_trace_runs_by_itself(tmp_path: Path) -> None:
         torch.compile(lambda x: x.softmax(-1), backend=session.backend)(torch.randn(3, 5))
     (path,) = tmp_path.glob("*/repro.py")
     assert "'numerics': 'fast'" in path.read_text()
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=240)
+    done = forked.run_forked(SCRIPT, [str(path)])
     assert (done.returncode, done.stdout) == (0, "matches eager mode\n"), done.stderr
 
 
@@ -482,5 +486,5 @@ def test_torchs_own_switch_asks_for_repros(level: int, monkeypatch: pytest.Monke
     minifier = Path(path).with_name("minify.py")
     assert f"Minifier script written to {minifier}" in str(raised.value)
     if level == 2:
-        done = subprocess.run([sys.executable, minifier], capture_output=True, text=True)
+        done = forked.run_forked(SCRIPT, [str(minifier)])
         assert done.returncode == 0 and calls(done.stdout) == 1, done.stderr
