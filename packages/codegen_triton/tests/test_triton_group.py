@@ -16,7 +16,15 @@ CASES = {name: random_case(*seed, CUDA, SMALL) for name, seed in SEEDS.items()}
 MEMBERS = 5  # odd at two bits of a place
 
 
-@pytest.fixture(scope="module", params=(132, 1), ids=("a_block", "some_blocks"))
+CORES = {"a_block": 132, "some_blocks": 1}
+PAIRS = [
+    pytest.param(cores, name, id=f"{way}-{name}", marks=pytest.mark.long if (k + n) % 2 else ())
+    for k, (way, cores) in enumerate(CORES.items())
+    for n, name in enumerate(CASES)
+]
+
+
+@pytest.fixture(scope="module")
 def library(request, interpreter, text_folder):
     """On one multiprocessor a member has two programs, which take its blocks in turn."""
     groups = [
@@ -26,7 +34,7 @@ def library(request, interpreter, text_folder):
     return Library(groups, interpreter, text_folder, cores=request.param)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("library", "name"), PAIRS, indirect=["library"])
 def test_group(library, name):
     case, whole = CASES[name], library.kernels[name]
     inputs = {}

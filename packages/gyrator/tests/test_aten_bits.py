@@ -131,8 +131,15 @@ def test_sums_of_many(bitwise: Session, records: list[GraphRecord], threads: int
         assert len(records[0].externs) == 2  # ATen splits them among threads
 
 
-@pytest.mark.parametrize("shape", [(64, 48), (7, 13), (5, 16, 4), (20000,), (3, 1)])
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "turned"),
+    [
+        pytest.param(shape, turned, marks=pytest.mark.long if (k + turned) % 2 else ())
+        for k, shape in enumerate(((64, 48), (7, 13), (5, 16, 4), (3, 1)))
+        for turned in (False, True)
+    ]
+    + [((20000,), False)],
+)
 def test_formulas(
     bitwise: Session, records: list[GraphRecord], shape: tuple[int, ...], turned: bool
 ) -> None:

@@ -73,8 +73,14 @@ def test_kernels_have_eagers_bits_for_all_narrow_floats(
 
 
 @pytest.mark.usefixtures("lightly_optimised")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("layout", ["dense", "turned", "spread", "broadcast"])
+@pytest.mark.parametrize(
+    ("dtype", "layout"),
+    [
+        pytest.param(dtype, layout, marks=pytest.mark.long if (k + n) % 2 else ())
+        for k, dtype in enumerate((torch.float32, torch.float64, torch.bfloat16, torch.float16))
+        for n, layout in enumerate(("dense", "turned", "spread", "broadcast"))
+    ],
+)
 def test_formulas_of_kernels(
     bitwise: Session, records: list[GraphRecord], dtype: torch.dtype, layout: str
 ) -> None:

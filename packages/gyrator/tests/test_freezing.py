@@ -433,8 +433,14 @@ other strides."""
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("name", TILED)
+@pytest.mark.parametrize(
+    ("name", "bias"),
+    [
+        pytest.param(name, bias, marks=pytest.mark.long if (k + bias) % 2 else ())
+        for k, name in enumerate(TILED)
+        for bias in (False, True)
+    ],
+)
 def test_convolutions_by_transformed_tiles(tmp_path, monkeypatch, name, bias):
     """They follow the weight, take images in any layout, and are as accurate as eager's."""
     monkeypatch.setattr(LibraryChoice, "in_tiles", lambda *_: True)
@@ -566,8 +572,14 @@ def test_weights_in_each_layout(tmp_path, monkeypatch, best):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("best", ["aten", "onednn", "onednn, whole", ""])
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("best", "dynamic"),
+    [
+        pytest.param(best, dynamic, marks=pytest.mark.long if (k + dynamic) % 2 else ())
+        for k, best in enumerate(("aten", "onednn", "onednn, whole", ""))
+        for dynamic in (False, True)
+    ],
+)
 def test_weights_of_16_bits(tmp_path, monkeypatch, best, dynamic):
     """Packed weights of `bfloat16` give a layer's result, and follow the weight."""
     requested = []

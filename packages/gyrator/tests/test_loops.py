@@ -64,8 +64,15 @@ def compared(config: Config, options: dict[str, Any]) -> Iterator[Compared]:
 
 
 wrappers = pytest.mark.parametrize(
-    "options", [{"wrapper": w} for w in ("python", "cpp", "fx")], ids=lambda o: o["wrapper"]
+    "options",
+    [
+        pytest.param({"wrapper": "python"}, marks=pytest.mark.long),
+        {"wrapper": "cpp"},
+        {"wrapper": "fx"},
+    ],
+    ids=lambda o: o["wrapper"],
 )
+"""Host languages. Other tests of this file compile loops and branches of each kind to Python."""
 
 
 def doubles(*shape: int) -> torch.Tensor:

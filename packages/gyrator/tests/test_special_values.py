@@ -118,9 +118,13 @@ def test_the_least_integer_ends_no_process(session: Session, dtype: torch.dtype)
     assert got[1][0] == info.min and got[1][2] == info.min
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
-    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str
+    ("dtype", "dynamic"),
+    [
+        pytest.param(dtype, dynamic, marks=pytest.mark.long if (k + dynamic) % 2 else ())
+        for k, dtype in enumerate((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
+        for dynamic in (False, True)
+    ],
 )
 def test_integers_divided_by_tensors(session: Session, dtype: torch.dtype, dynamic: bool) -> None:
     def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
