@@ -164,7 +164,7 @@ def test_a_session_takes_in_a_device_once_it_is_used(advertised, monkeypatch) ->
         assert session.engine(session.options) is first
         uninitialised[0] = False
         assert list(session.targets) == ["cpu", "vendor"]
-        assert list(session.engine(session.options).targets) == ["cpu", "vendor"]
+        assert list(session.engine(session.options).context.targets) == ["cpu", "vendor"]
         assert session.targets is session.targets
 
 
@@ -210,7 +210,7 @@ import sys
 import gyrator
 import gyrator.store.programs
 session = gyrator.default_session()
-assert session.engine(session.options).identity
+assert session.engine(session.options).context.identity
 stages = ("lowering.rules", "scheduler", "codegen", "wrapper", "ir.loop", "ir.kernel", "ir.host")
 print([s for s in stages if any(m.startswith(f"gyrator_{s}") for m in sys.modules)])
 """

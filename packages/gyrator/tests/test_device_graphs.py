@@ -45,7 +45,7 @@ def planned(function, *inputs, host=()):
             node.meta.get("val"),
         )
     session = session_for(NVIDIA_GPU, "sm_90")
-    stages = Stages(session.engine(Options()))
+    stages = Stages(session.engine(Options()).context)
     targets = {d: t for d, (_, t) in session.targets.items()}
     fx_pipeline().run(graph)
     program = lower(graph, LoweringOptions(), targets, default_table())

@@ -395,11 +395,11 @@ def test_tf32_is_for_those_who_allow_it(config: Config) -> None:
     (definition, target) = discover(config)["cpu"]
     able = evolve(target, capabilities=evolve(target.capabilities, tf32=True))
     with Session(config=config, targets={"cpu": (definition, able)}) as session:
-        engine = session.engine(session.options)
-        exact = engine.identity
-        assert not engine.by_device["cpu"].capabilities.tf32
+        context = session.engine(session.options).context
+        exact = context.identity
+        assert not context.by_device["cpu"].capabilities.tf32
         torch.set_float32_matmul_precision("high")
         try:
-            assert engine.by_device["cpu"].capabilities.tf32 and engine.identity != exact
+            assert context.by_device["cpu"].capabilities.tf32 and context.identity != exact
         finally:
             torch.set_float32_matmul_precision("highest")

@@ -54,7 +54,7 @@ def planned(function, sizes, device, arch):
         value = node.meta.get("val", node.meta.get("tensor_meta"))
         node.meta["val"] = tree_map_only(torch.Tensor, moved, value)
     session = session_for(device, arch)
-    stages = Stages(session.engine(Options()))
+    stages = Stages(session.engine(Options()).context)
     targets = {d: t for d, (_, t) in session.targets.items()}
     fx_pipeline().run(graph)
     program = lower(graph, LoweringOptions(), targets, default_table())
@@ -92,7 +92,7 @@ def test_compilers_start_before_the_graph_is_traced():
 
     own = evolve(NVIDIA_GPU.definition(), loader=lambda target, context: Loader())
     session = Session(targets={"cuda": (own, NVIDIA_GPU.target("sm_90", 132))})
-    session.engine(Options()).prepare(("cuda", "elsewhere"), 20)
+    session.engine(Options()).context.prepare(("cuda", "elsewhere"), 20)
     assert started == [3]
 
 
@@ -102,7 +102,7 @@ def test_a_compiler_that_is_missing_is_told_of_when_it_is_needed():
 
     own = evolve(MTIA.definition(), loader=nothing)
     session = Session(targets={"mtia": (own, MTIA.target("mtia2", 1))})
-    session.engine(Options()).prepare(("mtia",), 20)
+    session.engine(Options()).context.prepare(("mtia",), 20)
 
 
 def test_devices_that_are_absent_serve_nothing(monkeypatch):

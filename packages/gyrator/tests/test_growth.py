@@ -112,7 +112,7 @@ CASES: dict[str, tuple[Program, Callable[[int, FakeTensorMode], Inputs], int]] =
 @pytest.fixture
 def stages(config: Config) -> Iterator[Stages]:
     with Session(config=config) as session:
-        yield Stages(session.engine(Options(cache=False, progress=False)))
+        yield Stages(session.engine(Options(cache=False, progress=False)).context)
 
 
 def traced(name: str, n: int) -> GraphModule:

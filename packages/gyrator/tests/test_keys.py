@@ -34,7 +34,7 @@ def keys() -> list[Any]:
     actual: list[Any] = [definition.kernels.content_hash for definition in ours]
     for wrapper in ("python", "cpp", "fx"):
         with Session(options={"wrapper": wrapper}) as session:
-            actual.append(session.engine(session.options).identity)
+            actual.append(session.engine(session.options).context.identity)
     return actual
 
 

@@ -232,7 +232,7 @@ def test_nothing_is_decided_on_a_busy_machine(opened: Any, monkeypatch: pytest.M
 
     def decisions(**options: Any) -> tuple[bool, Packed, bool]:
         with opened(**options) as session:
-            choice = LibraryChoice(session.engine(session.options), Budget(0))
+            choice = LibraryChoice(session.engine(session.options).context, Budget(0))
             packed = choice.packed(evolve(large, turned=True), NOTHING, True)
             return choice(large), packed, choice.channels_last([image])
 
@@ -255,7 +255,7 @@ def test_a_busy_machine_is_measured_once(opened: Any, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Measure, "quicker", disturbed)
     with opened() as session:
-        choice = LibraryChoice(session.engine(session.options), Budget(0))
+        choice = LibraryChoice(session.engine(session.options).context, Budget(0))
         assert not any(choice(product) for product in probes("cpu"))
     assert len(measured) == 1
 
@@ -265,7 +265,7 @@ def test_measuring(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile, "_interruptions", lambda: 0)
     drawn = torch.get_rng_state()
     with opened() as session, torch.autocast("cpu"):
-        choice = LibraryChoice(session.engine(session.options), Budget(0))
+        choice = LibraryChoice(session.engine(session.options).context, Budget(0))
         first = choice._of_machine("cpu")
         assert first == choice._of_machine("cpu") and first.quicker <= set(probes("cpu"))
     assert torch.equal(drawn, torch.get_rng_state())

@@ -253,6 +253,6 @@ def test_what_is_found_out_is_remembered(tmp_path, monkeypatch):
     for right in (True, True, False):
         with session(tmp_path / str(right), []) as ours:
             monkeypatch.setattr(library_choice, "sums_are_right", lambda right=right: right)
-            choice = library_choice.LibraryChoice(ours.engine(ours.options), Budget(0))
+            choice = library_choice.LibraryChoice(ours.engine(ours.options).context, Budget(0))
             assert choice.integers(product) is right
     assert requested == [product]

@@ -136,7 +136,7 @@ def broken(name: str) -> tuple[TargetDefinition, Target]:
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found(name: str, config: Config, program: HostProgram, tmp_path: Path) -> None:
     with Session(options=ON, config=config, targets={"cpu": broken(name)}) as session:
-        pipeline = Stages(session.engine(session.options))
+        pipeline = Stages(session.engine(session.options).context)
         with pytest.raises(
             VerificationError, match=r"GY-VERIFY-011: kernel .* does not match its IR"
         ):
@@ -179,6 +179,6 @@ def test_without_the_tools_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "gyrator_testing.kernels.validate", None)
     with Session(options=ON, config=config) as session:
-        pipeline = Stages(session.engine(session.options))
+        pipeline = Stages(session.engine(session.options).context)
         with pytest.raises(VerificationError, match=r"GY-VERIFY-010[\s\S]*gyrator\[verify\]"):
             pipeline.verify(program)

@@ -13,6 +13,7 @@ import torch
 from attrs import define, field
 
 from gyrator.config import Config, read_config
+from gyrator.engine.context import CompilerContext
 from gyrator.engine.engine import Engine
 from gyrator.engine.lazy import ShippedWrapper
 from gyrator.frontend.aot import Frontend
@@ -169,8 +170,8 @@ class Session:
     def key(self, *, mode: str | None = None, options: Mapping[str, Any] | None = None) -> str:
         """Return a key for a folder of compiled artifacts: it changes with this version, torch,
         the machine, the mode and the options."""
-        engine = self.engine(make_options(mode, options, self.options))
-        fields = {"machine": engine.machine(set(self.targets)), **engine.identity}
+        context = self.engine(make_options(mode, options, self.options)).context
+        fields = {"machine": context.machine(set(self.targets)), **context.identity}
         return make_key("folders", fields).hex
 
     def engine(self, options: Options) -> Engine:
@@ -178,8 +179,9 @@ class Session:
         with self._lock:
             targets = self.targets
             engine = self._engines.get(options)
-            if engine is None or engine.targets is not targets:
-                engine = self._engines[options] = Engine(
+            if engine is None or engine.context.targets is not targets:
+                context = CompilerContext(
+                    compiler=Engine,
                     options=options,
                     config=self.config,
                     rules=self.rules,
@@ -191,6 +193,7 @@ class Session:
                     cache=self.cache,
                     observer=self.observer,
                 )
+                engine = self._engines[options] = Engine(context)
             return engine
 
     @property
@@ -210,7 +213,7 @@ class Session:
     def recorded_graphs(self) -> int:
         """Number of device graphs recorded by programs of this session (option `device_graphs`)."""
         with self._lock:
-            return sum(engine.memory.recorded for engine in self._engines.values())
+            return sum(engine.context.memory.recorded for engine in self._engines.values())
 
     def close(self) -> None:
         """Wait for builders and release the engines. Compiled functions remain usable."""
@@ -218,7 +221,7 @@ class Session:
             engines = list(self._engines.values())
             self._engines.clear()
         for engine in engines:
-            engine.close_loaders()
+            engine.context.close_loaders()
 
     def __deepcopy__(self, _memo: object) -> Session:
         """Return the session itself: copies of a compiled module share it."""

@@ -185,7 +185,7 @@ class _Package:
                     if self.at_load and result.folded is not None and result.folded.indices:
                         computing[target] = trace_folding(result.folded, engine, program, device)
                 finally:
-                    engine.close_loaders()  # each architecture has its own compilers
+                    engine.context.close_loaders()  # each architecture has its own compilers
         limits = smallest(result.limits for result in traced.values())
         first = evolve(traced[targets[0]], limits=limits)
         _check_alike(name, traced.values())
@@ -301,7 +301,7 @@ class _Package:
         """Add the native runner for this Python; if it cannot be built, add none, with a
         warning."""
         extension = runner_extension()
-        default_session().engine(self.options).runner()
+        default_session().engine(self.options).context.runner()
         entry = default_session().cache.get(extension.key())
         if entry is None:
             return ()
@@ -314,8 +314,8 @@ class _Package:
         session = default_session()
         compiler = ""
         if session.targets.get(HOST) is not None:
-            engine = session.engine(self.options)
-            loader = engine.loader(session.targets[HOST][1])
+            context = session.engine(self.options).context
+            loader = context.loader(session.targets[HOST][1])
             compiler = loader.identity.decode().splitlines()[1]
         return Provenance(
             gyrator=version("gyrator"),

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import torch
-from attrs import evolve, field, fields, frozen
+from attrs import evolve, field, frozen
 from torch._guards import TracingContext, tracing
 from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgument
 from torch.utils import _pytree as pytree
@@ -22,7 +22,7 @@ from gyrator.engine.engine import Engine
 from gyrator.engine.pipeline import Stages
 from gyrator.frontend.convolutions import unguarded_convolutions
 from gyrator.graphs.boundary import plain_boundary
-from gyrator.graphs.compiled import CompiledGraph, GraphCompiler, Phase
+from gyrator.graphs.compiled import CompiledGraph, Phase
 from gyrator.reports.records import Stopwatch
 from gyrator.store.manifest import ProgramManifest
 from gyrator.store.programs import Product, attribute
@@ -112,21 +112,18 @@ class PackageEngine(Engine):
         conditions: Mapping[str, torch.SymBool] = MappingProxyType({}),
     ) -> Self:
         """Return an engine with the settings of another, for an exported program."""
-        settings = _settings(engine) | {"complete": True}
         names = [spec.arg.name for spec in program.graph_signature.input_specs]
         ranges = program.range_constraints
         return cls(
-            **settings,
+            context=evolve(engine.context, complete=True),
+            packs=engine.packs,
+            in_bytes=engine.in_bytes,
             ranges=ranges,
             names=names,
             environment=environment,
             device=device,
             conditions=conditions,
         )
-
-    def trial(self, **options: Any) -> GraphCompiler:
-        """Return a compiler for graphs that are timed in this process, not for the package."""
-        return Engine(**_settings(self)).trial(**options)
 
     def compile(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
@@ -148,7 +145,8 @@ class PackageEngine(Engine):
                 node.target = node.name
         _insert_assertions(gm.graph, self.conditions)
         with _with_ranges(self.environment, self.ranges):
-            product, building = Stages(self).product(gm, phase, watch or self.stopwatch())
+            watch = watch or self.context.stopwatch()
+            product, building = Stages(self.context).product(gm, phase, watch)
         calls = cannot_move(e.target for e in product.manifest.externs) if self.device else ()
         if calls:
             help = f"export it with tensors on {self.device}"
@@ -163,10 +161,6 @@ class PackageEngine(Engine):
         )
         self.programs.append(CompiledProgram(gm, product, libraries))
         return CompiledGraph(_not_here)
-
-
-def _settings(engine: Engine) -> dict[str, Any]:
-    return {f.name: getattr(engine, f.name) for f in fields(Engine)}
 
 
 def _insert_assertions(graph: torch.fx.Graph, conditions: Mapping[str, torch.SymBool]) -> None:
@@ -254,10 +248,10 @@ def trace(
     guards = 0 if environment is None else len(environment.guards)
     known = _conditions(program)
     own = PackageEngine.of(engine, program, environment, device, known)
-    weights = _constant_weights(program) if own.options.freezing else {}
+    weights = _constant_weights(program) if own.context.options.freezing else {}
     work = Freezing(
         own,
-        own.options,
+        own.context.options,
         strides,
         frozenset(weights),
         weights=weights,

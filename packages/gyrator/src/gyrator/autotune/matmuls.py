@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.autotune.kernels import Budget, quickest, remember, remembered
 from gyrator.autotune.regions import Region, regions
-from gyrator.engine.context import CompilerContext
-from gyrator.graphs.compiled import GraphCompiler
+from gyrator.engine.context import CompilerContext, GraphCompiler
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_lowering.rules.conv import CONVOLUTIONS
 from gyrator_lowering.rules.matmul import PRODUCTS

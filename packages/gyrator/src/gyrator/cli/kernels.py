@@ -100,7 +100,7 @@ def _search(
     folder: Path = args.out
     folder.mkdir(parents=True, exist_ok=True)
     search = Search(
-        build=Builder(definition, target, session.engine(session.options)),
+        build=Builder(definition, target, session.engine(session.options).context),
         capabilities=target.capabilities,
         device=Device(target.device),
         forms=args.forms,

@@ -102,7 +102,7 @@ def _try(args: argparse.Namespace, text: str, request: OptRequest, seed: int = 0
         message = f"--run requires a program of one of the levels {levels}"
         raise OptError.of("GY-OPT-002", message, help=help) from error
     with _opened(request) as session:
-        trial = try_program(program, Stages(session.engine(session.options)), seed)
+        trial = try_program(program, Stages(session.engine(session.options).context), seed)
     emit(args, asdict(trial), lambda console: say(console, str(trial)))
     return int(bool(trial.difference))
 
@@ -114,7 +114,7 @@ def run_verify(args: argparse.Namespace) -> int:
     if _level(text, "") is TILE:
         return _try(args, text, request)
     text = run_opt(text, request)
-    runs = Stages(default_session().engine(Options())).verify(parse_host(text))
+    runs = Stages(default_session().engine(Options()).context).verify(parse_host(text))
     message = "\n".join(f"{name}: {outcome}" for name, outcome in runs.items())
     emit(args, runs, lambda console: say(console, message))
     return 0
@@ -130,7 +130,7 @@ def run_opt(text: str, request: OptRequest, tracer: Tracer | None = None) -> str
     assert level.parse is not None
     program = level.verify(level.parse(text))
     with _opened(request) as session:
-        stages = Stages(session.engine(session.options))
+        stages = Stages(session.engine(session.options).context)
         if level is TILE:
             return _tiled(program, request, stages, tracer)
         return _run(program, level, request, stages, tracer)

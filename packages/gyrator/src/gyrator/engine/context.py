@@ -1,4 +1,5 @@
-"""The shared context of an engine: its options, tables, targets and cache."""
+"""The settings of compilers of ATen graphs (options, tables, targets and cache), and the
+interface of such a compiler."""
 
 from __future__ import annotations
 
@@ -8,13 +9,20 @@ import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from attrs import evolve, field, frozen
 
 from gyrator.config import Config
-from gyrator.graphs.compiled import NO_DECOMPOSITIONS, Decompositions, GraphCompiler
+from gyrator.graphs.compiled import (
+    NO_DECOMPOSITIONS,
+    Boxed,
+    CompiledGraph,
+    Decompositions,
+    PendingGraph,
+    Phase,
+)
 from gyrator.graphs.parts import PartCompiler
 from gyrator.options import Options
 from gyrator.reports.logs import log_graph
@@ -46,6 +54,7 @@ from gyrator_runtime.progress import ProgressReporter, SilentProgress, make_prog
 
 if TYPE_CHECKING:
     from gyrator.wrappers.cpp import CppHost
+    from gyrator_lowering.fx_passes import Libraries
     from gyrator_lowering.table import LoweringTable
 
 _CALLS_A_KERNEL = 8
@@ -56,6 +65,8 @@ _CALLS_A_KERNEL = 8
 class CompilerContext:
     """Options, tables, targets and cache; the open loaders are the only mutable state."""
 
+    compiler: Callable[[CompilerContext], GraphCompiler]
+    """Makes the compilers of `trial`."""
     options: Options
     config: Config
     rules: LoweringTable | None
@@ -85,7 +96,7 @@ class CompilerContext:
             "device_graphs": False, "progress": False, "verify": "", "trace_dir": "",
         }  # fmt: skip
         changed = evolve(self.options, **(quiet | options))
-        return cast(GraphCompiler, evolve(self, options=changed, observer=ignore_record))
+        return self.compiler(evolve(self, options=changed, observer=ignore_record))
 
     @property
     def by_device(self) -> Mapping[str, Target]:
@@ -230,6 +241,42 @@ class CompilerContext:
         from gyrator.wrappers.cpp import cpp_host  # only C++ host programs need it
 
         return cpp_host(self.cache)
+
+
+class GraphCompiler(Protocol):
+    """Compiles ATen graphs, or loads them from the cache."""
+
+    @property
+    def packs(self) -> bool:
+        """Whether constants may be tensors in library-specific packed layouts."""
+        ...
+
+    @property
+    def context(self) -> CompilerContext:
+        """Its settings."""
+        ...
+
+    def libraries(self) -> Libraries | None:
+        """Return the choice among libraries; None if no library is called."""
+        ...
+
+    def compile(
+        self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
+    ) -> CompiledGraph:
+        """Return a callable for the graph: compiled, or eager with a warning. `watch` has timed
+        the earlier steps."""
+        ...
+
+    def begin(
+        self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
+    ) -> PendingGraph:
+        """Start compiling a graph, without waiting for kernel compilers. Errors are raised by
+        `finish` of the result."""
+        ...
+
+    def find(self, key: str, phase: Phase) -> Boxed | None:
+        """Return the program stored under the hex digest of a key, or None."""
+        ...
 
 
 def _exact(target: Target) -> Target:

@@ -54,10 +54,11 @@ _WARNED = ("GY-LOWER-030", "GY-LOWER-031")
 """Codes of ATen calls that are unexpected and reported to the user."""
 
 
-@frozen(kw_only=True, eq=False)
-class Engine(CompilerContext):
-    """Compiles ATen graphs with one set of options. Its builders are its only state."""
+@frozen(eq=False)
+class Engine:
+    """Compiles ATen graphs with one set of options. Its only state is in the context."""
 
+    context: CompilerContext
     packs: bool = True
     """Whether constants may be tensors in library-specific packed layouts."""
     in_bytes: bool = True
@@ -75,10 +76,10 @@ class Engine(CompilerContext):
     ) -> PendingGraph:
         """Start compiling a graph, without waiting for kernel compilers. `finish` of the result
         waits, warns, raises and reports."""
-        watch = watch or self.stopwatch()
-        warn_idle(self.options, self.targets, _devices(gm), phase)
-        if self.parts is not None:
-            return _Pending(partial(self._parted, gm, phase, watch, self.parts))
+        watch = watch or self.context.stopwatch()
+        warn_idle(self.context.options, self.context.targets, _devices(gm), phase)
+        if self.context.parts is not None:
+            return _Pending(partial(self._parted, gm, phase, watch, self.context.parts))
         return self._begin_adapted(gm, phase, _DEPTH, watch)
 
     def _parted(
@@ -96,7 +97,7 @@ class Engine(CompilerContext):
             try:
                 return conforming(piece, parts.call(piece))
             except PartError as error:
-                if self.options.strict:
+                if self.context.options.strict:
                     raise
                 failure = error.diagnostic
                 warn(failure.code, f"{failure.message}; Gyrator compiles it instead", failure.help)
@@ -137,7 +138,7 @@ class Engine(CompilerContext):
         verification errors, and all errors with `strict`."""
         path = self._repro(gm, error)
         hint = f"run `python {path}` to reproduce it without the model" if path is not None else ""
-        if self.options.strict or isinstance(error, VerificationError | AccuracyError):
+        if self.context.options.strict or isinstance(error, VerificationError | AccuracyError):
             if path is not None:
                 from gyrator.repro.script import MINIFIER
 
@@ -147,31 +148,31 @@ class Engine(CompilerContext):
             raise error
         warn_fallback(error, phase, hint)
         calls = sum(n.op == "call_function" for n in gm.graph.nodes)
-        self.observe(GraphRecord("main", phase, calls, fallback=str(error)))
+        self.context.observe(GraphRecord("main", phase, calls, fallback=str(error)))
         return CompiledGraph(eager_graph(gm))
 
     def _repro(self, gm: torch.fx.GraphModule, error: Exception) -> Path | None:
         """Save a graph on which the compiler itself failed; return the path of the script that
         reproduces it, or that of the first graph with the same error."""
         expected = isinstance(error, GyratorError) and not isinstance(error, BuildError)
-        if (expected and not _repros_enabled()) or not self.keeps_repros:
+        if (expected and not _repros_enabled()) or not self.context.keeps_repros:
             return None
         from gyrator.repro.script import first_repro
 
         with contextlib.suppress(Exception):  # must not hide the original error
-            return first_repro(str(error), gm, self.options)
+            return first_repro(str(error), gm, self.context.options)
         return None
 
     def _check_results(self, gm: torch.fx.GraphModule) -> None:
         """Raise AccuracyError if a graph's results on random arguments differ from eager mode's:
         `TORCHDYNAMO_REPRO_LEVEL=4`."""
-        if not self.keeps_repros:
+        if not self.context.keeps_repros:
             return
         from gyrator.repro.example import Example, difference
         from gyrator_lowering.fx_text import show
 
-        options = evolve(self.options, cache=False, trace_dir="", progress=False)
-        engine = evolve(self, options=options, keeps_repros=False)
+        options = evolve(self.context.options, cache=False, trace_dir="", progress=False)
+        engine = Engine(evolve(self.context, options=options, keeps_repros=False))
         with torch._guards.tracing(None), unset_fake_temporarily():
             example = Example.read(show(gm))
             expected, arguments = example.eager(), example.arguments()
@@ -189,7 +190,7 @@ class Engine(CompilerContext):
             return None
         record = stored.record(phase, True, tuple(watch.seconds.items()))
         self.report(record.externs)
-        self.observe(record)
+        self.context.observe(record)
         return stored.call
 
     def libraries(self) -> Libraries | None:
@@ -197,11 +198,11 @@ class Engine(CompilerContext):
         from gyrator.autotune.kernels import Budget
         from gyrator.autotune.library import LibraryChoice, available
 
-        options = self.options
+        options = self.context.options
         called = options.extern_kernels != "none" and not options.batch_invariant
         if options.bitwise or not called or not available():
             return None
-        return LibraryChoice(self, Budget(self.options.autotune_seconds), self.in_bytes)
+        return LibraryChoice(self.context, Budget(options.autotune_seconds), self.in_bytes)
 
     def _begin(
         self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
@@ -210,7 +211,7 @@ class Engine(CompilerContext):
         with watch.stage("key"):
             key = self._key(gm)
         refused: Mapping[str, Diagnostic] | None = None
-        if self.options.looks_up:
+        if self.context.options.looks_up:
             with watch.stage("load"):
                 stored = self._stored(key, gm)
                 refused = None if stored is not None else self._refused_before(gm, key)
@@ -224,7 +225,7 @@ class Engine(CompilerContext):
 
         if refused is not None:
             return _Pending(partial(self._in_pieces, gm, phase, RefusedError(refused), depth))
-        stages = Stages(self)
+        stages = Stages(self.context)
         try:
             product, building = stages.product(gm, phase, watch)
         except RefusedError as error:
@@ -236,8 +237,8 @@ class Engine(CompilerContext):
             except RefusedError as error:
                 return self._without(gm, key, phase, error, depth)
             record = stored.record(phase, False, tuple(watch.seconds.items()))
-            if self.options.cache:
-                record = evolve(record, missed=partial(self.cache.nearest, key, "graph"))
+            if self.context.options.cache:
+                record = evolve(record, missed=partial(self.context.cache.nearest, key, "graph"))
             record = evolve(record, passes=tuple(watch.tracer.steps), levels=product.levels)
             return self._finish(key, stored, record)
 
@@ -247,41 +248,44 @@ class Engine(CompilerContext):
         """Return the engine with the targets that take the place of those that cannot compile on
         this machine; None if there are none."""
         others: dict[str, tuple[TargetDefinition, Target]] = {}
-        for device, (definition, target) in self.targets.items():
-            if definition.instead is None or definition.name in self.config.targets:
+        for device, (definition, target) in self.context.targets.items():
+            if definition.instead is None or definition.name in self.context.config.targets:
                 continue
             try:
-                self.loader(target)
+                self.context.loader(target)
             except GyratorError as error:
                 other = definition.instead(error)
-                bound = None if other is None else other.probe(self.config)
+                bound = None if other is None else other.probe(self.context.config)
                 if other is not None and bound is not None:
                     others[device] = (other, bound)
-        return evolve(self, targets={**self.targets, **others}) if others else None
+        if not others:
+            return None
+        targets = {**self.context.targets, **others}
+        return evolve(self, context=evolve(self.context, targets=targets))
 
     def _without(
         self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, error: RefusedError, depth: int
     ) -> CompiledGraph:
         """Run `_in_pieces`, and cache the refused nodes unless the refusals are transient."""
         transient = any(why.code in _TRANSIENT for why in error.nodes.values())
-        if self.options.cache and not transient:
-            _store_refused(self.cache, key, gm, error.nodes)
+        if self.context.options.cache and not transient:
+            _store_refused(self.context.cache, key, gm, error.nodes)
         return self._in_pieces(gm, phase, error, depth)
 
     def _stored(self, key: CacheKey, gm: torch.fx.GraphModule | None) -> StoredProgram | None:
         """Return the stored program; None if there is none that is valid here."""
         try:
-            return load_program(self.cache, key, gm, self.running())
+            return load_program(self.context.cache, key, gm, self.context.running())
         except Exception as error:  # any failure to load is recovered by compiling
             message = error.diagnostic.message if isinstance(error, GyratorError) else str(error)
-            self.cache.discard(key, message or type(error).__name__)
+            self.context.cache.discard(key, message or type(error).__name__)
             return None
 
     def _in_pieces(
         self, gm: torch.fx.GraphModule, phase: Phase, error: RefusedError, depth: int
     ) -> CompiledGraph:
         """Compile the graph around the refused nodes, which PyTorch runs."""
-        if self.options.strict or not depth:
+        if self.context.options.strict or not depth:
             raise error
         from gyrator.graphs.pieces import by_pytorch, cut, glue, record  # rarely used
 
@@ -292,9 +296,9 @@ class Engine(CompilerContext):
             message = f"PyTorch runs part of a graph ({phase}): {reason.message}"
             warn(reason.code, message, reason.help)
         externs = tuple(record(n, error.nodes[n.name]) for n in nodes)
-        self.observe(GraphRecord("main", phase, len(nodes), externs=externs))
+        self.context.observe(GraphRecord("main", phase, len(nodes), externs=externs))
         calls = [
-            self._adapted(piece.module, phase, depth - 1, self.stopwatch()).call
+            self._adapted(piece.module, phase, depth - 1, self.context.stopwatch()).call
             if piece.compiled
             else by_pytorch(piece)
             for piece in pieces
@@ -306,21 +310,21 @@ class Engine(CompilerContext):
     ) -> Mapping[str, Diagnostic] | None:
         """Return the refused nodes stored by `_store_refused`, if any, after running the passes
         over the graph."""
-        entry = self.cache.get(CacheKey(_PIECES, key.hex, {}))
+        entry = self.context.cache.get(CacheKey(_PIECES, key.hex, {}))
         if entry is None:
             return None
         from gyrator.autotune.kernels import Budget
         from gyrator.engine.pipeline import Stages
 
-        Stages(self).prepare(gm, Budget(self.options.autotune_seconds))
+        Stages(self.context).prepare(gm, Budget(self.context.options.autotune_seconds))
         nodes = list(gm.graph.nodes)
         rows = json.loads(entry.read(_PIECES))
         return {nodes[k].name: read(Diagnostic, why) for k, why in rows}
 
     def _finish(self, key: CacheKey, stored: StoredProgram, record: GraphRecord) -> CompiledGraph:
         self.report(record.externs)
-        self.observe(record)
-        named = self.options.nan_asserts
+        self.context.observe(record)
+        named = self.context.options.nan_asserts
         call = naming_op(stored.call, record.levels["fx"]) if named else stored.call
         return CompiledGraph(call, None if stored.constants else key)
 
@@ -328,9 +332,9 @@ class Engine(CompilerContext):
         """Raise UnsupportedError (GY-TARGET-003) for a graph whose tensors are all on devices
         without a target."""
         devices = _devices(gm)
-        if devices and not devices.keys() & self.targets.keys():
+        if devices and not devices.keys() & self.context.targets.keys():
             device, node = next(iter(devices.items()))
-            names = ", ".join(self.targets) or "none"
+            names = ", ".join(self.context.targets) or "none"
             raise UnsupportedError.of(
                 "GY-TARGET-003",
                 f"no target for device type {device!r}",
@@ -344,7 +348,7 @@ class Engine(CompilerContext):
             code, colon, message = extern.reason.partition(": ")
             if not colon or not code.startswith("GY-"):
                 continue
-            if self.options.strict:
+            if self.context.options.strict:
                 raise UnsupportedError.of(code, message, provenance=(extern.source,))
             if code in _WARNED:
                 warn(code, message, "`gyrator.explain` lists all ATen calls")
@@ -354,8 +358,8 @@ class Engine(CompilerContext):
             "graph": graph_bytes(gm),
             "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()).encode(),
             "fills empty": str(fills_empty()).encode(),
-            "machine": self.machine(_product_devices(gm)),
-            **self.identity,
+            "machine": self.context.machine(_product_devices(gm)),
+            **self.context.identity,
         }
         return make_key("programs", fields)
 

@@ -17,6 +17,7 @@ from torch._dynamo.utils import (
 )
 from torch._guards import CompileContext, TracingContext, compile_context
 
+from gyrator.engine.context import GraphCompiler
 from gyrator.frontend.direct import GraphFacts, callable_for, facts_of
 from gyrator.frontend.double_backward import Replay, forward_mode, with_double_backward
 from gyrator.frontend.dynamo.corrections import (
@@ -40,7 +41,6 @@ from gyrator.frontend.gradients import compiles_autograd, resolving
 from gyrator.graphs.compiled import (
     Boxed,
     CompiledGraph,
-    GraphCompiler,
     PendingGraph,
     Phase,
     untraced,
@@ -116,7 +116,7 @@ class Frontend:
             raise error
         warn_fallback(error, "as written by the user")
         calls = len(unwrapped(gm).graph.nodes) - len(inputs)
-        self.compiler.observe(GraphRecord("main", "eager", calls, fallback=str(error)))
+        self.compiler.context.observe(GraphRecord("main", "eager", calls, fallback=str(error)))
         return untraced(gm)
 
     def _trace(
@@ -130,7 +130,8 @@ class Frontend:
     ) -> Callable[..., Any]:
         plain = unwrapped(gm)
         calls = len(plain.graph.nodes) - len(inputs)
-        self.compiler.prepare({x.device.type for x in inputs if isinstance(x, torch.Tensor)}, calls)
+        devices = {x.device.type for x in inputs if isinstance(x, torch.Tensor)}
+        self.compiler.context.prepare(devices, calls)
         strides = strides_of_results(plain)
         tracing = Tracing(self.compiler, self.options, strides, frozen, zeros, self.constants)
         compiled = tracing.run(gm, inputs)
@@ -229,8 +230,8 @@ class Frontend:
         fields = {
             "graph": graph,
             "known": repr((sorted(frozen), sorted(zeros))).encode(),
-            "machine": self.compiler.machine({x.device.type for x in inputs}),
-            **self.compiler.identity,
+            "machine": self.compiler.context.machine({x.device.type for x in inputs}),
+            **self.compiler.context.identity,
         }
         return make_key("graphs", fields)
 
@@ -351,8 +352,8 @@ class Tracing:
 
         bitwise = self.options.bitwise
         table = exact_decompositions if bitwise else default_decompositions
-        changes = self.compile_graph.decompositions
-        decompositions = edited(table(self.compile_graph.rules), changes)
+        changes = self.compile_graph.context.decompositions
+        decompositions = edited(table(self.compile_graph.context.rules), changes)
         with (
             whole_ops() if bitwise else nullcontext(),
             _without_autograd_cache(),
@@ -504,7 +505,7 @@ class Tracing:
         options = LoweringOptions(
             fallback_random=self.options.fallback_random, numerics=Numerics(self.options.numerics)
         )
-        targets = self.compile_graph.by_device
+        targets = self.compile_graph.context.by_device
         outputs = _user_outputs(graph)
         strides = {k: self.strides[n] for k, n in outputs.items() if self.strides[n] is not None}
         libraries = self.compile_graph.libraries()
@@ -512,9 +513,9 @@ class Tracing:
         pipeline = joint_pipeline(
             options, targets, recomputing, strides, frozen, libraries, packs, _aliases(outputs)
         )
-        self.watch = watch = self.compile_graph.stopwatch()
+        self.watch = watch = self.compile_graph.context.stopwatch()
         with watch.stage("joint"):
-            self.compile_graph.passes.apply(pipeline).run(graph, watch.tracer)
+            self.compile_graph.context.passes.apply(pipeline).run(graph, watch.tracer)
 
     @property
     def in_background(self) -> bool:

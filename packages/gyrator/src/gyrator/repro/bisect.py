@@ -86,8 +86,8 @@ def bisect(
 
 
 def _step_by_step(engine: Engine, checker: "_Checker") -> None:
-    gm, stages = checker.trials[0][0].gm, Stages(engine)
-    budget = Budget(engine.options.autotune_seconds)
+    gm, stages = checker.trials[0][0].gm, Stages(engine.context)
+    budget = Budget(engine.context.options.autotune_seconds)
     options = stages.scheduler_options()
     graph = deepcopy(gm)
     with checker.stage(FX.name):

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from attrs import evolve, frozen
 from torch import Tensor
 
+from gyrator.engine.engine import Engine
 from gyrator.graphs.compiled import Boxed
 from gyrator.options import make_options
 from gyrator.reports.records import GraphRecord
@@ -70,9 +71,9 @@ def find_failure(
     chosen = make_options(options={"cache": False, "progress": False, **options})
     with Session(options=chosen, passes=passes, observer=records.append) as session:
         try:
-            engine = evolve(session.engine(session.options), keeps_repros=False)
+            context = evolve(session.engine(session.options).context, keeps_repros=False)
             with warnings.catch_warnings(category=GyratorWarning, action="ignore"):
-                call = engine.compile(deepcopy(example.gm), "inference").call
+                call = Engine(context).compile(deepcopy(example.gm), "inference").call
             lost = next((r.fallback for r in records if r.fallback), "")
             if lost:
                 return Failure("error", lost.partition(":")[0], lost.partition("\n")[0])
@@ -85,7 +86,7 @@ def find_failure(
             return failed(error)
         if not timed:
             return Failure()
-        return _slowness(example, call, engine.targets)
+        return _slowness(example, call, context.targets)
 
 
 def failed(error: Exception) -> Failure:
