@@ -16,6 +16,8 @@ from gyrator_runtime.build import BuildError
 INVALID_CONTEXT = 201
 """Status of a launch in a thread that has not used the device yet, for both vendors."""
 _SHARED_BY_DEFAULT = 48 * 1024
+_SHARED, _REGISTERS, _SPILLED = 8, 4, 3
+"""Attributes of functions, for both vendors."""
 
 
 @frozen(kw_only=True)
@@ -37,9 +39,6 @@ class DriverNames:
     describe: str
     modules: bool
     """Code is loaded for the current device, not for all devices."""
-    shared_attribute: int
-    registers_attribute: int
-    spilled_attribute: int
 
 
 NVIDIA = DriverNames(
@@ -56,9 +55,6 @@ NVIDIA = DriverNames(
     set_context="cuCtxSetCurrent",
     describe="cuGetErrorString",
     modules=False,
-    shared_attribute=8,
-    registers_attribute=4,
-    spilled_attribute=3,
 )
 AMD = DriverNames(
     library="libamdhip64.so",
@@ -74,9 +70,6 @@ AMD = DriverNames(
     set_context="hipCtxSetCurrent",
     describe="hipDrvGetErrorString",
     modules=True,
-    shared_attribute=8,
-    registers_attribute=4,
-    spilled_attribute=3,
 )
 
 
@@ -113,8 +106,8 @@ class Driver:
         self._check(get(ctypes.byref(function), module, name.encode()), name)
         if shared > _SHARED_BY_DEFAULT:
             self._allow_shared(function, shared, name)
-        registers = self._attribute(function, n.registers_attribute)
-        spilled = self._attribute(function, n.spilled_attribute)
+        registers = self._attribute(function, _REGISTERS)
+        spilled = self._attribute(function, _SPILLED)
         assert module.value is not None and function.value is not None
         return Loaded(module.value, function.value, registers, spilled)
 
@@ -144,12 +137,11 @@ class Driver:
 
     def _allow_shared(self, function: ctypes.c_void_p, shared: int, name: str) -> None:
         change = getattr(self.library, self.names.set_attribute)
-        attribute = self.names.shared_attribute
         if self.names.modules:
-            self._check(change(function, attribute, shared), name)
+            self._check(change(function, _SHARED, shared), name)
             return
         for device in range(self._devices):
-            self._check(change(attribute, shared, function, device), name)
+            self._check(change(_SHARED, shared, function, device), name)
 
     def _attribute(self, function: ctypes.c_void_p, attribute: int) -> int:
         value = ctypes.c_int()
