@@ -8,6 +8,7 @@ from attrs import evolve
 
 from gyrator_codegen.stage import tile
 from gyrator_ir.body.nodes import Bind, Check
+from gyrator_ir.checks import takes
 from gyrator_ir.content import content_hash
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Launchable
@@ -35,8 +36,19 @@ class TilingLanguage(ABC):
         """Return the tile passes for a target."""
 
     @abstractmethod
+    def _units(self, program: TileProgram, target: Target) -> Iterable[TranslationUnit]:
+        """Return the units of a tiled program; raise UnsupportedError for tiling decisions that the
+        language cannot express."""
+
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
-        """Emit tiled kernels, batched as by `emit`."""
+        """Emit tiled kernels, batched as by `emit`.
+
+        Raises:
+            UnsupportedError: for tiling decisions that the language cannot express.
+        """
+        takes("emit_tiled", program, TileProgram)
+        takes("emit_tiled", target, Target)
+        return tuple(self._units(program, target))
 
     def tile(
         self,

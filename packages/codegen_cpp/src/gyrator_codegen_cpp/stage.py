@@ -1,5 +1,6 @@
 """The C++ kernel language: from kernels to translation units."""
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from attrs import frozen
@@ -12,7 +13,6 @@ from gyrator_codegen_cpp.flex_attention import emit_flex, template_refusal, tile
 from gyrator_codegen_cpp.kernel import emit_group, emit_kernel
 from gyrator_codegen_cpp.prelude import Isa, assemble, names_in
 from gyrator_codegen_cpp.refusals import refusals, tiling_refusal
-from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
 from gyrator_ir.passes import Pass
@@ -43,16 +43,9 @@ class CppBackend(TilingLanguage):
         """Return the passes of `vector_pipeline`."""
         return vector_pipeline(target, Isa.of(target.arch).lanes)
 
-    def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
-        """Return the units of a tiled program: kernels in units of about equal size, then each
-        group and template as a unit. Choices are bound to the first candidate.
-
-        Raises:
-            UnsupportedError: GY-CPP-004 for a kernel that is tiled for another kind of machine, or
-                with the diagnostic of `refuses_template`.
-        """
-        takes("emit_tiled", program, TileProgram)
-        takes("emit_tiled", target, Target)
+    def _units(self, program: TileProgram, target: Target) -> Iterator[TranslationUnit]:
+        """Yield kernels in units of about equal size, then each group and template as a unit.
+        Choices are bound to the first candidate."""
         isa, origins = Isa.of(target.arch), program.origins
         program = BindChoices().run(program)
         kernels, groups, templates = by_kind(program)
@@ -69,11 +62,9 @@ class CppBackend(TilingLanguage):
         def preamble(text: str) -> str:
             return assemble(names_in(text), isa)
 
-        return (
-            *batched(self.name, program, written, preamble, limit, cores),
-            *unit_per_kernel(self.name, "group", shared, preamble),
-            *unit_per_kernel(self.name, "template", whole, preamble),
-        )
+        yield from batched(self.name, program, written, preamble, limit, cores)
+        yield from unit_per_kernel(self.name, "group", shared, preamble)
+        yield from unit_per_kernel(self.name, "template", whole, preamble)
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
         """Return why this template cannot be emitted, or None."""

@@ -1,6 +1,7 @@
 """The Halide kernel language: from kernels to translation units."""
 
 import re
+from collections.abc import Iterator
 from functools import cache, partial
 from importlib.resources import files
 from keyword import kwlist
@@ -22,7 +23,6 @@ from gyrator_codegen_halide.entry import checks_of, write_entry
 from gyrator_codegen_halide.kernel import KernelText
 from gyrator_codegen_halide.refusals import refusals
 from gyrator_codegen_halide.values import Scheduling
-from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.passes import Pass
@@ -74,13 +74,10 @@ class HalideBackend(TilingLanguage):
             IndexWidth(),
         )
 
-    def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
-        """Return the units of a tiled program, one per kernel, because Halide cannot link modules
-        with strict arithmetic."""
-        takes("emit_tiled", program, TileProgram)
-        takes("emit_tiled", target, Target)
+    def _units(self, program: TileProgram, target: Target) -> Iterator[TranslationUnit]:
+        """Return one unit per kernel, because Halide cannot link modules with strict arithmetic."""
         kernels = (bound(k) for k in program.kernels if isinstance(k, TiledKernel))
-        return tuple(_unit(n, k, program, target, self.scheduling) for n, k in enumerate(kernels))
+        return (_unit(n, k, program, target, self.scheduling) for n, k in enumerate(kernels))
 
 
 @frozen

@@ -1,5 +1,6 @@
 """The LLVM kernel language: from kernels to translation units."""
 
+from collections.abc import Iterator
 from itertools import count
 from typing import ClassVar
 
@@ -13,7 +14,6 @@ from gyrator_codegen.refusals import Refusals
 from gyrator_codegen_llvm.kernel import emit_kernel
 from gyrator_codegen_llvm.refusals import TILING, refusals, refused_tiling
 from gyrator_codegen_llvm.support import preamble
-from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.passes import Pass
@@ -41,14 +41,8 @@ class LlvmBackend(TilingLanguage):
         """Return the tiling passes."""
         return (MergeRepeats(), Strips(), PlainDivisions())
 
-    def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
-        """Return the units of a tiled program, of about `unit_statements` statements each.
-
-        Raises:
-            UnsupportedError: GY-LLVM-005, for tiling decisions that LLVM kernels cannot implement.
-        """
-        takes("emit_tiled", program, TileProgram)
-        takes("emit_tiled", target, Target)
+    def _units(self, program: TileProgram, target: Target) -> Iterator[TranslationUnit]:
+        """Return units of about `unit_statements` statements each."""
         kernels = [k for k in program.kernels if isinstance(k, TiledKernel)]
         for k in kernels:
             if (reason := refused_tiling(k)) is not None:
@@ -58,4 +52,4 @@ class LlvmBackend(TilingLanguage):
         sources = [emit_kernel(k, program.origins, target.arch, numbers) for k in kernels]
         written = [(s, s.text) for s in sources]
         limit = target.heuristics.unit_statements
-        return tuple(batched(self.name, program, written, preamble, limit))
+        return batched(self.name, program, written, preamble, limit)

@@ -1,5 +1,6 @@
 """The Metal kernel language: from kernels to translation units."""
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from attrs import frozen
@@ -9,7 +10,6 @@ from gyrator_codegen.passes import thread_pipeline
 from gyrator_codegen_metal.kernel import emit_kernel
 from gyrator_codegen_metal.refusals import refusals
 from gyrator_codegen_metal.support import RESERVED, preamble
-from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.passes import Pass
@@ -37,16 +37,10 @@ class MetalBackend(TilingLanguage):
         """Return the passes of `thread_pipeline`."""
         return thread_pipeline(target)
 
-    def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
-        """Return the units of a tiled program, of about `unit_statements` statements each.
-
-        Raises:
-            UnsupportedError: GY-METAL-001, for tiling decisions that Metal kernels cannot express.
-        """
-        takes("emit_tiled", program, TileProgram)
-        takes("emit_tiled", target, Target)
+    def _units(self, program: TileProgram, target: Target) -> Iterator[TranslationUnit]:
+        """Return units of about `unit_statements` statements each."""
         names = Names(RESERVED)
         kernels = (k for k in program.kernels if not isinstance(k, Repeat))
         written = [emit_kernel(k, program.origins, names) for k in kernels]
         limit = target.heuristics.unit_statements
-        return tuple(batched(self.name, program, written, preamble, limit))
+        return batched(self.name, program, written, preamble, limit)

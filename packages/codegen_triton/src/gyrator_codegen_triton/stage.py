@@ -1,5 +1,6 @@
 """The Triton kernel language: from kernels to translation units."""
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from attrs import frozen
@@ -14,7 +15,6 @@ from gyrator_codegen_triton.refusals import check_tiling, refusals
 from gyrator_codegen_triton.source import RESERVED
 from gyrator_codegen_triton.templates.emit import emit_template
 from gyrator_codegen_triton.templates.refusals import template_refusal
-from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, TemplateKernel
@@ -48,15 +48,9 @@ class TritonBackend(TilingLanguage):
         """Return the passes of `block_pipeline`."""
         return block_pipeline(target)
 
-    def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
-        """Return the units of a tiled program. Kernels are batched into units of about
-        `unit_statements` statements; groups and templates get a unit each.
-
-        Raises:
-            UnsupportedError: for tiling decisions that Triton kernels cannot express.
-        """
-        takes("emit_tiled", program, TileProgram)
-        takes("emit_tiled", target, Target)
+    def _units(self, program: TileProgram, target: Target) -> Iterator[TranslationUnit]:
+        """Yield units of about `unit_statements` statements; groups and templates get a unit
+        each."""
         for tiled in program.kernels:
             check_tiling(tiled)
         names, facts, origins = Names(RESERVED), program.facts, program.origins
@@ -67,11 +61,9 @@ class TritonBackend(TilingLanguage):
         whole = [
             emit_template(k, facts, origins, target, names.take(k.kernel.name)) for k in templates
         ]
-        return (
-            *batched(self.name, program, emitted, preamble, limit, between="\n\n"),
-            *unit_per_kernel(self.name, "group", shared),
-            *unit_per_kernel(self.name, "template", whole),
-        )
+        yield from batched(self.name, program, emitted, preamble, limit, between="\n\n")
+        yield from unit_per_kernel(self.name, "group", shared)
+        yield from unit_per_kernel(self.name, "template", whole)
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
         """Return why this template cannot be emitted, or None."""
