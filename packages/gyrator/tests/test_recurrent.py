@@ -95,8 +95,14 @@ def test_an_exported_network(session: Session) -> None:
         same(compiled(x), model(x))
 
 
-@pytest.mark.parametrize("name", ["lstm", "projected", "gru"])
-@pytest.mark.parametrize("frozen", [(), ("weight_ih_l0",)], ids=["all weights", "some weights"])
+@pytest.mark.parametrize(
+    ("name", "frozen"),
+    [
+        pytest.param(name, frozen, marks=pytest.mark.long if (k + len(frozen)) % 2 else ())
+        for k, name in enumerate(("lstm", "projected", "gru"))
+        for frozen in ((), ("weight_ih_l0",))
+    ],
+)
 def test_an_input_without_gradients(session: Session, name: str, frozen: tuple[str, ...]) -> None:
     kind, options = CASES[name]
     # Two layers or two directions: only the first layer's input needs no gradient.
