@@ -252,5 +252,6 @@ def test_what_a_library_gave_is_written_over_where_it_dies() -> None:
         return sum(life.reuses == y for life in s.lifetimes)
 
     assert reused("aten.linear.default", "library") == 1
+    assert reused("mkldnn._convolution_pointwise.default", "library") == 1
     assert reused("aten.linear.default", "no rule") == 0
     assert reused("mine.product.default", "library") == 0

@@ -26,6 +26,8 @@ from gyrator_scheduler.fusion.axes import guess
 
 LONGEST_WAIT = 256
 """Maximum number of nodes for which a free storage waits for its reuse."""
+_LIBRARIES = ("aten.", "mkl.", "mkldnn.", "onednn.")
+"""The namespaces of PyTorch's own library calls."""
 
 
 def span(buffer: Buffer) -> Expr:
@@ -149,10 +151,10 @@ def allocated(node: ScheduleNode, buffer: str) -> bool:
 
 def _owned(node: ScheduleNode, buffer: str) -> bool:
     """Return whether the program exclusively owns the storage of a buffer that a node creates, so
-    that other buffers may reuse it. Library calls to ATen return fresh storage; other callees may
-    retain a reference to their results."""
+    that other buffers may reuse it. Library calls return fresh storage; other callees may retain a
+    reference to their results."""
     if isinstance(node, Extern) and node.out is None:
-        return node.target.startswith("aten.") and node.reason == "library" and not node.mutates
+        return node.target.startswith(_LIBRARIES) and node.reason == "library" and not node.mutates
     return allocated(node, buffer)
 
 
