@@ -422,6 +422,36 @@ def test_relu_keeps_nan_unless_fast(tmp_path):
                 torch.testing.assert_close(run(spoilt), block(spoilt), equal_nan=True)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_few_outputs_of_pixels_are_computed_by_kernels(tmp_path, dtype, bias):
+    """A library would compute a register of outputs; what comes before and after is fused."""
+    layers = nn.ModuleList([nn.Conv2d(3, 19, 3), *(nn.Conv2d(19, n, 1, bias=bias) for n in (2, 3))])
+    layers = layers.to(dtype, memory_format=torch.channels_last)
+    wide = deepcopy(layers).double()
+
+    def run(x, layers=layers):
+        first, *heads = layers
+        y = torch.relu(first(x))
+        return [torch.sigmoid(head(y)) for head in heads]
+
+    torch._dynamo.reset()
+    records = []
+    with session(tmp_path, records) as ours:
+        compiled = torch.compile(run, backend=ours.backend)
+        for batch in (2, 3, 1, 0):
+            x = torch.randn(batch, 3, 7, 10, dtype=dtype).to(memory_format=torch.channels_last)
+            results = compiled(x), run(x), run(x.double(), wide)
+            for value, expected, exact in zip(*results, strict=True):
+                assert (value.dtype, value.shape) == (expected.dtype, expected.shape)
+                assert batch < 2 or value.stride() == expected.stride()
+                if batch:
+                    off, bound = ((r - exact).abs().max() for r in (value, expected))
+                    assert off <= 2 * bound + 1e-7
+    assert any("convolution" in op for op in made(records[0])) and len(calls(records[0])) == 1
+
+
 TILED = {
     "even": ((1, 32, 12, 8), 40, 1),
     "odd, batch": ((3, 33, 7, 10), 32, (2, 1)),

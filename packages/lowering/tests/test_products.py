@@ -275,6 +275,43 @@ def test_depthwise_convolutions_of_planes_are_left_to_kernels(check, name: str) 
     assert not generated_products(changing, {target.device: able})
 
 
+PIXELS = {
+    "few outputs": ({}, torch.float32, True),
+    "as many as are few": ({"outputs": 4}, torch.bfloat16, True),
+    "along a line": ({"axes": 1}, torch.float64, True),
+    "planes": ({"last": False}, torch.float32, False),
+    "more outputs": ({"outputs": 5}, torch.float32, False),
+    "a window": ({"window": 2}, torch.float32, False),
+    "steps": ({"stride": 2}, torch.float32, False),
+    "a border": ({"padding": 1}, torch.float32, False),
+    "groups": ({"groups": 2}, torch.float32, False),
+    "transposed": ({"transposed": True}, torch.float32, False),
+}
+
+
+@pytest.mark.parametrize("name", PIXELS)
+def test_convolutions_of_pixels_with_few_outputs_are_left_to_kernels(check, name: str) -> None:
+    options, dtype, expected = PIXELS[name]
+    n, axes = options.get("outputs", 2), options.get("axes", 2)
+    groups, turned = options.get("groups", 1), options.get("transposed", False)
+    sizes = (9, 11)[:axes]
+    x = torch.randn(3, *sizes, 8, dtype=dtype).movedim(-1, 1)
+    if not options.get("last", True):
+        x = x.contiguous()
+    window = [options.get("window", 1)] * axes
+    w = torch.randn(*((8, n) if turned else (n, 8 // groups)), *window, dtype=dtype)
+    settings = [[options.get(o, d)] * axes for o, d in _WINDOW_OPTIONS]
+
+    def f(x, w):
+        return torch.ops.aten.convolution(x, w, None, *settings, turned, [0] * axes, groups)
+
+    (target,) = check.targets.values()
+    able = evolve(target, heuristics=evolve(target.heuristics, register_tiles=True))
+    gm = check.trace(f, (x, w))
+    assert bool(generated_products(gm, {target.device: able})) is expected
+    assert not generated_products(gm, check.targets)
+
+
 _WINDOW_OPTIONS = (("stride", 1), ("padding", 0), ("dilation", 1))
 
 

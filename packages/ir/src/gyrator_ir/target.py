@@ -115,7 +115,8 @@ class Heuristics:
     """Generated kernels are faster than the library at matrix products of integers."""
     register_tiles: bool = False
     """Generated kernels compute matrix products in tiles of vector registers, so that they may be
-    faster than the library: `max_autotune` measures both. They are for small batched matrices."""
+    faster than the library: `max_autotune` measures both. They are for small batched matrices, and
+    for convolutions of single pixels with few outputs."""
     panel_columns: int = field(default=0, validator=natural)
     """The columns of such a tile of `float32`: kernels prefer to read a constant matrix from panels
     of this many columns. 0 if they do not."""

@@ -13,6 +13,9 @@ Some products are better left to kernels, which also fuse what follows:
 - Depthwise convolutions of planes, with their gradients. GPU libraries have kernels for channels
   that are consecutive in memory; for planes, ATen's take twice to three times as long as a loop
   over the window.
+- Convolutions of single channels-last pixels with few outputs, as at the end of a segmentation
+  network. CPU libraries compute a whole register of outputs, most of which are padding; kernels
+  compute those that exist, and fuse what comes before and after, which takes longer than the sums.
 """
 
 import math
@@ -41,6 +44,9 @@ _DEPTH = 8
 """The minimum depth of products of integers, where the depth matters."""
 _WINDOW = 64
 """The maximum number of elements of a depthwise convolution's window."""
+_MAX_OUTPUTS = 4
+"""The maximum number of outputs of a convolution of single pixels. With twice as many, libraries
+are as fast unless something is fused."""
 _ROWS, _COLUMNS = 4, 8
 """The minimum size of products that kernels tile for vector registers."""
 
@@ -57,7 +63,9 @@ def _chosen(node: Node, targets: Mapping[str, Target]) -> bool:
         return False
     can = target.heuristics
     if node.target in _CONVOLUTIONS:
-        return can.plane_convolutions and _of_planes(node)
+        return (can.plane_convolutions and _of_planes(node)) or (
+            can.register_tiles and narrow_convolution(node)
+        )
     x, y = (a.meta["val"] for a in node.args[-2:])  # type: ignore[union-attr]
     return (
         (can.thin_products and node.target in _VECTOR_OPS and _thin(x, y))
@@ -122,6 +130,27 @@ def _of_planes(node: Node) -> bool:
         1 < groups == weight.shape[0] == images[-1].shape[1]
         and 1 < math.prod(weight.shape[2:]) <= _WINDOW
         and all(isinstance(x.stride(-1), int) and x.stride(-1) == 1 for x in images)
+    )
+
+
+def narrow_convolution(node: Node) -> bool:
+    """Return whether a node convolves single channels-last pixels of floats with few outputs. The
+    number and the size of the images may change."""
+    if node.target != aten.convolution.default:
+        return False
+    args: Any = node.args
+    x, weight = (a.meta["val"] for a in args[:2])
+    stride, padding, _, transposed, _, groups = args[3:]
+    return (
+        not transposed
+        and groups == 1
+        and x.dtype in _FLOATS
+        and _strided(x, weight)
+        and all(isinstance(n, int) for n in (*weight.shape, x.stride(1)))
+        and x.stride(1) == 1
+        and 0 < weight.shape[0] <= _MAX_OUTPUTS
+        and all(n == 1 for n in (*weight.shape[2:], *stride))
+        and all(p == 0 for p in padding)
     )
 
 

@@ -34,6 +34,7 @@ from gyrator_lowering.fx_passes.products.post_ops import (
 )
 from gyrator_lowering.fx_passes.products.quantized_calls import Convolution, Integers
 from gyrator_lowering.fx_passes.products.split_product_bias import kernels_may_add
+from gyrator_lowering.generated_products import narrow_convolution
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 aten = torch.ops.aten
@@ -99,6 +100,8 @@ class PackWeights:
     """Device types whose library packs `bfloat16` weights."""
     panels: tuple[tuple[str, int], ...] = ()
     """The columns of the panels that kernels read, by device type."""
+    narrow: frozenset[str] = frozenset()
+    """Device types whose kernels compute convolutions of single pixels with few outputs."""
 
     @classmethod
     def of(cls, targets: Mapping[str, Target], packing: Packing, fast: bool) -> "PackWeights":
@@ -106,7 +109,8 @@ class PackWeights:
         bfloat16 = devices_with(BFLOAT16_LIBRARIES, targets)
         widths = ((d, t.heuristics.panel_columns) for d, t in targets.items())
         panels = tuple((device, width) for device, width in widths if width)
-        return cls(devices_with(LIBRARIES, targets), packing, fast, bfloat16, panels)
+        narrow = frozenset(d for d, t in targets.items() if t.heuristics.register_tiles)
+        return cls(devices_with(LIBRARIES, targets), packing, fast, bfloat16, panels, narrow)
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
@@ -132,6 +136,8 @@ class PackWeights:
         if weight not in constants or fake.dtype not in _DTYPES or fake.dim() != 4:
             return False
         if not self._supports(fake.device.type, fake.dtype):
+            return False
+        if fake.device.type in self.narrow and narrow_convolution(node):
             return False
         if bias is not None and bias not in constants:
             return False
