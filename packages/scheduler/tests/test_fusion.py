@@ -81,6 +81,7 @@ def test_kernels_of_rows_sum_columns(rows: tuple[int, ...], early: bool) -> None
     [
         ((64,), 16, {"total_elements": 0}),
         ((64,), 16, {"total_elements": 8}),  # longer rows
+        ((64,), 16, {"total_grain": 1025}),  # fewer elements
         ((61,), 16, {}),  # which do not divide
         ((12,), 16, {}),  # too few
     ],

@@ -85,7 +85,9 @@ class Heuristics:
     """Maximum number of statements of a fused kernel."""
     total_elements: int = field(default=0, validator=natural)
     """Kernels of rows of at most this many elements also sum columns; 0 if the kernel language has
-    no totals."""
+    no totals..."""
+    total_grain: int = field(default=0, validator=natural)
+    """... if all rows have at least this many elements. A cache holds fewer for a second kernel."""
     fusion_folds: int = field(default=16, validator=natural)
     """Maximum number of reductions of a fused kernel; each occupies registers of its own."""
     inline_cost: int = field(default=24, validator=natural)

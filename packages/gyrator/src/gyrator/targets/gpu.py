@@ -119,6 +119,7 @@ class TritonDevice:
                 adjacent_points=32,
                 scratch_bytes=_SCRATCH,
                 total_elements=_SCRATCH // 4,
+                total_grain=1 << 22,
                 unit_statements=1,
                 slack_bytes=1 << 23,
                 product_bytes=16 if self.libraries else 0,

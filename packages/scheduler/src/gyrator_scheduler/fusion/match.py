@@ -273,7 +273,9 @@ def _with_totals(
         contiguous = stride_of(address, rows.inner[-1].symbol) is ONE
         known = all(isinstance(a.extent, Const) for a in inner)
         short = space(inner) <= heuristics.total_elements
-        if contiguous and known and short and 2 * space(points[:first]) >= heuristics.cores:
+        many = space(points) * space(inner) >= heuristics.total_grain
+        parallel = 2 * space(points[:first]) >= heuristics.cores
+        if contiguous and known and short and many and parallel:
             return _Layout(points, inner, left_totals=n == 1, right_totals=n == 0)
     return None
 

@@ -264,13 +264,13 @@ class _Splitter:
     def _plan_totals(self, op: Reduction, cores: int) -> _Plan | None:
         """Return a plan for the sum of columns whose rows another reduction reads or produces, or
         None: one part per core, or up to `_PARTS` of short rows, of which few fill a core."""
-        most = next(
-            (h.total_elements for d, h in self.options.by_device if d == self._device(op)), 0
-        )
+        heuristics = dict(self.options.by_device).get(self._device(op))
         columns, rows = space(op.axes), space(op.inner)
         buffers = {s.buffer for s in op.body if isinstance(s, Load)}
         if (
-            not 0 < columns <= most
+            heuristics is None
+            or not 0 < columns <= heuristics.total_elements
+            or columns * rows < heuristics.total_grain
             or op.reduce.kind is not ReduceKind.SUM
             or op.reduce.dtype not in (DType.F32, DType.F64)
             or not _reads_adjacent_points(op)
