@@ -128,11 +128,32 @@ def test_hosts_in_cpp_may_lose_what_an_op_says_where_libtorch_does(judge, monkey
         assert (found.kind, found.explained) == ("exception", reason), found
 
 
-def test_unstable_results_and_what_torch_does_are_explained(judge):
-    steep = program("v = torch.sin(x * 1e8)")
-    assert judge._explained(steep, steep.function(), Verdict("value")) == "unstable"
+def test_unstable_results_are_explained_each_for_itself(judge):
+    steep = Program(program("v = x").inputs, ("v = torch.sin(x * 1e8)", "w = x * 2"), ("v", "w"))
+    function = steep.function()
+    for wrong, reason in [
+        (lambda v, w: (v + 99, w), "unstable"), (lambda v, w: (v, w + 1), ""),
+        (lambda v, w: (v + 99, w + 1), ""),
+    ]:  # fmt: skip
+        other = lambda x, wrong=wrong: wrong(*function(x))  # noqa: E731
+        assert judge._unpromised(steep, function, other, 0) == reason
     plain = program("v = x.sin()")
     assert judge._explained(plain, plain.function(), Verdict("value")) == ""
+
+
+def test_each_result_may_have_an_explanation_of_its_own(judge):
+    given = (Input("x", (40,), "f32", seed=1), Input("y", (40,), "f32", seed=1, special=True))
+    p = Program(given, ("v = x.sort()[1]", "w = (y + 0.125).to(i32)"), ("v", "w"))
+    function = p.function()
+
+    def other(x, y):
+        return x.sort(stable=True)[1], torch.where(y.abs() < 1e9, function(x, y)[1], 3)
+
+    def wrong(x, y):
+        return other(x, y)[0], function(x, y)[1] + 1
+
+    assert judge._unpromised(p, function, other, 0) == "ties"
+    assert judge._unpromised(p, function, wrong, 0) == ""
 
 
 @pytest.mark.parametrize(
@@ -186,6 +207,38 @@ def test_what_nothing_promises_is_explained_and_nothing_else(
     assert known == reason
     found = judge._unpromised(p, p.function(), lambda x: (wrong(x) * 0 + 77,), 0)
     assert (found == reason) is (reason == "unstable")
+
+
+def test_what_rounding_decides_in_eager_mode_may_be_as_float64_says(judge):
+    """The mean of equal numbers rounds in eager mode; the residue is true, and 0 is false."""
+    given = (Input("x0", (7, 30), "f32", "exp"),)
+    p = Program(given, ("v0 = (x0 - x0.mean(0)).all(0)", "v1 = x0 > 0"), ("v0", "v1"))
+    eager = p.function()
+    assert eager(*p.arguments(0, "cpu")[0])[0].any()
+
+    def found(v0, v1):
+        return judge._compare(p, eager, lambda x: (v0(eager(x)[0]), v1(eager(x)[1])))
+
+    same, zero = (lambda v: v), torch.zeros_like
+    assert found(zero, same) == Verdict("value", found(zero, same).detail, "unstable")
+    for wrong in (found(zero, torch.logical_not), found(same, zero), found(torch.ones_like, same)):
+        assert (wrong.kind, wrong.explained) == ("value", "")
+    assert judge._unpromised(p, eager, lambda x: (zero(eager(x)[0]), x <= 0), 0) == ""
+
+
+@pytest.mark.parametrize("way", CALLS)
+def test_what_nothing_promises_is_explained_inside_of_parts(judge, way):
+    given = Input("x0", (40, 2), "f32", seed=1, grad=True)
+    values = marked("v0 = x0.sort(0)[0] * torch.arange(80).view(40, 2)", (way,), 1)
+    order = marked("v1 = x0.sort(0)[1].float()", (way,), 1)
+    p = Program((given,), (values, order), ("v0", "v1"), gradients="first")
+    right, stable = p.function(), evolve(p, statements=tuple(
+        s.replace("sort(0)", "sort(dim=0, stable=True)") for s in p.statements
+    )).function()  # fmt: skip
+    assert judge._unpromised(p, right, stable, 0) == "ties"
+    assert judge._unpromised(p, right, lambda x: (stable(x)[0], right(x)[1] * 2), 0) == ""
+    assert judge._exactly(p, 0).error is None
+    assert judge._run(p, right, 0).error is None
 
 
 def test_the_shape_of_nothing_and_memory_beyond_a_result_are_not_promised(judge):

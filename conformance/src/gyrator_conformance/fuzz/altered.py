@@ -4,13 +4,14 @@ Each mode changes the results of ATen ops, below autograd, so that gradients cha
 program that differs from eager only in values that such a mode also changes is not wrong.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,22 +21,30 @@ aten = torch.ops.aten
 
 _EXACT = frozenset(
     """
-    _reshape_alias _to_copy _unique2 _unsafe_index abs add alias amax amin aminmax
-    argsort as_strided as_strided_scatter bernoulli bucketize cat cauchy ceil clamp clamp_max
-    clamp_min clone col2im complex constant_pad_nd copy copysign cummax cummin diag_embed
-    diagonal_copy diagonal_scatter div embedding empty empty_like empty_strided exponential fill
-    flip floor fmax fmin frac full full_like gather geometric glu hardtanh im2col index index_copy
-    index_fill index_put index_select isin kthvalue leaky_relu lift_fresh log_normal logical_not
-    masked_fill masked_scatter masked_select max maximum median min minimum mode mul nan_to_num
-    nanmedian neg new_empty new_full new_ones new_zeros normal ones ones_like permute poisson put
-    rand rand_like randint randn randn_like random randperm reciprocal reflection_pad1d
-    reflection_pad2d relu repeat replication_pad1d replication_pad2d replication_pad3d resize roll
-    round rsub scalar_tensor scatter select_scatter set sgn sign slice_scatter sort split
-    squeeze sub take topk tril triu trunc unfold uniform unique_consecutive unique_dim unsqueeze
-    where zeros zero zeros_like
+    _reshape_alias _to_copy _unique2 _unsafe_index abs adaptive_max_pool2d adaptive_max_pool3d
+    add alias amax amin aminmax argsort as_strided as_strided_scatter bernoulli bucketize cat
+    cauchy ceil channel_shuffle clamp clamp_max clamp_min clone col2im complex constant_pad_nd
+    copy copysign cummax cummin diag_embed diagonal_copy diagonal_scatter div embedding empty
+    empty_like empty_strided exponential fill flip floor fmax fmin frac full full_like gather
+    geometric glu hardshrink hardtanh heaviside im2col index index_copy index_fill index_put
+    index_select isin kthvalue leaky_relu lift_fresh log_normal logical_not masked_fill
+    masked_scatter masked_select max max_pool2d_with_indices max_pool3d_with_indices maximum
+    median min minimum mode mul nan_to_num nanmedian native_channel_shuffle neg new_empty
+    new_full new_ones new_zeros nextafter normal ones ones_like permute pixel_shuffle
+    pixel_unshuffle poisson put rand rand_like randint randn randn_like random randperm
+    reciprocal reflection_pad1d reflection_pad2d reflection_pad3d relu repeat replication_pad1d
+    replication_pad2d replication_pad3d resize roll round rsub scalar_tensor scatter
+    select_backward select_scatter set sgn sign slice_backward slice_scatter sort split squeeze
+    stack sub take threshold topk tril triu trunc unfold uniform unique_consecutive unique_dim
+    unsqueeze upsample_nearest1d upsample_nearest2d upsample_nearest3d where zero zeros
+    zeros_like
     """.split()
 )
 """Ops with a unique result: they move or select elements, draw random ones, or round once."""
+
+
+_ROUNDING = frozenset({"alpha", "reduce", "rounding_mode"})
+"""Arguments with which those ops round otherwise."""
 
 
 def base_name(op: OpOverload) -> str:
@@ -44,7 +53,43 @@ def base_name(op: OpOverload) -> str:
     return name if name.endswith("__") else name.removesuffix("_")
 
 
-class Drawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
+@contextmanager
+def eagerly(mode: AbstractContextManager[Any]) -> Iterator[None]:
+    """Run eager mode altered: eager `torch.cond` goes through Dynamo, which, when it meets a mode,
+    skips the function for good and fails at what that calls once the mode is left."""
+    with torch.compiler.set_stance("force_eager"), mode:
+        yield
+
+
+class _Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs ops in another way, also those in functions that higher-order ops call."""
+
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an op."""
+        if isinstance(func, HigherOrderOperator):
+            inner_args, inner_kwargs = tree_map(self._reaching_into, (args, kwargs or {}))
+            return func(*inner_args, **inner_kwargs)
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        """Run an op that calls no function."""
+        raise NotImplementedError
+
+    def _reaching_into(self, value: Any) -> Any:
+        if not callable(value):
+            return value
+
+        @wraps(value)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return value(*args, **kwargs)
+
+        return inside
+
+
+class Drawn(_Mode):
     """Records the results of random ops, or replays those of another run, so that both draw the
     same numbers."""
 
@@ -53,15 +98,13 @@ class Drawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.given = None if recorded is None else iter(recorded)
         self.kept: list[list[Tensor]] = []
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """Run an op.
 
         Raises:
             ValueError: The recorded run drew something else at this point.
         """
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs)
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return out
         drawn = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
@@ -75,7 +118,7 @@ class Drawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Rounded(_Mode):
     """Moves what functions and folds return by two units in the last place: a function's result of
     itself, up or down as its value says, so that equal ones stay equal; a fold's of the largest.
 
@@ -88,21 +131,19 @@ class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.generator = torch.Generator().manual_seed(seed)
         self.turns = 7919.3 + seed
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """Run an op."""
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs)
         returned = func._schema.returns
         views = any(r.alias_info is not None and not r.alias_info.is_write for r in returned)
-        if views or (base_name(func) in _EXACT and not kwargs):
+        if views or (base_name(func) in _EXACT and not _ROUNDING & kwargs.keys()):
             return out
         writes = any(r.alias_info is not None for r in returned) or not returned
         pointwise = torch.Tag.pointwise in func.tags or base_name(func) in _UNTAGGED
         pointwise = pointwise or "_foreach_" in str(func)
         move = self._moved if pointwise else self._spread
         if pointwise and not writes and isinstance(out, Tensor) and out.numel():
-            _copy_of_vectors(out, func, args, kwargs or {})
+            _copy_of_vectors(out, func, args, kwargs)
         for t in tree_leaves(args[0] if writes and not returned else out):
             if isinstance(t, Tensor) and t.is_floating_point() and t.numel():
                 t.copy_(move(t))
@@ -120,18 +161,16 @@ class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return moved.to(t.dtype)
 
 
-class Converted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Converted(_Mode):
     """Converts out-of-range floats to arbitrary integers."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.generator = torch.Generator().manual_seed(13)
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """Run an op."""
-        kwargs = dict(kwargs or {})
+        kwargs = dict(kwargs)
         name, dtype = base_name(func), kwargs.get("dtype")
         if name == "copy" and isinstance(args[0], Tensor):
             dtype = args[0].dtype
@@ -156,29 +195,24 @@ class Converted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return torch.where(fits, t.to(dtype).view(signed), any_bits).view(dtype)
 
 
-class Stable(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Stable(_Mode):  # type: ignore[no-untyped-call]
     """Makes sorts stable."""
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """Run an op."""
         if func is aten.sort.default:
             return aten.sort.stable(
                 args[0], stable=True, dim=args[1] if len(args) > 1 else -1,
                 descending=len(args) > 2 and args[2],
             )  # fmt: skip
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
-class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Widened(_Mode):  # type: ignore[no-untyped-call]
     """Computes norms, and other functions of squares, in float64."""
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """Run an op."""
-        kwargs = kwargs or {}
         name = base_name(func)
         if not ("norm" in name or name in _SQUARES) or not func._schema.returns:
             return func(*args, **kwargs)
@@ -191,7 +225,7 @@ class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
-class Laid(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Laid(_Mode):
     """Gives results the layouts of torch's fake kernels, and those without elements their shapes.
 
     Args:
@@ -205,11 +239,8 @@ class Laid(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.rows = rows and not single
         self.fakes = FakeTensorMode()
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """Run an op."""
-        kwargs = kwargs or {}
         if self.rows and _draws_in_place(func) and not args[0].is_contiguous():
             return args[0].copy_(func(args[0].contiguous(), *args[1:], **kwargs))
         out = func(*args, **kwargs)
@@ -239,14 +270,12 @@ class Laid(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return copy.copy_(t)
 
 
-class Owned(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Owned(_Mode):  # type: ignore[no-untyped-call]
     """Gives each new result memory for its own elements alone."""
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def run(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """Run an op."""
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **kwargs)
         returned = func._schema.returns
         if not returned or any(r.alias_info is not None for r in returned):
             return out

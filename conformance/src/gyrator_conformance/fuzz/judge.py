@@ -10,6 +10,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +25,14 @@ from gyrator.reports.accuracy import describe_difference, differs, is_as_near, i
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_conformance.bitwise import same
-from gyrator_conformance.fuzz.altered import ALTERATIONS, RESTRIDED, Alteration, Drawn, Owned
+from gyrator_conformance.fuzz.altered import (
+    ALTERATIONS,
+    RESTRIDED,
+    Alteration,
+    Drawn,
+    Owned,
+    eagerly,
+)
 from gyrator_conformance.fuzz.program import PROGRAM_FILE, Program
 from gyrator_ir.types import HOST
 
@@ -61,18 +69,18 @@ class Verdict:
     detail: str = ""
     explained: str = ""
     """`torch`: PyTorch's own front end shows the same. `unstable`: eager's result changes as much
-    when its inputs, or what its functions and folds return, change in the last place, or a size
-    that values decide is the exact one. `overflow`: the elements that differ are other ones in
-    eager mode too where norms are taken in float64. `conversion`: they depend on integers made of
-    floats that no integer of the type is. `ties`: on the order of equal elements. `layout`: on how
-    a value inside the program lies, or on the shape of one without elements, which is as torch's
-    fake kernels say. `attention`: on rows with NaN, for which eager's kernels of attention differ.
-    `storage`: on memory that an op of eager's leaves behind its result. `wider`: eager
-    lacks an op for an element type or a layout, fails by an assertion of its own, or has
-    overwritten what a gradient needs. `untyped`: an op called by a host program in C++ says what it
-    says in eager mode, as RuntimeError. `manual`: the manual says which error is raised instead, or
-    that none is. `refused`: what the manual says is left to PyTorch, or
-    gradients of gradients that the compiler says it cannot compute."""
+    when its inputs, or what its functions and folds return, change in the last place, or a size,
+    integer or truth value that rounding decides in eager mode is the exact one. `overflow`: the
+    elements that differ are other ones in eager mode too where norms are taken in float64.
+    `conversion`: they depend on integers made of floats that no integer of the type is. `ties`: on
+    the order of equal elements. `layout`: on how a value inside the program lies, or on the shape
+    of one without elements, which is as torch's fake kernels say. `attention`: on rows with NaN,
+    for which eager's kernels of attention differ. `storage`: on memory that an op of eager's leaves
+    behind its result. `wider`: eager lacks an op for an element type or a layout, fails by an
+    assertion of its own, or has overwritten what a gradient needs. `untyped`: an op called by a
+    host program in C++ says what it says in eager mode, as RuntimeError. `manual`: the manual says
+    which error is raised instead, or that none is. `refused`: what the manual says is left to
+    PyTorch, or gradients of gradients that the compiler says it cannot compute."""
     graphs: int = 0
 
 
@@ -173,8 +181,9 @@ class Judge:
 
     def _run(
         self, program: Program, function: Callable[..., Any], call: int, exact: bool = False,
-        nudged: bool = False,
+        nudged: bool = False, mode: AbstractContextManager[Any] | None = None,
     ) -> _Outcome:  # fmt: skip
+        """Run a program, in a mode if one is given, which does not change what goes in."""
         tensors, scalars = program.arguments(call, HOST if exact else self.device)
         if exact:
             tensors = [widened(t) for t in tensors]
@@ -184,18 +193,19 @@ class Judge:
         arguments = [t.clone() if t.requires_grad else t for t in tensors]
         state = [t.detach() for t in arguments]
         torch.manual_seed(7)
-        try:
-            results = list(function(*arguments, *scalars))
-            self._finish()
-        except Exception as error:
-            return _Outcome(error=error, raised_in="the program")
-        gradients: list[Tensor | None] = []
-        if program.gradients != "none":
+        with nullcontext() if mode is None else eagerly(mode):
             try:
-                gradients = gradients_of(results, tensors, program.gradients == "second")
+                results = list(function(*arguments, *scalars))
                 self._finish()
             except Exception as error:
-                return _Outcome(error=error, raised_in=GRADIENTS)
+                return _Outcome(error=error, raised_in="the program")
+            gradients: list[Tensor | None] = []
+            if program.gradients != "none":
+                try:
+                    gradients = gradients_of(results, tensors, program.gradients == "second")
+                    self._finish()
+                except Exception as error:
+                    return _Outcome(error=error, raised_in=GRADIENTS)
         return _Outcome(results, gradients, state)
 
     def _exactly(self, program: Program, call: int) -> _Outcome:
@@ -204,14 +214,16 @@ class Judge:
         What names a narrow type by another way than its name is left as it is, and so is a program
         that cannot be run in wide types throughout.
         """
-        with Drawn() as drawn:
-            self._run(program, program.function(), call)
+        drawn = Drawn()
+        self._run(program, program.function(), call, mode=drawn)
         narrow = torch.get_default_dtype()
         for wide in (True, False):
             torch.set_default_dtype(torch.float64)
             try:
-                with torch.device(HOST), Drawn(drawn.kept):
-                    outcome = self._run(program, program.function(wide), call, exact=True)
+                with torch.device(HOST):
+                    outcome = self._run(
+                        program, program.function(wide), call, exact=True, mode=Drawn(drawn.kept)
+                    )
             finally:
                 torch.set_default_dtype(narrow)
             if outcome.error is None:
@@ -221,10 +233,11 @@ class Judge:
     def _difference(
         self, program: Program, ours: _Outcome, expected: _Outcome, call: int
     ) -> Verdict:
-        verdict = next((v for v, _ in self._differences(program, ours, expected, call)), None)
-        return verdict or shared_otherwise(
+        found = [v for v, _ in self._differences(program, ours, expected, call)]
+        found.sort(key=lambda verdict: bool(verdict.explained))
+        return (found or [shared_otherwise(
             [*ours.results, *ours.state], [*expected.results, *expected.state]
-        )
+        )])[0]  # fmt: skip
 
     def _differences(
         self, program: Program, ours: _Outcome, expected: _Outcome, call: int
@@ -249,7 +262,9 @@ class Judge:
             elif isinstance(b, Tensor) and not is_close(a, b):
                 exact = self._exactly(program, call).values if exact is None else exact
                 if len(exact) != len(names) or not is_as_near(a, b, exact[k]):
-                    yield Verdict("value", f"{name}: {describe_difference(a, b)}"), k
+                    known = len(exact) == len(names) and is_exact(a, b, exact[k])
+                    detail = f"{name}: {describe_difference(a, b)}"
+                    yield Verdict("value", detail, "unstable" if known else ""), k
 
     def _has_exact_size(self, program: Program, call: int, place: int, result: Any) -> bool:
         """Whether a result has the shape that the program in float64 gives it."""
@@ -291,8 +306,7 @@ class Judge:
         if self._run(program, function, call).error is not None:
             return False
         ours = self._run(program, compiled, call)
-        with Owned():  # type: ignore[no-untyped-call]
-            owned = self._run(program, function, call)
+        owned = self._run(program, function, call, mode=Owned())  # type: ignore[no-untyped-call]
         return (
             ours.error is not None and owned.error is not None and is_alike(ours.error, owned.error)
         )
@@ -305,20 +319,20 @@ class Judge:
         expected, ours = self._run(program, function, call), self._run(program, compiled, call)
         if expected.error is not None or ours.error is not None:
             return ""
-        results = [k for _, k in self._differences(program, ours, expected, call)]
+        differences = self._differences(program, ours, expected, call)
+        left = [k for verdict, k in differences if not verdict.explained]
         rounds = not _is_bitwise(program)
         for reason, mode in alterations:
-            if reason in _ROUNDING and not rounds:
+            if not left or (reason in _ROUNDING and not rounds):
                 continue
-            with mode():
-                altered = self._run(program, function, call)
-            whole = reason == "unstable"
-            if results and changes_alike(ours, expected, altered, results, whole):
+            altered = self._run(program, function, call, mode=mode())
+            left = _still_apart(ours, expected, altered, left, whole=reason == "unstable")
+            if not left:
                 return reason
-        if alterations is RESTRIDED or not rounds:
+        if alterations is RESTRIDED or not rounds or not left:
             return ""
         nudged = self._run(program, function, call, nudged=True)
-        return "unstable" if changes(nudged, expected) else ""
+        return "" if _still_apart(ours, expected, nudged, left, whole=True) else "unstable"
 
 
 def _is_bitwise(program: Program) -> bool:
@@ -390,6 +404,16 @@ def form(a: Any, b: Any, result: bool) -> Verdict | None:
     return None
 
 
+def is_exact(a: Tensor, b: Tensor, true: Any) -> bool:
+    """Whether integers or truth values are those of float64 wherever they are not eager's: what
+    eager has there is decided by how it rounds."""
+    if not isinstance(true, Tensor) or true.shape != b.shape or true.dtype != b.dtype:
+        return False
+    if b.is_floating_point() or b.is_complex():
+        return False
+    return not bool((differs(a, b) & differs(a, true)).any())
+
+
 def strides_differ(a: Tensor, b: Tensor) -> bool:
     """Whether strides of two tensors of one shape differ along an axis of more than one element."""
     moving = [k for k in range(a.dim()) if a.shape[k] > 1] if a.numel() else []
@@ -433,47 +457,37 @@ def _failing(program: Program, error: Exception | None) -> str:
     return program.text.splitlines()[(lines[-1] or 1) - 1] if lines else ""
 
 
-def changes(altered: _Outcome, expected: _Outcome) -> bool:
-    """Whether a result or a gradient of eager mode changes beyond the tolerance."""
-    if altered.error is not None:
-        return False
-    pairs = zip(
-        [*altered.results, *altered.gradients],
-        [*expected.results, *expected.gradients],
-        strict=True,
-    )
-    return any(
-        isinstance(b, Tensor) and (form(a, b, False) is not None or not is_close(a, b))
-        for a, b in pairs
-    )
-
-
-def changes_alike(
-    ours: _Outcome, expected: _Outcome, altered: _Outcome, results: Sequence[int], whole: bool
-) -> bool:
-    """Whether all that differs from eager at `results` is what an alteration of eager changes.
+def _still_apart(
+    ours: _Outcome, expected: _Outcome, altered: _Outcome, places: Sequence[int], whole: bool
+) -> list[int]:
+    """Return at which of `places` an alteration of eager does not change what differs from eager.
 
     If `whole`, an element that changes stands for all elements of its tensor.
     """
     if altered.error is not None:
+        return list(places)
+    return [
+        k for k in places
+        if not changes_alike(ours.values[k], expected.values[k], altered.values[k], whole,
+                             strides=k < len(ours.results))
+    ]  # fmt: skip
+
+
+def changes_alike(result: Any, other: Any, changed: Any, whole: bool, strides: bool) -> bool:
+    """Whether all that differs from eager in a result is what an alteration of eager changes."""
+    if not isinstance(other, Tensor) or not isinstance(result, Tensor):
         return False
-    for k in results:
-        result, other, changed = ours.values[k], expected.values[k], altered.values[k]
-        if not isinstance(other, Tensor) or not isinstance(result, Tensor):
-            return False
-        comparable = k < len(ours.results) and result.shape == other.shape == changed.shape
-        if comparable and strides_differ(result, other) and strides_differ(result, changed):
-            return False
-        if changed.shape != other.shape and changed.shape != result.shape:
-            return False
-        if form(changed, other, False) is not None:
-            continue
-        if form(result, other, False) is not None:
-            return False
-        apart, moved = differs(result, other), differs(changed, other)
-        if bool((apart & ~moved).any()) and not (whole and bool(moved.any())):
-            return False
-    return True
+    comparable = strides and result.shape == other.shape == changed.shape
+    if comparable and strides_differ(result, other) and strides_differ(result, changed):
+        return False
+    if changed.shape != other.shape and changed.shape != result.shape:
+        return False
+    if form(changed, other, False) is not None:
+        return True
+    if form(result, other, False) is not None:
+        return False
+    apart, moved = differs(result, other), differs(changed, other)
+    return not bool((apart & ~moved).any()) or (whole and bool(moved.any()))
 
 
 def shared_otherwise(results: Sequence[Any], other: Sequence[Any]) -> Verdict:
