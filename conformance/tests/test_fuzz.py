@@ -296,6 +296,14 @@ def test_the_exact_result_is_in_double_precision_whatever_a_program_names(judge)
     assert torch.get_default_dtype() is torch.float32
 
 
+@pytest.mark.parametrize("dtype", ["f16", "c64", "b8", "i16"])
+def test_the_exact_result_is_that_of_the_same_inputs(judge, dtype):
+    given = Input("x", (40,), dtype, seed=2, special=True)
+    p = program("v = x.clone()", inputs=(given,))
+    want, (exact,) = judge._run(p, p.function(), 0).results[0], judge._exactly(p, 0).results
+    torch.testing.assert_close(exact, want.to(exact.dtype), rtol=0, atol=0, equal_nan=True)
+
+
 def test_failures_are_shrunk(monkeypatch):
     """A program fails as long as it takes a sine of a tensor that is not contiguous."""
 

@@ -178,7 +178,7 @@ def _values(declared: Input, shape: tuple[int, ...]) -> Tensor:
     generator = torch.Generator().manual_seed(declared.seed)
     dtype = DTYPES[declared.dtype]
     if dtype.is_complex:
-        parts = torch.randn(2, *shape, generator=generator)
+        parts = torch.randn(2, *shape, generator=generator, dtype=torch.float32)
         return torch.complex(parts[0], parts[1]).to(dtype)
     if dtype.is_floating_point:
         if declared.seed % 2:
@@ -189,10 +189,11 @@ def _values(declared: Input, shape: tuple[int, ...]) -> Tensor:
         if declared.special and drawn.numel():
             chosen = torch.tensor(_SPECIAL, dtype=torch.float64).to(dtype)
             which = torch.randint(0, len(chosen), shape, generator=generator)
-            drawn = torch.where(torch.rand(shape, generator=generator) < 0.2, chosen[which], drawn)
+            among = torch.rand(shape, generator=generator, dtype=torch.float32) < 0.2
+            drawn = torch.where(among, chosen[which], drawn)
         return drawn
     if dtype is torch.bool:
-        return torch.rand(shape, generator=generator) < 0.5
+        return torch.rand(shape, generator=generator, dtype=torch.float32) < 0.5
     low, high = {"i8": (-128, 128), "i16": (-300, 300)}.get(declared.dtype, (-20, 21))
     if not dtype.is_signed:
         low, high = 0, 256
