@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -366,6 +367,18 @@ def test_width_of_indices(n, wide):
     k = kernel("copy", [(I0, n)], [], [outer(Load("a", "x", I0), Store("y", I0, "a"))])
     (unit,) = TritonBackend().emit([k], ShapeFacts(), (), target())
     assert ("tl.int64" in unit.text) == wide
+
+
+@pytest.mark.parametrize(("n", "far"), [(2**31 + 5, True), (2**31 - 5, True), (9999, False)])
+@pytest.mark.parametrize("kind", [ReduceKind.SUM, ReduceKind.ARGMAX])
+def test_loops_to_a_far_end_have_64_bits(n, far, kind):
+    """Of a literal from 2^31 to 2^32, Triton makes an unsigned end, and of the loop nothing."""
+    (unit,) = TritonBackend().emit([rows("far", 2000, n, kind)], ShapeFacts(), (), target())
+    (end,) = re.findall(r"extent = (.*)", unit.text)
+    assert end == (f"tl.cast({n}, tl.int64)" if far else str(n))
+    assert "range(0, extent, RBLOCK" in unit.text
+    if kind is ReduceKind.ARGMAX:  # a position after all others
+        assert str((1 << 63 if far else 1 << 31) - 1) in unit.text
 
 
 def test_bounded_size_needs_32_bits():

@@ -5,7 +5,7 @@ from attrs import define, field, frozen
 from gyrator_codegen import Names, Writer
 from gyrator_codegen.positions import BlockDecisions, Flat
 from gyrator_codegen_triton.index import TritonPrinter
-from gyrator_ir.expr import Expr, Sym
+from gyrator_ir.expr import Const, Expr, Sym
 from gyrator_ir.types import DType
 
 
@@ -60,6 +60,13 @@ class Code(BlockDecisions):
     def printer(self) -> TritonPrinter:
         """Return a printer of index expressions for the current names."""
         return TritonPrinter(self.plain, self._symbol)
+
+    def end(self, extent: Expr) -> str:
+        """Return the end of a loop. Triton takes a literal from 2^31 on as unsigned, and compares
+        it as signed; and a loop variable of 32 bits wraps in the step past an end just below."""
+        text = self.printer()(extent)
+        far = isinstance(extent, Const) and extent.value >= 1 << 30
+        return f"tl.cast({text}, tl.int64)" if far else text
 
     def fours(self, e: Expr) -> str:
         """Return an index expression at every fourth position along the last dimension."""

@@ -183,7 +183,7 @@ def _index_spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
     if blocks.tiles:
         _elements(code, "program % tiles * RBLOCK", used)
         return
-    w.line(f"extent = {show(extent)}")
+    w.line(f"extent = {code.end(extent)}")
     if blocks.whole:
         _elements(code, "", used)
 

@@ -155,7 +155,7 @@ def _walk(text: _Text) -> None:
         w.line(f"blocks = ({length} + KBLOCK - 1) // KBLOCK")
         head = f"for step in range(0, {atom(around)} * blocks):"
     else:
-        head = f"for start in range(0, {length}, KBLOCK):"
+        head = f"for start in range(0, {code.end(extent_of(axes.depth))}, KBLOCK):"
     with w.block(head, end=""):
         if axes.serial:
             wide = "tl.cast(step, tl.int64)" if code.wide else "step"

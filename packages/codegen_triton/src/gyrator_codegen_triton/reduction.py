@@ -15,7 +15,11 @@ _COMBINED = {
 }
 _POSITIONS = {ReduceKind.ARGMIN: "gy_argmin", ReduceKind.ARGMAX: "gy_argmax"}
 _SEVERAL = {ReduceKind.WELFORD: "gy_welford", ReduceKind.ONLINE_SOFTMAX: "gy_exponentials"}
-_NOWHERE = (1 << 31) - 1  # a position after all others
+
+
+def _nowhere(code: Code) -> int:
+    """Return a position after all others."""
+    return (1 << (63 if code.wide else 31)) - 1
 
 
 def _typed(value: bool | int | float, dtype: DType) -> str:
@@ -77,8 +81,8 @@ def _points(code: Code, s: Reduce, text: str) -> None:
 
 
 def positions(code: Code) -> str:
-    """Return the positions of the elements as indices, and `_NOWHERE` out of bounds."""
-    return f"{code.full(f'tl.where(r_mask, r, {_NOWHERE})')}.to({code.index_type})"
+    """Return the positions of the elements as indices, and one after all others out of bounds."""
+    return f"{code.full(f'tl.where(r_mask, r, {_nowhere(code)})')}.to({code.index_type})"
 
 
 def _first(code: Code, s: Reduce, row: str, at: str) -> None:
@@ -88,7 +92,7 @@ def _first(code: Code, s: Reduce, row: str, at: str) -> None:
     if s.dtype is DType.BOOL:
         row = f"{row}.to(tl.int32)"
     code.writer.line(f"{best}, {name} = tl.reduce(({row}, {at}), 1, {combine}, keep_dims=True)")
-    at = name if code.tiled.nonempty else f"tl.where({name} == {_NOWHERE}, 0, {name})"
+    at = name if code.tiled.nonempty else f"tl.where({name} == {_nowhere(code)}, 0, {name})"
     code.writer.line(f"{name} = {at}.to(tl.int64)")
     code.values[s.names[0]] = Value(name, DType.I64, True, False)
 
@@ -120,7 +124,7 @@ class LoopReduction:
         for name, value in zip(names, [first, *rest], strict=False):
             code.writer.line(f"{name} = tl.full({shape}, {literal(value, dtype)}, {TYPES[dtype]})")
         if self._at:
-            code.writer.line(f"{self._at} = tl.full({shape}, {_NOWHERE}, {code.index_type})")
+            code.writer.line(f"{self._at} = tl.full({shape}, {_nowhere(code)}, {code.index_type})")
 
     def step(self, code: Code) -> None:
         """Emit the update of the accumulators by a block of elements."""
@@ -149,7 +153,7 @@ class LoopReduction:
         acc, at = self._acc[0], self._at
         kind, dtype = self._s.kind, self._s.dtype
         value = f"tl.where(r_mask, {value}, {_typed(identity_of(kind, dtype), dtype)})"
-        place = f"tl.where(r_mask, r, {_NOWHERE}).to({code.index_type})"
+        place = f"tl.where(r_mask, r, {_nowhere(code)}).to({code.index_type})"
         code.writer.line(f"{acc}, {at} = {_POSITIONS[kind]}({acc}, {at}, {value}, {place})")
 
     def end(self, code: Code) -> None:
