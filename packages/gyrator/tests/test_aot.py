@@ -27,6 +27,7 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save_file
 from torch import nn
 from torch.export import Dim, export
+from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.functions import Mod
 
 import gyrator.aot as aot
@@ -140,6 +141,21 @@ def test_types_and_sizes(tmp_path: Path, dtype: torch.dtype, shape: tuple[int, .
     if shape == (4, 6):
         with pytest.raises(GyratorError, match=r"GY-RUNTIME-090: the input a is .* strides"):
             fast(*plain)
+
+
+def test_results_with_names_of_torch_are_tuples(tmp_path: Path) -> None:
+    class Sorted(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return {"sorted": x.sort(stable=True), "both": [x.aminmax(), x + 1]}
+
+    x = torch.randn(5, 7)
+    package = aot.compile(
+        Sorted(), (torch.randn(4, 7),), dynamic_shapes=({0: BATCH},), package=tmp_path / "m.gya"
+    )
+    got, want = aot.load(package)(x), Sorted()(x)
+    assert type(got["sorted"]) is tuple and type(got["both"][0]) is tuple
+    got, want = (tree_leaves(results) for results in (got, want))
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
 
 
 def test_nothing_that_compiles_is_imported(block: tuple[Block, Path]) -> None:

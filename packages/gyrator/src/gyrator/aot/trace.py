@@ -449,7 +449,7 @@ def signature(
         positional=len(arguments),
         keywords=tuple(by_name),
         in_spec=_spec_text(spec),
-        out_spec=_spec_text(called.out_spec),
+        out_spec=_spec_text(_without_names(called.out_spec)),
         tokens=len(traced.metadata.tokens),
         programs=(),
         packed=() if folded is None else _packed_inputs(name, folded, targets, at_load),
@@ -465,6 +465,17 @@ def _spec_text(spec: pytree.TreeSpec) -> str:
         message = "the arguments or results are in a structure that cannot be stored"
         help = "pass and return tuples, lists and dictionaries, or name the type: "
         raise unpackable(message, f"{help}{error}") from error
+
+
+def _without_names(spec: pytree.TreeSpec) -> pytree.TreeSpec:
+    """Return a structure with tuples in place of what `torch.sort` and the like return, which torch
+    does not store."""
+    if not spec.num_children:
+        return spec
+    parts = [_without_names(part) for part in spec.children()]
+    if spec.type in torch.return_types.all_return_types:
+        return pytree.TreeSpec(tuple, None, parts)
+    return pytree.TreeSpec(spec.type, spec.context, parts)
 
 
 def _packed_inputs(
