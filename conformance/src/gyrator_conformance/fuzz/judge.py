@@ -233,11 +233,10 @@ class Judge:
     def _difference(
         self, program: Program, ours: _Outcome, expected: _Outcome, call: int
     ) -> Verdict:
-        found = [v for v, _ in self._differences(program, ours, expected, call)]
-        found.sort(key=lambda verdict: bool(verdict.explained))
-        return (found or [shared_otherwise(
-            [*ours.results, *ours.state], [*expected.results, *expected.state]
-        )])[0]  # fmt: skip
+        verdicts = [v for v, _ in self._differences(program, ours, expected, call)]
+        if verdicts:
+            return next((v for v in verdicts if not v.explained), verdicts[0])
+        return shared_otherwise([*ours.results, *ours.state], [*expected.results, *expected.state])
 
     def _differences(
         self, program: Program, ours: _Outcome, expected: _Outcome, call: int
@@ -458,16 +457,16 @@ def _failing(program: Program, error: Exception | None) -> str:
 
 
 def _still_apart(
-    ours: _Outcome, expected: _Outcome, altered: _Outcome, places: Sequence[int], whole: bool
+    ours: _Outcome, expected: _Outcome, altered: _Outcome, apart: Sequence[int], whole: bool
 ) -> list[int]:
-    """Return at which of `places` an alteration of eager does not change what differs from eager.
+    """Return in which values of `apart` an alteration of eager leaves what differs as it is.
 
     If `whole`, an element that changes stands for all elements of its tensor.
     """
     if altered.error is not None:
-        return list(places)
+        return list(apart)
     return [
-        k for k in places
+        k for k in apart
         if not changes_alike(ours.values[k], expected.values[k], altered.values[k], whole,
                              strides=k < len(ours.results))
     ]  # fmt: skip
