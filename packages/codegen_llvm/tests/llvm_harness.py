@@ -7,11 +7,12 @@ from gyrator_codegen_llvm.dtypes import TYPES
 from gyrator_codegen_llvm.stage import LlvmBackend
 from gyrator_ir.body.nodes import StoreMode
 from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.modes import ATOMIC_MODES
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_testing.interp.dtypes import NUMPY as ALL
 
 NUMPY = {d: ALL[d] for d in TYPES}
-ATOMICS = frozenset((d, m) for d in TYPES for m in StoreMode)
+ATOMICS = frozenset((d, m) for d in TYPES for m in {StoreMode.SET, *ATOMIC_MODES})
 
 
 def target(arch, **heuristics):

@@ -3,8 +3,8 @@
 from gyrator_codegen_metal.dtypes import TYPES
 from gyrator_codegen_metal.shim import host_unit
 from gyrator_codegen_metal.stage import MetalBackend
-from gyrator_ir.body.nodes import StoreMode
 from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.modes import ATOMIC_MODES, StoreMode
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType
 from gyrator_testing.interp.dtypes import NUMPY
@@ -19,7 +19,7 @@ FLAGS = (
 ATOMICS = frozenset(
     (d, m)
     for d in TYPES
-    for m in StoreMode
+    for m in ATOMIC_MODES
     if d is not DType.BOOL and (d.size < 8 or m is StoreMode.ADD)
 )
 

@@ -13,9 +13,9 @@ import torch.utils._pytree as pytree
 from torch._functorch.aot_autograd import aot_function, make_boxed_func
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gyrator_ir.body.nodes import StoreMode
 from gyrator_ir.loop.nodes import Extern, LoopProgram, TypeArg
 from gyrator_ir.loop.verify import verify
+from gyrator_ir.modes import ATOMIC_MODES
 from gyrator_ir.target import Capabilities, Target
 from gyrator_ir.types import DType
 from gyrator_lowering import LoweringOptions, lower
@@ -46,7 +46,7 @@ TARGETS = {
         arch="plain",
         kernel_backend="interpreter",
         capabilities=Capabilities(
-            dtypes=REAL, atomics=frozenset((d, m) for d in REAL for m in StoreMode)
+            dtypes=REAL, atomics=frozenset((d, m) for d in REAL for m in ATOMIC_MODES)
         ),
     )
 }

@@ -6,7 +6,7 @@ from attrs import evolve
 
 from gyrator_ir.body.nodes import Let, Load, Reduce, ScanStep, Store
 from gyrator_ir.host.parse import parse
-from gyrator_ir.modes import StoreMode
+from gyrator_ir.modes import ATOMIC_MODES
 from gyrator_ir.target import Capabilities
 from gyrator_ir.types import DType
 from gyrator_testing.interp.dtypes import NUMPY
@@ -19,7 +19,7 @@ from gyrator_testing.kernels.write import CPU
 INTEGERS = (DType.I32, DType.I64)
 EVERYTHING = Capabilities(
     dtypes=frozenset(DType),
-    atomics=frozenset((t, m) for t in INTEGERS for m in StoreMode),
+    atomics=frozenset((t, m) for t in INTEGERS for m in ATOMIC_MODES),
 )
 
 
