@@ -16,7 +16,7 @@ from functools import cache
 from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import sympy
@@ -845,6 +845,13 @@ def test_random_numbers_are_eagers(tmp_path: Path) -> None:
     torch.testing.assert_close(fast(x), expected)
 
 
+class Unregistered(NamedTuple):
+    """A result that torch cannot name in a package."""
+
+    first: torch.Tensor
+    second: torch.Tensor
+
+
 def test_what_cannot_be_packaged_says_so(tmp_path: Path) -> None:
     path, x = tmp_path / "no.gya", torch.ones(3)
 
@@ -855,12 +862,12 @@ def test_what_cannot_be_packaged_says_so(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="GY-AOT-001"):
         aot.compile(Conjugated(), (x,), package=path)
 
-    class Sorted(nn.Module):
+    class Paired(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
-            return x.sort()
+            return Unregistered(x, x + 1)
 
-    with pytest.raises(UnsupportedError, match=r"GY-AOT-001(.|\n)*return_types.sort"):
-        aot.compile(Sorted(), (x,), package=path)
+    with pytest.raises(UnsupportedError, match=r"GY-AOT-001(.|\n)*Unregistered"):
+        aot.compile(Paired(), (x,), package=path)
     with pytest.raises(UnsupportedError, match="GY-AOT-001"):
         aot.compile(nn.ReLU(), package=path)
     with pytest.raises(UnsupportedError, match="GY-AOT-001"):
