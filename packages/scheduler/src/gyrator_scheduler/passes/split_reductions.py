@@ -219,7 +219,11 @@ class _Splitter:
     """The numbers and lengths of contiguous rows of a buffer that a reduction reads."""
 
     def record_operands(self, op: Reduction) -> None:
-        """Record the buffers whose contiguous rows an operation reduces."""
+        """Record the buffers whose contiguous rows an operation reduces, for devices whose kernels
+        of rows also sum columns."""
+        heuristics = self._heuristics(op)
+        if heuristics is None or not heuristics.total_elements:
+            return
         last = op.inner[-1].symbol
         rows = space(op.axes), space(op.inner)
         for s in op.body:
@@ -264,7 +268,7 @@ class _Splitter:
     def _plan_totals(self, op: Reduction, cores: int) -> _Plan | None:
         """Return a plan for the sum of columns whose rows another reduction reads or produces, or
         None: one part per core, or up to `_PARTS` of short rows, of which few fill a core."""
-        heuristics = dict(self.options.by_device).get(self._device(op))
+        heuristics = self._heuristics(op)
         columns, rows = space(op.axes), space(op.inner)
         buffers = {s.buffer for s in op.body if isinstance(s, Load)}
         if (
@@ -393,7 +397,7 @@ class _Splitter:
 
     def _product_plan(self, op: Reduction, rows: int, columns: int) -> _Plan | None:
         """Split the reduction of a product so that there are enough blocks for all cores."""
-        heuristics = dict(self.options.by_device).get(self._device(op))
+        heuristics = self._heuristics(op)
         if heuristics is None:
             return None
         points = space(op.axes)
@@ -422,16 +426,16 @@ class _Splitter:
     def _device(self, op: Reduction) -> str:
         return self.part_buffers.buffers[op.stores[0].buffer].device.type
 
+    def _heuristics(self, op: Reduction) -> Heuristics | None:
+        return dict(self.options.by_device).get(self._device(op))
+
     def _limits(self, op: Reduction) -> tuple[int, int, int, int]:
         """Return the limits `points` and `extent`, and the numbers of cores and adjacent points,
         for an operation's device."""
-        o = self.options
-        device = self._device(op)
-        for name, h in o.by_device:
-            if name == device:
-                limits = h.split_reduction_points, h.split_reduction_extent
-                return (*limits, h.cores, h.adjacent_points)
-        return o.points, o.extent, o.cores, 1
+        o, h = self.options, self._heuristics(op)
+        if h is None:
+            return o.points, o.extent, o.cores, 1
+        return h.split_reduction_points, h.split_reduction_extent, h.cores, h.adjacent_points
 
     def buffer(self, op: Reduction, n: int, axes: tuple[Axis, ...]) -> Buffer:
         """Return a new buffer with one element per iteration of `axes`."""
