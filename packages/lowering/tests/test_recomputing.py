@@ -246,6 +246,18 @@ def test_positions_in_windows_are_saved_instead_of_indices(
     assert maxima in joint.saved() and 8 * maxima not in joint.saved()
 
 
+def test_indices_in_planes_of_unknown_sizes_are_saved() -> None:
+    edits = PassEdits().configured("narrow-pool-indices", devices=frozenset({"cpu"}))
+    x = drawn(9)
+
+    def run(x: torch.Tensor) -> torch.Tensor:  # any number of rows, of known width
+        return F.max_pool2d(x[None, None, :, None].expand(-1, -1, -1, 11) * 2, 3, 2, 1).exp()
+
+    joint = Joint(run, (x,), edits=edits, dynamic=True)
+    assert "narrow-pool-indices" not in joint.changed
+    compared(joint, (x,))
+
+
 def test_indices_of_large_windows_are_saved() -> None:
     edits = PassEdits().configured("narrow-pool-indices", devices=frozenset({"cpu"}))
     joint = Joint(lambda x: F.max_pool2d(x, 12).exp(), (drawn(1, 2, 24, 24),), edits=edits)

@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.insert import Insert, insert
+from gyrator_lowering.rules.pool import all_static, per_dimension
 
 aten = torch.ops.aten
 _BITS = 4
@@ -53,7 +54,7 @@ class NarrowPoolIndices:
             if node.target is not aten.max_pool2d_with_indices_backward.default:
                 continue
             indices = node.args[7]
-            windows = _windows(*node.args[1:6])
+            windows = _windows(node.args[1], indices, *node.args[2:6])
             if windows is None or indices.meta["val"].device.type not in self.devices:
                 continue
             call = partial(insert, gm, node)
@@ -63,19 +64,18 @@ class NarrowPoolIndices:
 
 
 def _windows(
-    x: Node, size: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int],
-) -> _Windows | None:  # fmt: skip
-    """Return the windows of a pooling, or None if they are not known or too large."""
-    width = x.meta["val"].shape[-1]
-    size, stride, padding, dilation = (
-        (*v, *v)[:2] for v in (size, stride or size, padding, dilation)
-    )
-    numbers = (width, *size, *stride, *padding, *dilation)
-    known = all(isinstance(n, int) for n in numbers)
+    x: Node, indices: Node, size: Any, stride: Any, padding: Any, dilation: Any
+) -> _Windows | None:
+    """Return the windows of a pooling, or None if they or the planes are not of known sizes, or if
+    they are too large."""
+    size = per_dimension(size, 2)
+    stride = per_dimension(stride, 2, size)
+    padding, dilation = per_dimension(padding, 2), per_dimension(dilation, 2)
+    planes = (*x.meta["val"].shape[-2:], *indices.meta["val"].shape[-2:])
+    known = all_static(planes, size, stride, padding, dilation)
     if not known or size[0] > _ROWS or size[1] > _COLUMNS:
         return None
-    return _Windows(size, stride, padding, dilation, width)
+    return _Windows(size, stride, padding, dilation, planes[1])
 
 
 def _position(call: Insert, indices: Node, w: _Windows) -> Node:
