@@ -1,6 +1,6 @@
 """Matching of two clusters in a common iteration space."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from attrs import frozen
 
@@ -214,18 +214,7 @@ def _assign_roles(left: Cluster, right: Cluster, r: Refinement) -> _Layout | str
     impossible. If only one cluster has inner axes, it is `left`."""
     if any(a.symbol not in r.right_parts for a in right.points):
         return "the other has axes that this one lacks"
-    extents = {d.symbol: d for d in r.dims}
-
-    def expand(axes: Sequence[Axis]) -> tuple[Axis, ...]:
-        result: list[Axis] = []
-        for a in axes:
-            if a.symbol in r.left_parts:
-                result.extend(extents[p] for p in r.left_parts[a.symbol])
-            else:
-                result.append(a)
-        return tuple(result)
-
-    points, inner = expand(left.points), expand(left.inner)
+    points, inner = (_parts_of(axes, r.left_parts, r) for axes in (left.points, left.inner))
     missing = [a for a in left.axes if a.symbol not in r.left_parts]
     if right.inner:
         if missing or any(a.symbol not in r.right_parts for a in right.inner):
@@ -257,7 +246,7 @@ def _with_totals(
 ) -> _Layout | None:  # fmt: skip
     """Return the space of rows, consecutive in memory, in which the sums of the other cluster over
     consecutive rows are totals, or None."""
-    if anchor is None:
+    if anchor is None or not heuristics.total_elements:
         return None
     sides = (left, r.left_parts, anchor[0]), (right, r.right_parts, anchor[1])
     for n, ((rows, parts, address), (sums, others, _)) in enumerate((sides, sides[::-1])):
@@ -283,9 +272,12 @@ def _with_totals(
 def _parts_of(
     axes: Iterable[Axis], parts: Mapping[Sym, tuple[Sym, ...]], r: Refinement
 ) -> tuple[Axis, ...]:
-    """Return the common axes that make up a list of axes."""
+    """Return the common axes that make up a list of axes, and the axes that have none."""
     common = {d.symbol: d for d in r.dims}
-    return tuple(common[p] for a in axes for p in parts[a.symbol])
+    result: list[Axis] = []
+    for a in axes:
+        result += [common[p] for p in parts[a.symbol]] if a.symbol in parts else [a]
+    return tuple(result)
 
 
 def _conflict(first: Cluster, second: Cluster, joint: Joint, ranges: Ranges) -> Refused | None:
