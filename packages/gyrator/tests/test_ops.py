@@ -65,7 +65,9 @@ def calls_of(names: Sequence[str], dtype: torch.dtype) -> list[tuple[Any, Any]]:
     for info in methods.op_db:
         if info.name not in names or info.variant_test_name or dtype not in info.dtypes:
             continue
-        samples = list(info.sample_inputs("cpu", dtype, requires_grad=False))
+        torch.manual_seed(0)
+        # `OpInfo.sample_inputs` reads the source of the whole call stack twice first.
+        samples = list(info.sample_inputs_func(info, "cpu", dtype, requires_grad=False))
         picked = [samples[0], samples[len(samples) // 2].noncontiguous()]
         actual += [(info.op, s) for s in picked]
     return actual
