@@ -473,10 +473,9 @@ class Tracing:
 
     def partition(self, joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
         """Choose the activations that the forward pass saves for the backward pass."""
-        from torch._functorch.partitioners import (
-            default_partition,
-            min_cut_rematerialization_partition,
-        )
+        from torch._functorch.partitioners import default_partition
+
+        from gyrator.frontend.partition import partition
 
         self.random = any(
             torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
@@ -484,7 +483,7 @@ class Tracing:
         )
         correct_attention_sums(joint)
         self._prepare(joint, recomputing=self.options.min_cut)
-        cut = min_cut_rematerialization_partition if self.options.min_cut else default_partition
+        cut = partition if self.options.min_cut else default_partition
         # The joint graph has been through common subexpression elimination. PyTorch's version
         # imports TorchInductor's lowerings, which takes a sixth of the time of a first training
         # step.

@@ -145,7 +145,18 @@ def other_view(call: Insert, x: Node) -> Node:
 
 
 def sizes(call: Insert, x: Node) -> list[Any]:
-    """Return the shape of a tensor: numbers, and calls for symbolic sizes."""
-    shape = enumerate(x.meta["val"].shape)
-    size = torch.ops.aten.sym_size.int
-    return [s if isinstance(s, int) else call(size, x, d) for d, s in shape]
+    """Return the shape of a tensor: numbers, and nodes for symbolic sizes: the graph's parameters
+    where possible, since a partitioner saves a tensor whose size the backward pass asks for."""
+    shape = x.meta["val"].shape
+    if all(isinstance(s, int) for s in shape):
+        return list(shape)
+    parameters = {
+        n.meta["val"].node.expr: n
+        for n in x.graph.find_nodes(op="placeholder")
+        if isinstance(n.meta.get("val"), torch.SymInt)
+    }
+    result: list[Any] = []
+    for d, size in enumerate(shape):
+        known = size if isinstance(size, int) else parameters.get(size.node.expr)
+        result.append(call(torch.ops.aten.sym_size.int, x, d) if known is None else known)
+    return result

@@ -1,0 +1,128 @@
+"""The choice of the tensors that the forward pass saves for the backward pass.
+
+PyTorch's partitioner minimizes the bytes that are saved, of which parameters cost nothing because
+they live anyway. So do the function's results, at least until the caller drops them, but the
+partitioner would rather save another tensor of the same size that is closer to the backward pass.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch.fx import GraphModule, Node
+
+aten = torch.ops.aten
+_VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.alias.default})
+
+
+@frozen
+class _Living:
+    """A result of the forward graph, and the parameter that its readers read instead."""
+
+    index: int
+    name: str
+
+
+def partition(
+    joint: GraphModule,
+    inputs: Any,
+    *,
+    num_fwd_outputs: int,
+    static_lifetime_input_indices: Sequence[int] | None = None,
+    **kwargs: Any,
+) -> tuple[GraphModule, GraphModule]:
+    """Split a joint graph, changing it, into the graphs of the forward and the backward pass. Takes
+    the arguments of torch's `min_cut_rematerialization_partition`, which decides."""
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    static = list(static_lifetime_input_indices or ())
+    living = _as_parameters(joint, num_fwd_outputs, static)
+    forward, backward = min_cut_rematerialization_partition(
+        joint,
+        inputs,
+        num_fwd_outputs=num_fwd_outputs,
+        static_lifetime_input_indices=static,
+        **kwargs,
+    )
+    parameters = {node.name: node for node in forward.graph.find_nodes(op="placeholder")}
+    results: Any = forward.graph.output_node().args[0]
+    for each in living:
+        parameters[each.name].replace_all_uses_with(results[each.index])
+        forward.graph.erase_node(parameters[each.name])
+    if living:
+        forward.graph.lint()
+        forward.recompile()
+    return forward, backward
+
+
+def _as_parameters(joint: GraphModule, outputs: int, static: list[int]) -> list[_Living]:
+    """Make all readers of the user's results read new parameters instead, and add the positions of
+    these among the forward pass's parameters to `static`."""
+    from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
+    from torch._functorch._aot_autograd.utils import _is_primal
+
+    output = joint.graph.output_node()
+    returned: Any = output.args[0]
+    described = output.meta.get("desc", ())
+    placeholders = joint.graph.find_nodes(op="placeholder")
+    primals = sum(map(_is_primal, placeholders))
+    done: dict[Node, None] = {}
+    living: list[_Living] = []
+    for index, (result, kind) in enumerate(zip(returned[:outputs], described, strict=False)):
+        if not isinstance(kind, PlainAOTOutput) or not isinstance(result, Node) or result in done:
+            continue
+        done[result] = None
+        views = _views_of_one(result)
+        if views is None or all(set(v.users) <= {output, *views} for v in views):
+            continue
+        with joint.graph.inserting_after(placeholders[-1]):
+            parameter = joint.graph.placeholder(f"living_{len(living)}")
+        placeholders.append(parameter)
+        parameter.meta = {"val": result.meta["val"]}
+        _read(joint, parameter, views, output)
+        static.append(primals + len(living))
+        living.append(_Living(index, parameter.name))
+    return living
+
+
+def _views_of_one(result: Node) -> list[Node] | None:
+    """Return a computed tensor and the views of all of it, in order, that lead to a result; None if
+    the result is not a computed tensor."""
+    from torch._prims_common import is_contiguous_or_false
+
+    chain = [result]
+    while chain[-1].target in _VIEWS:
+        source: Any = chain[-1].args[0]
+        if not all(is_contiguous_or_false(n.meta["val"]) for n in (source, chain[-1])):
+            break
+        chain.append(source)
+    computed = chain[-1].op == "call_function" and isinstance(result.meta["val"], torch.Tensor)
+    return chain[::-1] if computed else None
+
+
+def _read(joint: GraphModule, parameter: Node, views: Sequence[Node], output: Node) -> None:
+    """Make the readers of a tensor, after the last of its `views`, read a parameter."""
+    from gyrator_lowering.fx_passes.insert import insert, sizes
+
+    for source, view in pairwise(views):
+        if all(x is source or x.op == "placeholder" for x in view.all_input_nodes):
+            source.append(view)
+    position = {node: k for k, node in enumerate(joint.graph.nodes)}
+    result = views[-1]
+    for node in views:
+        readers = [
+            u
+            for u in node.users
+            if u is not output and u not in views and position[u] > position[result]
+        ]
+        if not readers:
+            continue
+        value = parameter
+        if node is not result:
+            call = partial(insert, joint, min(readers, key=position.__getitem__))
+            value = call(aten.view.default, parameter, sizes(call, node))
+        for reader in readers:
+            reader.replace_input_with(node, value)

@@ -1,0 +1,85 @@
+"""What training saves beside the results of the function, which live anyway."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gyrator.session import Session
+
+CLASSES = 1 << 12
+
+
+def _loss(x: torch.Tensor, w: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    logits = x @ w.T
+    return F.cross_entropy(logits.flatten(0, 1), target.flatten()), logits
+
+
+def _hidden(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    hidden = F.gelu(x @ w.T, approximate="tanh").transpose(0, 1)
+    return (hidden.sigmoid() * 2).sin().sum(-1), hidden
+
+
+def _twice(x: torch.Tensor, w: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    rows = x @ w.T
+    return rows.exp().flatten(), rows, rows.flatten(0, 1), rows
+
+
+def _inputs(n: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    x, w = torch.randn(n, 5, 24), torch.randn(CLASSES, 24) / 5
+    target = torch.randint(0, CLASSES, (n, 5))
+    return x.to(dtype).requires_grad_(), w.to(dtype).requires_grad_(), target
+
+
+def _run(
+    function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]
+) -> tuple[list[torch.Tensor], list[int]]:
+    """Return results and gradients, and the elements of each saved tensor that shares its storage
+    with no input and no result."""
+    saved: dict[int, int] = {}
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        saved[x.untyped_storage().data_ptr()] = x.numel()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        results = function(*inputs)
+    total = torch.stack([r.double().square().mean() for r in results]).sum()
+    gradients = torch.autograd.grad(total, inputs[:2])
+    live = {x.untyped_storage().data_ptr() for x in (*inputs, *results)}
+    values = [*(r.detach() for r in results), *gradients]
+    return values, [n for p, n in saved.items() if p not in live]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [_loss, _hidden, _twice])
+def test_results_are_saved_rather_than_tensors_of_their_size(
+    session: Session, function: Callable[..., Any], dynamic: bool, dtype: torch.dtype
+) -> None:
+    compiled = torch.compile(function, backend=session.backend, dynamic=dynamic)
+    for n in (4, 6) if dynamic else (4,):
+        inputs = _inputs(n, dtype)
+        exact = tuple(x.detach().double() if x.is_floating_point() else x for x in inputs)
+        exact = *(x.requires_grad_() for x in exact[:2]), exact[2]
+        wanted, (got, saved) = _run(function, inputs)[0], _run(compiled, inputs)
+        for result, eager, true in zip(got, wanted, _run(function, exact)[0], strict=True):
+            assert result.dtype is eager.dtype and result.stride() == eager.stride()
+            bound = (eager.double() - true).abs().max()
+            slack = 4 * torch.finfo(dtype).eps * true.abs().max()
+            assert (result.double() - true).abs().max() <= 2 * bound + slack
+        if function is _loss:
+            assert max(saved) < n * 5 * CLASSES
+        elif function is _twice:
+            assert not saved
+
+
+def test_writing_to_a_saved_result_is_an_error(session: Session) -> None:
+    inputs = _inputs(4, torch.float32)
+    loss, logits = torch.compile(_loss, backend=session.backend)(*inputs)
+    with torch.no_grad():
+        logits.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
