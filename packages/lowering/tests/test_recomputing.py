@@ -106,6 +106,30 @@ def test_a_norms_result_is_not_saved(name: str, dtype: torch.dtype) -> None:
     assert large == [inputs[0].nbytes]
 
 
+@pytest.mark.parametrize("activation", [F.relu, F.silu])
+def test_an_activation_that_excites_channels_is_not_saved(activation: Any) -> None:
+    def run(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        y = activation(F.batch_norm(x, None, None, w, b, True))
+        return F.conv2d(y * F.conv2d(y.mean((2, 3), True), v).sigmoid(), v)
+
+    inputs = drawn(6, 8, 9, 5), drawn(8), drawn(8), drawn(8, 8, 1, 1)
+    joint = Joint(run, inputs)
+    assert "split-norms" in joint.changed
+    compared(joint, inputs)
+    large = [n for n in joint.saved() if n >= inputs[0].nbytes]
+    assert large == [inputs[0].nbytes] * 2  # the norm's operand, and that of the convolution
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, BF16])
+def test_the_result_of_hardswish_is_not_saved(dtype: torch.dtype) -> None:
+    x = (drawn(40, 50, dtype=dtype) * 4).detach()
+    inputs = (x.requires_grad_(),)
+    joint = Joint(lambda x: F.hardswish(x).sin(), inputs)
+    assert "split-hardswish" in joint.changed
+    compared(joint, inputs)
+    assert joint.saved() == [x.nbytes]
+
+
 @pytest.mark.parametrize("dtype", [F32, F64, BF16])
 @pytest.mark.parametrize("name", entropies(F32))
 def test_log_probabilities_are_not_saved(name: str, dtype: torch.dtype) -> None:

@@ -50,6 +50,7 @@ from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
 from gyrator_lowering.fx_passes.replace_random import ReplaceRandom
 from gyrator_lowering.fx_passes.replay_views import NO_ALIASES, ReplayViews
 from gyrator_lowering.fx_passes.split_cross_entropy import SplitCrossEntropy
+from gyrator_lowering.fx_passes.split_hardswish import SplitHardswish
 from gyrator_lowering.fx_passes.split_norms import SplitNorms
 from gyrator_lowering.fx_passes.split_softmax import SplitSoftmax
 from gyrator_lowering.fx_passes.split_thresholds import SplitThresholds
@@ -115,6 +116,7 @@ def joint_pipeline(
         when(fast and packing is not None, Winograd.of(targets, packing)),
         when(packing is not None, PackWeights.of(targets, packing or NotPacked(), fast)),
         when(not exact and recomputing, SplitNorms()),
+        when(not exact and recomputing, SplitHardswish()),
         when(not exact and recomputing, SplitSoftmax()),
         when(not exact and recomputing, SplitCrossEntropy()),
         when(not exact and recomputing, ChunkLosses()),

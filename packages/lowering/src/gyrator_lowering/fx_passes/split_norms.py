@@ -88,16 +88,29 @@ def _backward(gm: GraphModule) -> set[Node]:
 
 
 def _is_profitable(result: Node, backward: set[Node]) -> bool:
-    """Return whether a pointwise gradient reads a result, and no product does."""
+    """Return whether a pointwise gradient reads a result or a function of one element of it, such
+    as its activation, and no product does."""
     is_read_backward, left = False, [result]
+    activations: list[Node] = []
     while left:
         for reader in left.pop().users:
             if reader.target in _PRODUCTS:
                 return False
-            is_read_backward |= reader in backward
-            if reader.target in _SAME:
+            if reader in backward:
+                is_read_backward = True
+            elif reader.target in _SAME:
                 left.append(reader)
-    return is_read_backward
+            elif _is_activation(reader):
+                activations.append(reader)
+    return is_read_backward or any(_is_profitable(a, backward) for a in activations)
+
+
+def _is_activation(node: Node) -> bool:
+    """Return whether a node is a pointwise function of one tensor that is not a result of the
+    graph, which lives anyway."""
+    is_pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
+    is_result = any(user.op == "output" for user in node.users)
+    return is_pointwise and len(node.all_input_nodes) == 1 and not is_result
 
 
 def _split(gm: GraphModule, node: Node, result: Node, norm: _Norm) -> bool:
