@@ -91,8 +91,26 @@ template <class P, class I> GY_FN auto gy_gather_set(const P *p, I i, vbool m) -
   return P::value(gy_widen(gy_gather_lanes<vi8>(p, i, m)));
 }
 #endif
+//% gy_gather_loads gy_gather_halves
+// Without a mask, a load for each lane takes half the time of AVX2's gather on some processors.
+#if GY_ISA == 256
+template <class V, class P> GY_FN V gy_gather_loads(const P *p, vi64 i) {
+  return V{p[i.lo[0]], p[i.lo[1]], p[i.lo[2]], p[i.lo[3]], p[i.hi[0]], p[i.hi[1]], p[i.hi[2]], p[i.hi[3]]};
+}
+template <class V, class P> GY_FN V gy_gather_halves(const P *p, vi64 i) {
+  return V{{p[i.lo[0]], p[i.lo[1]], p[i.lo[2]], p[i.lo[3]]}, {p[i.hi[0]], p[i.hi[1]], p[i.hi[2]], p[i.hi[3]]}};
+}
+#endif
 //% gy_gather
 template <class P> GY_FN auto gy_gather(const P *p, si64 i) { return gy_sload(p + i); }
+#if GY_ISA == 256
+GY_FN vf32 gy_gather(const sf32 *p, vi64 i) { return gy_gather_loads<vf32>(p, i); }
+GY_FN vi32 gy_gather(const si32 *p, vi64 i) { return gy_gather_loads<vi32>(p, i); }
+GY_FN vu32 gy_gather(const su32 *p, vi64 i) { return gy_gather_loads<vu32>(p, i); }
+GY_FN vf64 gy_gather(const sf64 *p, vi64 i) { return gy_gather_halves<vf64>(p, i); }
+GY_FN vi64 gy_gather(const si64 *p, vi64 i) { return gy_gather_halves<vi64>(p, i); }
+GY_FN vu64 gy_gather(const su64 *p, vi64 i) { return gy_gather_halves<vu64>(p, i); }
+#endif
 #if GY_VEC
 template <class P> GY_FN auto gy_gather(const P *p, vi64 i) { return gy_gather_set(p, i, vbool{vi32{} - 1}); }
 template <class P> GY_FN auto gy_gather(const P *p, vi32 i) { return gy_gather_set(p, i, vbool{vi32{} - 1}); }
