@@ -18,14 +18,15 @@ from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
 HELD = """#!/bin/sh
-case "$*" in *kernels.cpp*|*host*) while [ ! -e {gate} ]; do sleep 0.02; done;; esac
+case "$*" in {what}) while [ ! -e {gate} ]; do sleep 0.02; done;; esac
 {last}
 """
 
 
 @attrs.frozen
 class Held:
-    """A session whose compiler works on no kernel until it is let go."""
+    """A session whose compiler works on no kernel, or nothing else that it is told, until it is
+    let go."""
 
     session: Session
     gate: Path
@@ -45,9 +46,15 @@ class Held:
             run()
 
 
-def held(folder: Path, monkeypatch: pytest.MonkeyPatch, last: str, **options: Any) -> Held:
+def held(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    last: str,
+    what: str = "*kernels.cpp*|*host*",
+    **options: Any,
+) -> Held:
     gate, compiler = folder / "gate", folder / "c++"
-    compiler.write_text(HELD.format(gate=gate, last=last))
+    compiler.write_text(HELD.format(what=what, gate=gate, last=last))
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CXX", str(compiler))
     torch._dynamo.reset()
@@ -214,6 +221,31 @@ def test_a_compiler_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         here.let_go(lambda: compiled(x))
     assert here.records[0].fallback
     torch.testing.assert_close(compiled(x), x.exp() + 1)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x, w: x @ w, lambda x, w: x.exp() + w], ids=["without kernels", "kernels"]
+)
+def test_no_call_waits_for_the_runner(
+    function: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = held(tmp_path, monkeypatch, 'exec g++ "$@"', what="*_gyrunner*")
+
+    def check() -> None:
+        x, w = torch.randn(6, 6), torch.randn(6, 6)
+        torch.testing.assert_close(compiled(x, w), function(x, w))
+
+    compiled = here.compile(function)
+    at_last = threading.Timer(60, here.gate.touch)
+    at_last.start()
+    with torch.no_grad():
+        check()
+        time.sleep(1)  # kernels are built
+        check()
+        at_last.cancel()
+        assert not here.records and not here.gate.exists()
+        here.let_go(check)
+        check()
 
 
 def test_what_is_stored_is_loaded_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,6 +154,11 @@ class CompilerContext:
         """Return the runner of host programs in this process."""
         return host_runner(self.cache)
 
+    def runner_is_building(self) -> bool:
+        """Return whether `runner` would wait for the build that `prepare` started."""
+        thread = begin_runner(self.cache)
+        return thread is not None and thread.is_alive()
+
     def loader(self, target: Target) -> KernelLoader:
         """Return the loader that builds a target's kernels, opened on first use.
 

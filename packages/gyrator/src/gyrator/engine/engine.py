@@ -242,7 +242,10 @@ class Engine:
             record = evolve(record, passes=tuple(watch.tracer.steps), levels=product.levels)
             return self._finish(key, stored, record)
 
-        return _Pending(finished, lambda: not all(map(_is_built, building.values())))
+        def is_building() -> bool:
+            return self.context.runner_is_building() or not all(map(_is_built, building.values()))
+
+        return _Pending(finished, is_building)
 
     def _substitute(self) -> Engine | None:
         """Return the engine with the targets that take the place of those that cannot compile on

@@ -263,18 +263,20 @@ def _timings(launches: Iterable[tuple[str, Plan, int]]) -> dict[str, tuple[int, 
 
 
 @once
-def begin_runner(cache: Cache) -> None:
-    """Start building the runner for `host_runner` if it is not in the cache; errors are raised
-    again by `host_runner`."""
+def begin_runner(cache: Cache) -> Thread | None:
+    """Start building the runner for `host_runner` if it is not in the cache, and return the thread
+    that does so; errors are raised again by `host_runner`."""
     extension = runner_extension()
     if cache.get(extension.key()) is not None:
-        return
+        return None
 
     def build() -> None:
         with contextlib.suppress(OSError, SubprocessError, CacheError, ToolchainError):
             extension.built(cache, find_toolchain(os.environ, cache))
 
-    Thread(target=build, name="gyrator-runner").start()
+    thread = Thread(target=build, name="gyrator-runner")
+    thread.start()
+    return thread
 
 
 @once
