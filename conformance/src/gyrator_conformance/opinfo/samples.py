@@ -152,7 +152,7 @@ def calls(case: Case) -> list[Call]:
     """Return the calls of a case: those of its samples that take dense tensors."""
     info, samples = database()[case.op], []
     dtype = getattr(torch, case.dtype)
-    set_rng_seed(0)
+    set_rng_seed(0)  # type: ignore[no-untyped-call]
     # `OpInfo.sample_inputs` reads the source of the whole call stack twice first.
     for sample in info.sample_inputs_func(info, case.device, dtype, requires_grad=case.gradients):
         flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
