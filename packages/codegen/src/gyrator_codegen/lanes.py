@@ -196,16 +196,21 @@ def consecutive(index: Expr, axis: Axis) -> bool:
 
 
 def consecutive_inside(kernel: Kernel) -> bool:
-    """Return whether at least as many accesses are contiguous along the last inner axis as along
-    the last axis of points."""
+    """Return whether memory is contiguous along the last inner axis rather than along the last axis
+    of points: for most accesses that depend on points and on inner axes, or, if there are as many
+    of either kind, for at least half of all accesses. Each point accesses the others again."""
     if not kernel.inner:
         return False
+    points = {a.symbol for a in kernel.axes}
     inner = {a.symbol for a in kernel.inner}
-    score = 0
+    score = both = 0
     for s in kernel.statements:
         if isinstance(s, Load | Store):
-            weight = 1 if s.index.free_symbols.isdisjoint(inner) else _INNER
-            score += weight * consecutive(s.index, kernel.inner[-1])
+            symbols = s.index.free_symbols
+            contiguous = int(consecutive(s.index, kernel.inner[-1]))
             if kernel.axes:
-                score -= weight * consecutive(s.index, kernel.axes[-1])
-    return score >= 0
+                contiguous -= consecutive(s.index, kernel.axes[-1])
+            score += contiguous * (1 if symbols.isdisjoint(inner) else _INNER)
+            if not symbols.isdisjoint(points) and not symbols.isdisjoint(inner):
+                both += contiguous
+    return both > 0 if both else score >= 0
