@@ -110,19 +110,14 @@ def _read(joint: GraphModule, parameter: Node, views: Sequence[Node], output: No
     for source, view in pairwise(views):
         if all(x is source or x.op == "placeholder" for x in view.all_input_nodes):
             source.append(view)
-    position = {node: k for k, node in enumerate(joint.graph.nodes)}
     result = views[-1]
     for node in views:
-        readers = [
-            u
-            for u in node.users
-            if u is not output and u not in views and position[u] > position[result]
-        ]
+        readers = [u for u in node.users if u is not output and u not in views and u > result]
         if not readers:
             continue
         value = parameter
         if node is not result:
-            call = partial(insert, joint, min(readers, key=position.__getitem__))
+            call = partial(insert, joint, min(readers))
             value = call(aten.view.default, parameter, sizes(call, node))
         for reader in readers:
             reader.replace_input_with(node, value)
