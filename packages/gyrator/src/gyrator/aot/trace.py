@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
@@ -262,7 +263,7 @@ def trace(
             stack.enter_context(_with_ranges(environment, _at_least_two(environment)))
             stack.enter_context(_without_compound_hints(environment))
             stack.enter_context(unguarded_convolutions(mode))
-        work.run(program.graph_module, values)
+        work.run(torch.fx.GraphModule(program.graph_module, deepcopy(program.graph)), values)
     checked = {condition.node.expr for condition in known.values()}
     added = [] if environment is None else environment.guards[guards:]
     limits = size_limits([guard for guard in added if guard.expr not in checked])

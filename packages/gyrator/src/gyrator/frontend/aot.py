@@ -20,6 +20,7 @@ from torch._guards import CompileContext, TracingContext, compile_context
 from gyrator.engine.context import GraphCompiler
 from gyrator.frontend.direct import GraphFacts, callable_for, facts_of
 from gyrator.frontend.double_backward import Replay, forward_mode, with_double_backward
+from gyrator.frontend.dynamo.attention_masks import open_fused_attention
 from gyrator.frontend.dynamo.corrections import (
     annotate_repeated_draws,
     correct_attention_sums,
@@ -351,6 +352,9 @@ class Tracing:
         )
 
         bitwise = self.options.bitwise
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        if not (bitwise or deterministic or self.options.batch_invariant):
+            open_fused_attention(unwrapped(gm))
         table = exact_decompositions if bitwise else default_decompositions
         changes = self.compile_graph.context.decompositions
         decompositions = edited(table(self.compile_graph.context.rules), changes)

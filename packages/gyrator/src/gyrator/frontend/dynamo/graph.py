@@ -26,5 +26,8 @@ def name_of(node: Node) -> str:
 
 
 def fake_of(value: Any) -> Any:
-    """Return Dynamo's fake result of a node; return any other argument unchanged."""
-    return value.meta.get("example_value") if isinstance(value, Node) else value
+    """Return the fake result of a node of Dynamo or `torch.export`; return any other argument
+    unchanged."""
+    if not isinstance(value, Node):
+        return value
+    return value.meta.get("example_value", value.meta.get("val"))
