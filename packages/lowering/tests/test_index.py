@@ -1,5 +1,7 @@
 """Views, indexing, concatenation, scattering, creation, mutation and calls."""
 
+import math
+
 import pytest
 import torch
 from attrs import evolve
@@ -93,6 +95,36 @@ def test_embedding_gather_select(check) -> None:
     check(lambda x, i: torch.take(x, i), x, torch.tensor([[3, -1], [19, 0]]))
     with pytest.raises(IndexError):
         check(F.embedding, torch.tensor([10]), table)
+
+
+@pytest.mark.parametrize("padding", [None, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize(
+    ("rows", "width", "shape"),
+    [(8, 8, (3, 5)), (5, 1, (40,)), (1, 3, (2, 0)), (7, 4, ()), (9, 2, (3, 5)), (8, 9, (6,))],
+)
+def test_gradients_of_small_tables_are_sums(
+    check, rows: int, width: int, shape: tuple[int, ...], dtype: torch.dtype, padding: int | None
+) -> None:
+    target = check.targets["cpu"]
+    check.targets = {"cpu": evolve(target, heuristics=Heuristics(summed_rows=8))}
+    ids, table = torch.randint(0, rows, shape), torch.randn(rows, width, dtype=dtype)
+    padding = None if padding is None else padding % rows
+
+    def f(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return F.embedding(ids, table, padding_idx=padding).transpose(0, -1)
+
+    bounds = {"rtol": 3e-2, "atol": 3e-2} if dtype is torch.bfloat16 else {}
+    _, backward = check.gradients(f, ids, table, **bounds)
+    scatters = any(isinstance(op, Scatter) for op in backward.operations)
+    assert scatters == (rows > 8 or width > 8)
+
+
+def test_sums_of_rows_leave_infinite_gradients_in_their_row(check) -> None:
+    target = check.targets["cpu"]
+    check.targets = {"cpu": evolve(target, heuristics=Heuristics(summed_rows=8))}
+    scale, ids = torch.tensor([[1.0], [math.inf], [math.nan], [2.0]]), torch.tensor([0, 1, 2, 0])
+    check.gradients(lambda i, t, s: F.embedding(i, t) * s, ids, torch.randn(4, 3), scale)
 
 
 def test_cat_and_related_ops(check) -> None:

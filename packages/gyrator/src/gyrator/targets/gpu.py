@@ -132,6 +132,7 @@ class TritonDevice:
                 together_tensors=480,
                 together_alike=True,
                 saved_conditions=True,
+                summed_rows=64,
             ),
         )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve
 
-from gyrator_ir.body.nodes import Check, StoreMode
+from gyrator_ir.body.nodes import Check, ReduceKind, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, SymKind, eq, product_of
 from gyrator_ir.loop.nodes import AssertCond
 from gyrator_ir.modes import Numerics
@@ -158,6 +158,8 @@ def embedding_backward(
     flat_indices, flat_grad = (_with_one_axis(t, indices.ndim) for t in (indices, grad))
     if flat_grad.ndim == flat_indices.ndim + 1:
         indices, grad = flat_indices, flat_grad
+    if _are_summed(b, out):
+        return _sums_of_rows(b, grad, indices, skip)
     determined = indices.ndim == 1 and has_atens_order(b, grad.shape, StoreMode.ADD)
 
     def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
@@ -167,6 +169,45 @@ def embedding_backward(
         yield (row, index[-1]), ops.cast(ops.load(grad, index), out.dtype.compute), mask
 
     return scatter_sum(b, grad.shape, terms, determined)
+
+
+def _are_summed(b: LoopBuilder, table: Spec) -> bool:
+    """Return whether the gradient of a table is a sum for each row: of a table so small that atomic
+    additions would wait for each other."""
+    target = b.targets.get(table.device.type)
+    if target is None or b.options.numerics is Numerics.BITWISE:
+        return False
+    if not all(isinstance(s, Const) for s in table.shape):
+        return False
+    rows, width = integers(table.shape)
+    most = target.heuristics.summed_rows
+    return rows <= most and rows * width <= most * most
+
+
+def _sums_of_rows(
+    b: LoopBuilder, grad: TensorValue, indices: TensorValue, skip: Expr
+) -> TensorValue:
+    """Sum, for each row of the table, the rows of `grad` that were read from it."""
+    out, dtype = b.out, b.out.dtype.compute
+    total = b.buffer(evolve(out, dtype=dtype))
+
+    def read(ops: Tracer, index: tuple[Expr, ...], at: tuple[Expr, ...]) -> Value:
+        row, column = index
+        from_row = ops.eq(ops.cast(ops.load(indices, at), DType.I64), ops.index(row))
+        value = ops.cast(ops.load(grad, (*at, column)), dtype)
+        return ops.where(from_row, value, ops.const(0, dtype))
+
+    b.reduction(ReduceKind.SUM, read, out.shape, indices.shape, [total], dtype)
+    if skip is Const(-1):
+        return to_output(b, total, out)
+
+    def kept(ops: Tracer, index: tuple[Expr, ...]) -> Value:
+        value = ops.cast(ops.load(total, index), out.dtype)
+        return ops.where(
+            ops.eq(ops.index(index[0]), ops.index(skip)), ops.const(0, out.dtype), value
+        )
+
+    return b.pointwise(kept, out)
 
 
 def _with_one_axis(x: TensorValue, count: int) -> TensorValue:
