@@ -88,6 +88,26 @@ def test_what_is_launched_together_waits_for_no_other() -> None:
         assert not schedule(program, options, target(together_elements=numbers)).together
 
 
+@pytest.mark.parametrize(("room", "launches"), [(0, []), (1 << 20, [(0, 4)])])
+def test_what_is_launched_together_does_not_wait_at_the_peak(
+    room: int, launches: list[tuple[int, int]]
+) -> None:
+    """A chain of products whose weights are converted first: converting all in one launch would
+    hold those of later products."""
+    m = Maker()
+    x = m.input("x", 64, 8)
+    for n in range(4):
+        weight = m.input(f"w{n}", 8, 8)
+        x = m.mm(x, m.pointwise("mul", weight, weight), (64, 8))
+    program = m.program(x)
+    planned = schedule(program, SchedulerOptions(), target(together_elements=64, slack_bytes=room))
+    assert [(t.start, t.end) for t in planned.together] == launches
+    unlimited = schedule(
+        program, SchedulerOptions(keep_peak=False), target(together_elements=64, slack_bytes=0)
+    )
+    assert [(t.start, t.end) for t in unlimited.together] == [(0, 4)]
+
+
 @given(SEEDS, st.integers(4, 20), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_random_programs_in_partitions(seed: int, size: int, fusion: bool) -> None:

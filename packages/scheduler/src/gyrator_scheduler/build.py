@@ -1,6 +1,6 @@
 """From an optimised Loop IR program to a schedule: fusion, order, lifetimes, partitions."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 
 from attrs import evolve, frozen
 
@@ -19,7 +19,7 @@ from gyrator_scheduler.fusion.fuse import Fusion, fuse
 from gyrator_scheduler.fusion.kernel_cache import KernelCache
 from gyrator_scheduler.fusion.kernels import canonical, kernel_of, numbered, short_name
 from gyrator_scheduler.fusion.staging import assemble
-from gyrator_scheduler.memory import lifetimes, peak_at, sizes_of_buffers, touched, with_reuse
+from gyrator_scheduler.memory import Uses, lifetimes, peak_at, sizes_of_buffers, touched, with_reuse
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.order import backwards, first_member, gathered, last_member, ordered
 from gyrator_scheduler.partitions import Fit, fits, planned
@@ -162,8 +162,8 @@ class _Plan:
 
 
 def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
-    """Convert clusters to nodes, in the candidate order with the lowest peak. Group launches if
-    that needs at most `limit` bytes."""
+    """Convert clusters to nodes, in the candidate order with the lowest peak. Group launches; with
+    a limit, only if that raises the peak by little."""
     exported = _exported(context, fusion.clusters)
     nodes = {c.id: _node(context, c, exported[c.id]) for c in fusion.clusters}
     uses = {n: touched(node) for n, node in nodes.items()}
@@ -172,18 +172,18 @@ def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
     if context.options.reorder:
         by_first, by_last = ordered(clusters, first_member), ordered(clusters, last_member)
         orders = (by_first, by_last, backwards(clusters))
-    best: tuple[int, list[Cluster], tuple[Lifetime, ...]] | None = None
+    best: tuple[int, Sequence[Cluster], tuple[Lifetime, ...]] | None = None
     seen_orders: list[list[int]] = []
+    program = context.program
     fit_of = _fits(context, nodes) if context.options.device_graphs else {}
     kinds = {n: fit.device for n, fit in fit_of.items()}
     for candidate in orders:
         grouped = gathered(candidate, kinds) if kinds else candidate
-        order = [c for c in grouped if not _is_empty(nodes[c.id])]
+        order: Sequence[Cluster] = [c for c in grouped if not _is_empty(nodes[c.id])]
         ids = [c.id for c in order]
         if ids in seen_orders:
             continue
         seen_orders.append(ids)
-        program = context.program
         listed = [nodes[n] for n in ids]
         lives = lifetimes(listed, [uses[n] for n in ids], program.buffers, program.outputs)
         most, _ = peak_at(lives, context.sizes)
@@ -193,20 +193,52 @@ def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
     most, order, lives = best
     together: tuple[Together, ...] = ()
     if context.options.together and context.options.fusion:
-        groups = _launches(context, order, clusters, nodes, kinds)
-        candidate = [c for group in groups for c in group]
-        listed = [nodes[c.id] for c in candidate]
-        shared = ranges(groups)
-        program = context.program
-        longer = lifetimes(
-            listed, [uses[c.id] for c in candidate], program.buffers, program.outputs
-        )
-        longer = widened(longer, shared, len(candidate))
-        needed = peak_at(longer, context.sizes)[0]
-        if shared and (limit is None or needed <= max(limit, most)):
-            order, lives, together = candidate, longer, shared
+        bound = None if limit is None else max(most, slack(program, context.targets))
+        launched = _launched(context, order, clusters, nodes, uses, kinds, bound)
+        order, lives, together = launched or (order, lives, ())
     fit = tuple(fit_of[c.id] for c in order) if fit_of else ()
     return _Plan(order, _with_names(context, order, nodes), lives, together, fit)
+
+
+def slack(program: LoopProgram, targets: Mapping[str, Target]) -> int:
+    """Return the number of bytes by which a plan may exceed the peak of the program order."""
+    devices = {b.device.type for b in program.buffers}
+    return max((targets[d].heuristics.slack_bytes for d in devices if d in targets), default=0)
+
+
+def _launched(
+    context: _Context,
+    order: Sequence[Cluster],
+    clusters: Sequence[Cluster],
+    nodes: Mapping[int, ScheduleNode],
+    uses: Mapping[int, Uses],
+    kinds: Mapping[int, Device | None],
+    bound: int | None,
+) -> tuple[Sequence[Cluster], tuple[Lifetime, ...], tuple[Together, ...]] | None:
+    """Return the order, the lifetimes and the shared launches of a plan with grouped launches; None
+    if there are no groups.
+
+    A group whose results wait at a peak above `bound` bytes is launched kernel by kernel.
+    """
+    program, apart = context.program, set[int]()
+    for _ in range(ATTEMPTS):
+        groups = _launches(context, order, clusters, nodes, kinds, apart)
+        shared = ranges(groups)
+        if not shared:
+            break
+        grouped = [c for group in groups for c in group]
+        listed, used = [nodes[c.id] for c in grouped], [uses[c.id] for c in grouped]
+        longer = lifetimes(listed, used, program.buffers, program.outputs)
+        longer = widened(longer, shared, len(grouped))
+        needed, position = peak_at(longer, context.sizes)
+        if bound is None or needed <= bound:
+            return grouped, longer, shared
+        waiting = {x.buffer for x in longer if x.first <= position <= x.last}
+        raising = {c.id for g in groups if len(g) > 1 for c in g if waiting & c.stores.keys()}
+        if not raising:
+            break
+        apart |= raising
+    return None
 
 
 def _launches(
@@ -215,9 +247,10 @@ def _launches(
     clusters: Sequence[Cluster],
     nodes: Mapping[int, ScheduleNode],
     kinds: Mapping[int, Device | None],
+    apart: Set[int],
 ) -> list[list[Cluster]]:
-    """Return groups of clusters to launch together. `kinds` separates clusters that one graph
-    cannot capture together."""
+    """Return groups of clusters to launch together, all but those `apart`. `kinds` separates
+    clusters that one graph cannot capture together."""
     facts = context.program.facts
 
     def elements(kernel: Kernel) -> int:
@@ -230,7 +263,7 @@ def _launches(
     def kind(c: Cluster) -> Hashable | None:
         node = nodes[c.id]
         heuristics = context.heuristics(c.members[0].index) if c.members else None
-        if not isinstance(node, Kernel) or heuristics is None:
+        if not isinstance(node, Kernel) or heuristics is None or c.id in apart:
             return None
         if not node.parameters or elements(node) > heuristics.together_elements or node.totals:
             return None

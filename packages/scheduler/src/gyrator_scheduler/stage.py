@@ -11,7 +11,7 @@ from gyrator_ir.kernel.nodes import Schedule, TemplateKernel
 from gyrator_ir.loop.nodes import LoopProgram
 from gyrator_ir.passes import Tracer
 from gyrator_ir.target import Target
-from gyrator_scheduler.build import build, choices
+from gyrator_scheduler.build import build, choices, slack
 from gyrator_scheduler.fusion.kernel_cache import KernelCache
 from gyrator_scheduler.host.plan import host_program
 from gyrator_scheduler.memory import needs, program_peak
@@ -45,7 +45,7 @@ def schedule(
     takes("schedule", targets, Mapping)
     program = replace_missing_templates(program, targets, refuses)
     best: tuple[int, Schedule] | None = None
-    limit = program_peak(program) + _slack(program, targets) if options.keep_peak else None
+    limit = program_peak(program) + slack(program, targets) if options.keep_peak else None
     kernels = KernelCache()
     deadline = NEVER if tracer is None else tracer.deadline
     for choice in choices(options):
@@ -78,9 +78,3 @@ def plan_host(
     takes("plan_host", options, SchedulerOptions)
     takes("plan_host", targets, Mapping)
     return evolve(host_program(schedule, options, targets), home=home(schedule))
-
-
-def _slack(program: LoopProgram, targets: Mapping[str, Target]) -> int:
-    """Return the number of bytes by which a plan may exceed the peak of the program order."""
-    devices = {b.device.type for b in program.buffers}
-    return max((targets[d].heuristics.slack_bytes for d in devices if d in targets), default=0)
