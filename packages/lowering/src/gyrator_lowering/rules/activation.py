@@ -16,7 +16,7 @@ from gyrator_lowering.rules.pointwise import elementwise, simple
 from gyrator_lowering.table import TableBuilder
 
 ROOT_HALF = math.sqrt(0.5)
-ROOT_2_OVER_PI = math.sqrt(2.0 / math.pi)
+TWICE_ROOT_2_OVER_PI = 2.0 * math.sqrt(2.0 / math.pi)
 CUBIC = 0.044715
 SIXTH = 0.1666666716337204
 """One sixth in `f32`: eager's constant in the gradient of hardsigmoid, for all dtypes."""
@@ -41,14 +41,16 @@ def silu_backward(ops: Tracer, grad: Value, x: Value) -> Value:
 
 
 def gelu(b: LoopBuilder, x: TensorValue, *, approximate: str = "none") -> TensorValue:
-    """`x * Phi(x)`, by erf or by its tanh approximation."""
+    """`x * Phi(x)`, by erf or by its tanh approximation.
+
+    `(1 + tanh(a)) / 2` is `sigmoid(2 * a)`, which is quicker, and does not cancel.
+    """
 
     def exact(ops: Tracer, v: Value) -> Value:
         return v * 0.5 * (1.0 + ops.erf(v * ROOT_HALF))
 
     def by_tanh(ops: Tracer, v: Value) -> Value:
-        inner = ROOT_2_OVER_PI * (v + CUBIC * (v * v * v))
-        return 0.5 * v * (1.0 + ops.tanh(inner))
+        return v * ops.sigmoid(TWICE_ROOT_2_OVER_PI * (v + CUBIC * (v * v * v)))
 
     return elementwise(b, by_tanh if approximate == "tanh" else exact, (x,))
 
@@ -65,11 +67,9 @@ def gelu_backward(
 
     def by_tanh(ops: Tracer, g: Value, v: Value) -> Value:
         square = v * v
-        t = ops.tanh(ROOT_2_OVER_PI * (v + CUBIC * (square * v)))
-        slope = ROOT_2_OVER_PI * (1.0 + 3.0 * CUBIC * square)
-        left = 0.5 * (1.0 + t)
-        right = 0.5 * v * (1.0 - t * t) * slope
-        return g * (left + right)
+        s = ops.sigmoid(TWICE_ROOT_2_OVER_PI * (v + CUBIC * (square * v)))
+        slope = TWICE_ROOT_2_OVER_PI * (1.0 + 3.0 * CUBIC * square)
+        return g * (s + v * (s * (1.0 - s)) * slope)
 
     return elementwise(b, by_tanh if approximate == "tanh" else exact, (grad, x))
 
