@@ -93,12 +93,13 @@ def test_what_is_launched_together_does_not_wait_at_the_peak(
     room: int, launches: list[tuple[int, int]]
 ) -> None:
     """A chain of products whose weights are converted first: converting all in one launch would
-    hold those of later products."""
+    hold those of later products. The products are scaled in place."""
     m = Maker()
     x = m.input("x", 64, 8)
     for n in range(4):
         weight = m.input(f"w{n}", 8, 8)
-        x = m.mm(x, m.pointwise("mul", weight, weight), (64, 8))
+        product = m.mm(x, m.pointwise("mul", weight, weight), (64, 8))
+        x = m.pointwise("mul", product, product)
     program = m.program(x)
     planned = schedule(program, SchedulerOptions(), target(together_elements=64, slack_bytes=room))
     assert [(t.start, t.end) for t in planned.together] == launches

@@ -46,10 +46,12 @@ def test_never_more_memory_than_program_order(seed: int, size: int) -> None:
 def test_storages_that_wait_for_their_reuse_do_not_raise_the_peak(seed: int, size: int) -> None:
     planned = schedule(random_program(seed, size), OPTIONS, target())
     sizes = sizes_of_buffers(planned.buffers, planned.facts)
-    storage: dict[str, str] = {}
+    reused = {life.buffer: life.reuses for life in planned.lifetimes}
     held: dict[str, tuple[int, int]] = {}
-    for life in planned.lifetimes:  # a storage comes before those that reuse it
-        root = storage[life.buffer] = storage.get(life.reuses or "", life.buffer)
+    for life in planned.lifetimes:
+        root = life.buffer
+        while (earlier := reused[root]) is not None:
+            root = earlier
         first, last = held.get(root, (life.first, life.last))
         held[root] = min(first, life.first), max(last, life.last)
     for n in range(len(planned.nodes) + 1):

@@ -190,14 +190,26 @@ def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
         if best is None or most < best[0]:
             best = most, order, lives
     assert best is not None
-    most, order, lives = best
+    _, order, lives = best
     together: tuple[Together, ...] = ()
     if context.options.together and context.options.fusion:
-        bound = None if limit is None else max(most, slack(program, context.targets))
+        bound = None
+        if limit is not None:
+            most, _ = _peak(context, lives, [nodes[c.id] for c in order])
+            bound = max(most, slack(program, context.targets))
         launched = _launched(context, order, clusters, nodes, uses, kinds, bound)
         order, lives, together = launched or (order, lives, ())
     fit = tuple(fit_of[c.id] for c in order) if fit_of else ()
     return _Plan(order, _with_names(context, order, nodes), lives, together, fit)
+
+
+def _peak(
+    context: _Context, lives: Sequence[Lifetime], nodes: Sequence[ScheduleNode]
+) -> tuple[int, int]:
+    """Return the peak of a plan that may reuse storage in bytes, and the first node there."""
+    if context.options.reuse:
+        lives = with_reuse(lives, nodes, context.buffers, context.sizes)
+    return peak_at(lives, context.sizes)
 
 
 def slack(program: LoopProgram, targets: Mapping[str, Target]) -> int:
@@ -230,7 +242,7 @@ def _launched(
         listed, used = [nodes[c.id] for c in grouped], [uses[c.id] for c in grouped]
         longer = lifetimes(listed, used, program.buffers, program.outputs)
         longer = widened(longer, shared, len(grouped))
-        needed, position = peak_at(longer, context.sizes)
+        needed, position = _peak(context, longer, listed)
         if bound is None or needed <= bound:
             return grouped, longer, shared
         waiting = {x.buffer for x in longer if x.first <= position <= x.last}
