@@ -5,7 +5,7 @@ they live anyway. So do the function's results, at least until the caller drops 
 partitioner would rather save another tensor of the same size that is closer to the backward pass.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -64,12 +64,15 @@ def _as_parameters(joint: GraphModule, outputs: int, static: list[int]) -> list[
     from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
     from torch._functorch._aot_autograd.utils import _is_primal
 
+    from gyrator_lowering.fx_passes.insert import size_parameters
+
     output = joint.graph.output_node()
     returned: Any = output.args[0]
     described = output.meta.get("desc", ())
     placeholders = joint.graph.find_nodes(op="placeholder")
     primals = sum(map(_is_primal, placeholders))
     done: dict[Node, None] = {}
+    known_sizes = size_parameters(joint)
     living: list[_Living] = []
     for index, (result, kind) in enumerate(zip(returned[:outputs], described, strict=False)):
         if not isinstance(kind, PlainAOTOutput) or not isinstance(result, Node) or result in done:
@@ -82,7 +85,7 @@ def _as_parameters(joint: GraphModule, outputs: int, static: list[int]) -> list[
             parameter = joint.graph.placeholder(f"living_{len(living)}")
         placeholders.append(parameter)
         parameter.meta = {"val": result.meta["val"]}
-        _read(joint, parameter, views, output)
+        _read(joint, parameter, views, output, known_sizes)
         static.append(primals + len(living))
         living.append(_Living(index, parameter.name))
     return living
@@ -103,7 +106,13 @@ def _views_of_one(result: Node) -> list[Node] | None:
     return chain[::-1] if computed else None
 
 
-def _read(joint: GraphModule, parameter: Node, views: Sequence[Node], output: Node) -> None:
+def _read(
+    joint: GraphModule,
+    parameter: Node,
+    views: Sequence[Node],
+    output: Node,
+    known_sizes: Mapping[Any, Node],
+) -> None:
     """Make the readers of a tensor, after the last of its `views`, read a parameter."""
     from gyrator_lowering.fx_passes.insert import insert, sizes
 
@@ -118,6 +127,6 @@ def _read(joint: GraphModule, parameter: Node, views: Sequence[Node], output: No
         value = parameter
         if node is not result:
             call = partial(insert, joint, min(readers))
-            value = call(aten.view.default, parameter, sizes(call, node))
+            value = call(aten.view.default, parameter, sizes(call, node, known_sizes))
         for reader in readers:
             reader.replace_input_with(node, value)

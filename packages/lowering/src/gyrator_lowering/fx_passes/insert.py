@@ -144,19 +144,21 @@ def other_view(call: Insert, x: Node) -> Node:
     return call(torch.ops.aten.alias.default, x)
 
 
-def sizes(call: Insert, x: Node) -> list[Any]:
-    """Return the shape of a tensor: numbers, and nodes for symbolic sizes: the graph's parameters
-    where possible, since a partitioner saves a tensor whose size the backward pass asks for."""
-    shape = x.meta["val"].shape
-    if all(isinstance(s, int) for s in shape):
-        return list(shape)
-    parameters = {
+def size_parameters(gm: GraphModule) -> dict[Any, Node]:
+    """Return the parameters of a graph that are symbolic sizes, by torch's expressions."""
+    return {
         n.meta["val"].node.expr: n
-        for n in x.graph.find_nodes(op="placeholder")
+        for n in gm.graph.find_nodes(op="placeholder")
         if isinstance(n.meta.get("val"), torch.SymInt)
     }
+
+
+def sizes(call: Insert, x: Node, parameters: Mapping[Any, Node]) -> list[Any]:
+    """Return the shape of a tensor: numbers, and nodes for symbolic sizes: the `parameters` of the
+    graph (`size_parameters`) where possible, since a partitioner saves a tensor whose size the
+    backward pass asks for."""
     result: list[Any] = []
-    for d, size in enumerate(shape):
+    for d, size in enumerate(x.meta["val"].shape):
         known = size if isinstance(size, int) else parameters.get(size.node.expr)
         result.append(call(torch.ops.aten.sym_size.int, x, d) if known is None else known)
     return result

@@ -21,6 +21,7 @@ from gyrator_lowering.fx_passes.insert import (
     insert,
     other_view,
     replace,
+    size_parameters,
     sizes,
 )
 from gyrator_lowering.rules.loss import MEAN, NONE
@@ -168,7 +169,8 @@ def _loss_backward(gm: GraphModule, node: Any) -> None:
         share = call(aten.index_select.default, weight, 0, at)
         slope = call(aten.mul.Tensor, converted(call, share, wide), slope)
     slope = call(aten.unsqueeze.default, call(aten.where.ScalarOther, counted, slope, 0), 1)
-    classes = call(aten.arange.default, sizes(call, rows)[1], device=fake.device)
+    count = sizes(call, rows, size_parameters(gm))[1]
+    classes = call(aten.arange.default, count, device=fake.device)
     hit = call(aten.eq.Tensor, call(aten.unsqueeze.default, at, 1), classes)
     gradient = call(aten.where.ScalarOther, hit, slope, 0)
     gradient.meta[_SINGLE] = True

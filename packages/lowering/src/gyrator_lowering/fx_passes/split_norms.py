@@ -6,7 +6,7 @@ anyway, so that nothing else has to be saved.
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from gyrator_lowering.fx_passes.insert import (
     insert,
     other_view,
     replace,
+    size_parameters,
     sizes,
 )
 
@@ -48,8 +49,8 @@ class _Norm:
     bias: Node | None
     statistic: _View
     parameter: _View
-    source: _View
-    """The view of the input: another view of its memory, see `other_view`."""
+    groups: int | None = None
+    """The number of groups that the channels are split into, if they are."""
     centred: bool = True
     """The statistics are mean and 1/sqrt(variance + eps); otherwise only the latter."""
 
@@ -68,12 +69,13 @@ class SplitNorms:
         """Apply the pass in place; return whether the graph changed."""
         norms = [n for n in gm.graph.nodes if n.target in _NORMS]
         backward = _backward(gm) if norms else set()
+        parameters = size_parameters(gm) if norms else {}
         changed = False
         for node in norms:
             norm = _NORMS[node.target](*node.args)
             results = [n for n in node.users if n.args[1] == 0]
             if norm is not None and len(results) == 1 and _is_profitable(results[0], backward):
-                changed |= _split(gm, node, results[0], norm)
+                changed |= _split(gm, node, results[0], norm, parameters)
         return changed
 
 
@@ -113,7 +115,9 @@ def _is_activation(node: Node) -> bool:
     return is_pointwise and len(node.all_input_nodes) == 1 and not is_result
 
 
-def _split(gm: GraphModule, node: Node, result: Node, norm: _Norm) -> bool:
+def _split(
+    gm: GraphModule, node: Node, result: Node, norm: _Norm, parameters: Mapping[Any, Node]
+) -> bool:
     fake = node.meta["val"][0]
     statistics = node.meta["val"][1 : 3 if norm.centred else 2]
     dtype = compute_dtype(fake.dtype)
@@ -125,7 +129,7 @@ def _split(gm: GraphModule, node: Node, result: Node, norm: _Norm) -> bool:
     def wide(value: Node) -> Node:
         return converted(call, value, dtype)
 
-    value = wide(norm.source(partial(insert, gm, node), norm.x))
+    value = wide(_source(partial(insert, gm, node), norm, parameters))
     row_statistics = [_result(gm, node, result, k + 1) for k in range(len(statistics))]
     at = [norm.statistic(call, s) for s in row_statistics]
     if norm.centred:
@@ -136,11 +140,19 @@ def _split(gm: GraphModule, node: Node, result: Node, norm: _Norm) -> bool:
             value = call(op, value, norm.parameter(call, wide(parameter)))
     value = converted(call, value, fake.dtype)
     if value.meta["val"].dim() != fake.dim():
-        value = call(aten.view.default, value, sizes(call, norm.x))
+        value = call(aten.view.default, value, sizes(call, norm.x, parameters))
     if value.meta["val"].stride() != fake.stride():
         return False
     replace(gm, result, value)
     return True
+
+
+def _source(call: Insert, norm: _Norm, parameters: Mapping[Any, Node]) -> Node:
+    """Return another view of the input's memory, see `other_view`."""
+    if norm.groups is None:
+        return other_view(call, norm.x)
+    batch, _, *space = sizes(call, norm.x, parameters)
+    return call(aten.view.default, norm.x, [batch, norm.groups, -1, *space])
 
 
 def _result(gm: GraphModule, node: Node, before: Node, number: int) -> Node:
@@ -162,11 +174,11 @@ def _by_channel(dims: int, call: Insert, value: Node) -> Node:
 
 
 def _layer(x: Node, _shape: Any, weight: Node | None, bias: Node | None, *_: Any) -> _Norm:
-    return _Norm(x, weight, bias, _identity, _identity, other_view)
+    return _Norm(x, weight, bias, _identity, _identity)
 
 
 def _rms(x: Node, _shape: Any, weight: Node | None, *_: Any) -> _Norm:
-    return _Norm(x, weight, None, _identity, _identity, other_view, centred=False)
+    return _Norm(x, weight, None, _identity, _identity, centred=False)
 
 
 def _group(
@@ -176,17 +188,13 @@ def _group(
     """Channels are split into groups and the channels of each."""
     ones = [1] * (x.meta["val"].dim() - 2)
 
-    def source(call: Insert, value: Node) -> Node:
-        batch, _, *space = sizes(call, value)
-        return call(aten.view.default, value, [batch, groups, -1, *space])
-
     def statistic(call: Insert, value: Node) -> Node:
         return call(aten.view.default, value, [-1, groups, 1, *ones])
 
     def parameter(call: Insert, value: Node) -> Node:
         return call(aten.view.default, value, [groups, -1, *ones])
 
-    return _Norm(x, weight, bias, statistic, parameter, source)
+    return _Norm(x, weight, bias, statistic, parameter, groups)
 
 
 def _batch(training: int | None = None) -> Callable[..., _Norm | None]:
@@ -197,7 +205,7 @@ def _batch(training: int | None = None) -> Callable[..., _Norm | None]:
         if training is not None and not others[training - 3]:
             return None
         by_channel = partial(_by_channel, x.meta["val"].dim())
-        return _Norm(x, weight, bias, by_channel, by_channel, other_view)
+        return _Norm(x, weight, bias, by_channel, by_channel)
 
     return read
 
