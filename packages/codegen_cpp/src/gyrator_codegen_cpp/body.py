@@ -38,8 +38,9 @@ def _statement(scope: Scope, s: KernelStatement) -> None:
             _let(scope, s)
         case Const(name, value, dtype):
             scope.define(name, literal(value, dtype), dtype, varying=False)
-        case IndexValue():
-            _index_value(scope, s)
+        case IndexValue(name, e, dtype):
+            varying = scope.access(e).kind is not Access.UNIFORM
+            scope.define(name, index_text(scope, e, varying, dtype), dtype, varying)
         case Bind():
             _bind(scope, s)
         case Store():
@@ -71,30 +72,20 @@ def _let(scope: Scope, s: Let) -> None:
     scope.define(s.name, text, s.dtype, varying)
 
 
-def index_text(scope: Scope, e: Expr, varying: bool) -> str:
-    """Return an index expression as an `i64` value, as a vector if `varying`."""
+def index_text(scope: Scope, e: Expr, varying: bool, dtype: DType = DType.I64) -> str:
+    """Return an index expression as a value of `dtype`, as a vector if `varying`."""
     access = scope.access(e)
     match access.kind:
         case Access.UNIFORM:
-            return scope.spread(f"(si64)({scope.index(e)})", scope.form if varying else "s")
-        case Access.UNIT:
-            return f"gy_viota({scope.index(e)})"
-        case Access.STRIDED:
-            return f"gy_viota({scope.index(e)}, {scope.index(access.stride)})"
-    return scope.by_lane("index", DType.I64, _at_lane(scope, e))
-
-
-def _index_value(scope: Scope, s: IndexValue) -> None:
-    access = scope.access(s.expr)
-    varying = access.kind is not Access.UNIFORM
-    if s.dtype is DType.I32 and access.kind in (Access.UNIT, Access.STRIDED):
-        arguments = f"(si32)({scope.index(s.expr)})"
-        if access.kind is Access.STRIDED:
-            arguments += f", (si32)({scope.index(access.stride)})"
-        text = f"gy_viota32({arguments})"
-    else:
-        text = cast(index_text(scope, s.expr, varying), DType.I64, s.dtype)
-    scope.define(s.name, text, s.dtype, varying)
+            text = scope.spread(f"(si64)({scope.index(e)})", scope.form if varying else "s")
+        case Access.UNIT | Access.STRIDED:
+            steps = [e] if access.kind is Access.UNIT else [e, access.stride]
+            if dtype is DType.I32:
+                return f"gy_viota32({', '.join(f'(si32)({scope.index(x)})' for x in steps)})"
+            text = f"gy_viota({', '.join(map(scope.index, steps))})"
+        case _:
+            text = scope.by_lane("index", DType.I64, _at_lane(scope, e))
+    return cast(text, DType.I64, dtype)
 
 
 def _bind(scope: Scope, s: Bind) -> None:
