@@ -1,9 +1,9 @@
 """From a cluster to a kernel: operations are assigned to stages, and values passed between them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import define, evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from gyrator_ir.body.nodes import (
     Axis,
@@ -179,29 +179,20 @@ class _Slot:
     """A load from it is repeated in a later stage, so that it must not be reused."""
 
 
+@define(eq=False)
 class _Slots:
     """Chooses the memory that holds values between stages."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        exported: set[str],
-        produced: Mapping[str, _Produced],
-        buffers: Mapping[str, Buffer],
-        heuristics: Heuristics,
-        ranges: Ranges,
-        uses: Mapping[str, _Use],
-    ) -> None:
-        self.cluster = cluster
-        self.exported = exported
-        self.produced = produced
-        self.buffers = buffers
-        self.ranges = ranges
-        self.uses = uses
-        self.scratch = heuristics.scratch_bytes
-        self.rows: list[Local] = []
-        self.all: list[_Slot] = []
-        self.position = sum_of(_weights(cluster.inner))
+    cluster: Cluster
+    exported: set[str]
+    produced: Mapping[str, _Produced]
+    buffers: Mapping[str, Buffer]
+    scratch: int
+    """Bytes that are left for scratch rows."""
+    ranges: Ranges
+    uses: Mapping[str, _Use]
+    rows: list[Local] = field(factory=list)
+    all: list[_Slot] = field(factory=list)
 
     def choose(self, buffer: str, p: _Produced) -> _Slot | None:
         """Return a slot for the value of a buffer; None if only the buffer's own memory will do."""
@@ -235,7 +226,8 @@ class _Slots:
         while name in self.buffers:
             name += "_"
         self.rows.append(Local(name, dtype, extent))
-        self.all.append(_Slot(name, self.position, dtype, buffer, True))
+        position = sum_of(_weights(self.cluster.inner))
+        self.all.append(_Slot(name, position, dtype, buffer, True))
         return self.all[-1]
 
     def _result_slot(self, buffer: str, p: _Produced, dtype: DType) -> _Slot | None:
@@ -290,9 +282,8 @@ class _Builder:
         self.symbol_count = 0
         self.names: dict[int, dict[str, str]] = {}
         self.bound: dict[int, dict[Sym, Expr]] = {}
-        self.slots = _Slots(
-            cluster, self.exported, self.produced, buffers, heuristics, ranges, uses
-        )
+        scratch = heuristics.scratch_bytes
+        self.slots = _Slots(cluster, self.exported, self.produced, buffers, scratch, ranges, uses)
 
     def emit(self, part: _Part) -> None:
         """Emit one part into its stage."""
@@ -380,36 +371,19 @@ class _Builder:
 
         Operands that are not in `names` are already names of the kernel.
         """
-        key: tuple[object, ...]
         match s:
             case Let(name, op, args, dtype):
-                args = tuple([names.get(a, a) for a in args])
-                key = (Let, op, args, dtype)
-                value_name = self._lookup(key, stage)
-                names[name] = value_name or self._define(
-                    Let(self._fresh(), op, args, dtype), stage, key
-                )
+                renamed_args = tuple([names.get(a, a) for a in args])
+                names[name] = self._define(Let, (op, renamed_args, dtype), stage)
             case Load(name, buffer, index, mask):
-                address = self._address(index, symbols)
                 mask = None if mask is None else names.get(mask, mask)
-                key = (Load, buffer, address, mask)
-                value_name = self._lookup(key, stage)
-                names[name] = value_name or self._define(
-                    Load(self._fresh(), buffer, address, mask), stage, key
+                names[name] = self._define(
+                    Load, (buffer, self._address(index, symbols), mask), stage
                 )
             case Const(name, value, dtype):
-                key = (Const, repr(value), dtype)
-                value_name = self._lookup(key, stage)
-                names[name] = value_name or self._define(
-                    Const(self._fresh(), value, dtype), stage, key
-                )
+                names[name] = self._define(Const, (value, dtype), stage, (repr(value), dtype))
             case IndexValue(name, e, dtype):
-                e = self._address(e, symbols)
-                key = (IndexValue, e, dtype)
-                value_name = self._lookup(key, stage)
-                names[name] = value_name or self._define(
-                    IndexValue(self._fresh(), e, dtype), stage, key
-                )
+                names[name] = self._define(IndexValue, (self._address(e, symbols), dtype), stage)
             case Bind():
                 self._bind(s, stage, names, symbols)
             case Reduce() | ScanStep() | SortStep():
@@ -447,12 +421,21 @@ class _Builder:
         names.update(zip(s.names, results, strict=True))
 
     def _define(
-        self, s: Let | Load | Const | IndexValue, stage: int, key: tuple[object, ...]
+        self,
+        make: Callable[..., KernelStatement],
+        parts: tuple[Any, ...],
+        stage: int,
+        equal: tuple[Any, ...] = (),
     ) -> str:
-        """Append a statement, record it for reuse, and return its name."""
-        self._append(s, stage)
-        self.emitted.setdefault(stage, {})[key] = s.name
-        return s.name
+        """Return the name of the value of a statement, which is appended unless an equal one is
+        visible: one of the same class whose parts, or what identifies them (`equal`), are equal."""
+        key = (make, equal or parts)
+        name: str | None = self._lookup(key, stage)
+        if name is None:
+            name = self._fresh()
+            self._append(make(name, *parts), stage)
+            self.emitted.setdefault(stage, {})[key] = name
+        return name
 
     def _fresh(self) -> str:
         self.value_count += 1
