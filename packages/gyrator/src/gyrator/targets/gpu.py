@@ -42,10 +42,8 @@ _ATOMICS = frozenset(
 
 
 _TEMPLATES = frozenset(
-    (
-        *("attention", "attention_gradients"),
-        *("flex_attention", "flex_attention_parts", "flex_attention_gradients"),
-    )
+    "attention attention_gradients flex_attention flex_attention_parts "
+    "flex_attention_gradients".split()
 )
 _SCRATCH = 1 << 15
 """Bytes of a row that one program keeps in registers."""
@@ -244,28 +242,8 @@ def _nvidia_shared(arch: str) -> int:
     return sizes.get(capability, 227 if capability >= 90 else 48) << 10
 
 
-def _amd_shared(arch: str) -> int:
-    return (160 if arch == "gfx950" else 64) << 10
-
-
 def _architecture_name(properties: Any) -> str:
     return str(getattr(properties, "architecture", "") or properties.name)
-
-
-def _nvidia() -> bool:
-    return torch.version.cuda is not None and torch.cuda.is_available()
-
-
-def _amd() -> bool:
-    return torch.version.hip is not None and torch.cuda.is_available()
-
-
-def _intel() -> bool:
-    return torch.xpu.is_available()
-
-
-def _meta() -> bool:
-    return torch.mtia.is_available()
 
 
 NVIDIA_GPU = TritonDevice(
@@ -275,7 +253,7 @@ NVIDIA_GPU = TritonDevice(
     code="cubin",
     prefix="sm_",
     warp=32,
-    present=_nvidia,
+    present=lambda: torch.version.cuda is not None and torch.cuda.is_available(),
     architecture=compute_capability,
     driver=NVIDIA,
     libraries=frozenset({"cublas", "cudnn"}),
@@ -296,13 +274,13 @@ AMD_GPU = TritonDevice(
     code="hsaco",
     prefix="",
     warp=64,
-    present=_amd,
+    present=lambda: torch.version.hip is not None and torch.cuda.is_available(),
     architecture=_gcn_architecture,
     driver=AMD,
     libraries=frozenset({"hipblas", "miopen"}),
     graphs=True,
     reciprocals=True,
-    shared=_amd_shared,
+    shared=lambda arch: (160 if arch == "gfx950" else 64) << 10,
     tf32=lambda arch: arch == "gfx942",
 )
 INTEL_GPU = TritonDevice(
@@ -312,7 +290,7 @@ INTEL_GPU = TritonDevice(
     code="zebin",
     prefix="",
     warp=32,
-    present=_intel,
+    present=lambda: torch.xpu.is_available(),
     architecture=_architecture_name,
     driver=None,
     libraries=frozenset({"onednn"}),
@@ -324,7 +302,7 @@ MTIA = TritonDevice(
     code="bin",
     prefix="",
     warp=32,
-    present=_meta,
+    present=lambda: torch.mtia.is_available(),
     architecture=_architecture_name,
     driver=None,
     libraries=frozenset(),
