@@ -30,7 +30,7 @@ class InlinePointwise:
 
     def run(self, program: LoopProgram) -> LoopProgram:
         """Return the program with producers inlined into their readers."""
-        chosen = choose(program, self.cost, self.statements, self.keep_memory)
-        if chosen.producers:
-            program = DropDeadBuffers().run(expand(program, chosen))
+        producers = choose(program, self.cost, self.statements, self.keep_memory)
+        if producers:
+            program = DropDeadBuffers().run(expand(program, producers))
         return each_subprogram(program, self.run)

@@ -39,13 +39,6 @@ class Producer:
     axes."""
 
 
-@frozen
-class Chosen:
-    """Producers by the buffer that they store to."""
-
-    producers: Mapping[str, Producer]
-
-
 @define(eq=False)
 class _Reader:
     """Uses of a buffer by one operation."""
@@ -70,9 +63,11 @@ class _Weight:
     """An index is checked, so that every point must be computed at least once."""
 
 
-def choose(program: LoopProgram, cost: int, statements: int, keep_memory: bool) -> Chosen:
-    """Choose producers in program order, so that the cost of a reader includes the producers
-    inlined into it."""
+def choose(
+    program: LoopProgram, cost: int, statements: int, keep_memory: bool
+) -> dict[str, Producer]:
+    """Return producers by the buffer that they store to, chosen in program order, so that the cost
+    of a reader includes the producers inlined into it."""
     facts = program.facts
     ranges = Ranges(facts)
     buffers = {b.name: b for b in program.all_buffers}
@@ -119,7 +114,7 @@ def choose(program: LoopProgram, cost: int, statements: int, keep_memory: bool) 
         producers[store.buffer] = Producer(op, store.value, uses)
         for r in buffer_readers:
             _absorb(weights[r.index], weight, store.buffer, len(r.addresses))
-    return Chosen(producers)
+    return producers
 
 
 def _survey(

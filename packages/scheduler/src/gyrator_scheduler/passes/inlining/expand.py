@@ -18,30 +18,30 @@ from gyrator_ir.loop.nodes import (
 )
 from gyrator_ir.types import DType
 from gyrator_scheduler.access import LOOPS, inner_of
-from gyrator_scheduler.passes.inlining.choose import Chosen, Producer
+from gyrator_scheduler.passes.inlining.choose import Producer
 from gyrator_scheduler.passes.rewriting import collective_of, with_collective, with_operations
 from gyrator_scheduler.ranges import Ranges
 
 
-def expand(program: LoopProgram, chosen: Chosen) -> LoopProgram:
-    """Return the program with the producers inlined into every reader, and removed."""
+def expand(program: LoopProgram, producers: Mapping[str, Producer]) -> LoopProgram:
+    """Return the program with the producers, by buffer, inlined into every reader, and removed."""
     ranges = Ranges(program.facts)
     buffers = {b.name: b for b in program.all_buffers}
     index_of = {id(op): n for n, op in enumerate(program.operations)}
-    inlined = {id(p.op) for p in chosen.producers.values()}
+    inlined = {id(p.op) for p in producers.values()}
     operations: list[Operation] = []
     for n, op in enumerate(program.operations):
         if id(op) in inlined:
             continue
-        if not isinstance(op, LOOPS) or not _reads(op, chosen):
+        if not isinstance(op, LOOPS) or not _reads(op, producers):
             operations.append(op)
             continue
-        operations.append(_Expander(op, chosen.producers, buffers, ranges, index_of).run(n))
+        operations.append(_Expander(op, producers, buffers, ranges, index_of).run(n))
     return with_operations(program, operations)
 
 
-def _reads(op: LoopOperation, chosen: Chosen) -> bool:
-    return any(isinstance(s, Load) and s.buffer in chosen.producers for s in op.body)
+def _reads(op: LoopOperation, producers: Mapping[str, Producer]) -> bool:
+    return any(isinstance(s, Load) and s.buffer in producers for s in op.body)
 
 
 @define(eq=False)
