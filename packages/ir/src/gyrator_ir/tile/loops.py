@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from gyrator_ir.body.nodes import Axis, Bind
-from gyrator_ir.expr import ONE, Const, Expr, ShapeFacts, Sym
+from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym, product_of
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.nodes import Loop, TiledKernel
 
@@ -17,10 +17,7 @@ def axes_of(kernel: Kernel, loop: Loop) -> tuple[Axis, ...]:
 
 def extent_of(axes: Iterable[Axis]) -> Expr:
     """Return the product of the extents of axes."""
-    total: Expr = ONE
-    for a in axes:
-        total = total * a.extent
-    return total
+    return product_of(a.extent for a in axes)
 
 
 def steps_of(tiled: TiledKernel, loop: Loop) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from math import prod
 
 from attrs import frozen
 
@@ -147,7 +148,4 @@ def by_stride(
 
 def space(axes: Sequence[Axis]) -> int:
     """Return the typical number of iterations of a list of axes."""
-    total = 1
-    for a in axes:
-        total *= guess(a.extent)
-    return total
+    return prod(guess(a.extent) for a in axes)

@@ -6,6 +6,7 @@ line. A two-dimensional tile is contiguous along both axes.
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -76,7 +77,4 @@ def _cut(kernel: Kernel) -> int | None:
 
 
 def _size(axes: Sequence[Axis], facts: ShapeFacts) -> int:
-    product = 1
-    for axis in axes:
-        product *= guess(axis.extent, facts)
-    return product
+    return prod(guess(axis.extent, facts) for axis in axes)

@@ -1,5 +1,6 @@
 """`block-points`: the number of points along the vectors per unit of parallel work."""
 
+from math import prod
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -35,9 +36,8 @@ class BlockPoints(KernelPass):
             points //= max(extent_guess(a.extent), 1)
         least = max(loops.lanes, self.least)
         points = max(points // least * least, least)
-        extent, units = static(along.extent), 1
-        for row in loops.rows:
-            units *= static(axis_of(kernel, row.axes[0]).extent) or 1
+        extent = static(along.extent)
+        units = prod(static(axis_of(kernel, x.axes[0]).extent) or 1 for x in loops.rows)
         many = units >= self.units_a_core * self.cores
         if loops.rows and extent is not None and (many or extent <= points):
             points = max(-(-extent // loops.lanes), 1) * loops.lanes

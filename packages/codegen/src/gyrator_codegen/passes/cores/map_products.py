@@ -8,7 +8,7 @@ the depth are multiplied by vectors along it, without packing.
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import product as pairs
-from math import ceil
+from math import ceil, prod
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -107,9 +107,7 @@ class MapProducts:
             return tiled
         along, indices = accesses
         around = [a for a in kernel.axes if a not in (row, column)]
-        many = 1
-        for a in around:
-            many *= guess(a.extent, facts, _UNKNOWN)
+        many = prod(guess(a.extent, facts, _UNKNOWN) for a in around)
         sized = all(static(a.extent) is not None for a in (*kernel.axes, depth))
         cores = 1 if sized and many * m * n * k < self.grain else self.cores
         body = matched.body

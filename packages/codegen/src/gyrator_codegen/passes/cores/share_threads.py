@@ -7,8 +7,9 @@ from attrs import evolve, frozen
 from gyrator_codegen.analysis import ordered, static, stores_in_order, work
 from gyrator_codegen.nests import steps
 from gyrator_codegen.passes.rewriting import each_kernel
-from gyrator_ir.expr import ONE, Expr, ShapeFacts
+from gyrator_ir.expr import ShapeFacts, product_of
 from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import LoopKind, Threads, TiledGroup, TiledKernel, TileProgram
 
 _ONE_BY_ONE = 4  # cost of an element without vectors, relative to one in a vector
@@ -37,14 +38,9 @@ class ShareThreads:
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
         grain = max(1, self.grain // _cost(kernel))
-        size: Expr = ONE
-        for a in kernel.axes + kernel.inner:
-            size = size * a.extent
         grid = tuple(x for x in tiled.loops if x.kind is LoopKind.GRID)
-        units: Expr = ONE
-        for loop in grid:
-            units = units * steps(kernel, loop)
-        elements, count = static(size), static(units)
+        elements = static(extent_of(kernel.axes + kernel.inner))
+        count = static(product_of(steps(kernel, loop) for loop in grid))
         few = count is not None and count <= 1
         small = few or (elements is not None and elements < grain)
         if self.cores <= 1 or small or stores_in_order(kernel):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from math import prod
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -71,9 +72,7 @@ def choose_vector_axis(kernel: Kernel, lanes: int) -> Axis | None:
 
 def price(kernel: Kernel, lanes: int, axis: Axis) -> float:
     """Return the approximate cost per point, in vector operations, of vectors along an axis."""
-    inner_size = 1
-    for a in kernel.inner:
-        inner_size *= max(extent_guess(a.extent), 1)
+    inner_size = prod(max(extent_guess(a.extent), 1) for a in kernel.inner)
     extent = max(extent_guess(axis.extent), 1)
     inner = axis in kernel.inner
     vectors = -(-extent // lanes)

@@ -7,7 +7,7 @@ order.
 """
 
 from collections.abc import Sequence
-from math import gcd
+from math import gcd, prod
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -41,9 +41,7 @@ class OwnWrites(KernelPass):
         first = tuple(x for x in loops.rows if x.axes[0] in symbols and x.step == 1)
         rows = first + tuple(x for x in loops.rows if x not in first)
         last = (grid_loop(loops.symbol, loops.grid_step),) if loops.across else ()
-        count = 1
-        for x in first:
-            count *= extent_guess(axis_of(kernel, x.axes[0]).extent)
+        count = prod(extent_guess(axis_of(kernel, x.axes[0]).extent) for x in first)
         if count >= self.cores:
             return _owned(tiled, (*rows, *last), len(first))
         if loops.symbol not in symbols or not loops.across or loops.columns or tiled.transposed:

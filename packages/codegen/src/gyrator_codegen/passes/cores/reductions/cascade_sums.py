@@ -5,6 +5,7 @@ The error of a sum then does not grow with its length. In-order sums are not spl
 `Numerics.BITWISE` in their own.
 """
 
+from math import prod
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -13,7 +14,7 @@ from gyrator_codegen.analysis import in_order, static
 from gyrator_codegen.nests import nest
 from gyrator_codegen.passes.rewriting import KernelPass, Reduced, each_stage
 from gyrator_ir.body.nodes import Reduce, ReduceKind
-from gyrator_ir.expr import Const, ShapeFacts
+from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Stage
 from gyrator_ir.modes import Numerics
 from gyrator_ir.tile.choices import settled
@@ -39,9 +40,8 @@ class CascadeSums(KernelPass):
             return tiled
         if in_order(kernel):
             return _wide(tiled) if kernel.numerics is Numerics.BATCH_INVARIANT else tiled
-        size = 1
-        for a in kernel.inner:
-            size *= a.extent.value if isinstance(a.extent, Const) else _ENDLESS
+        sizes = (static(a.extent) for a in kernel.inner)
+        size = prod(_ENDLESS if n is None else n for n in sizes)
         last = kernel.inner[-1] if loops.across else loops.axis
         extent = static(last.extent)
 

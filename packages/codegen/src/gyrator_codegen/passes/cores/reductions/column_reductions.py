@@ -4,6 +4,7 @@ The accumulators of a strip stay in the L1 cache while the rows are streamed, so
 in long contiguous runs.
 """
 
+from math import prod
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -42,9 +43,7 @@ class ColumnReductions(KernelPass):
         return evolve(tiled, loops=(*grid, *inner, loops.vectors))
 
     def _suits(self, kernel: Kernel) -> bool:
-        rows = 1
-        for a in kernel.inner:
-            rows *= extent_guess(a.extent)
+        rows = prod(extent_guess(a.extent) for a in kernel.inner)
         if rows < self.least_rows or kernel.locals:
             return False
         return not any(map(ordered, kernel.stages)) and not _looks_up(kernel)
@@ -56,9 +55,7 @@ class ColumnReductions(KernelPass):
         extent = static(loops.axis.extent)
         if extent is None:
             return widest
-        units = 1
-        for row in loops.rows:
-            units *= static(axis_of(tiled.kernel, row.axes[0]).extent) or 1
+        units = prod(static(axis_of(tiled.kernel, x.axes[0]).extent) or 1 for x in loops.rows)
         share = -(-extent * units // max(self.cores, 1))
         lanes = loops.lanes
         return max(min(widest, -(-share // lanes) * lanes, -(-extent // lanes) * lanes), lanes)

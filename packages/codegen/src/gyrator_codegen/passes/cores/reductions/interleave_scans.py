@@ -1,6 +1,7 @@
 """`interleave-scans`: scan several rows at once."""
 
 from collections.abc import Iterator
+from math import prod
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -52,9 +53,7 @@ class InterleaveScans(KernelPass):
 
     def _choices(self, kernel: Kernel) -> Iterator[tuple[Axis, int]]:
         """Yield axes whose rows can be scanned together, with the number of rows, best first."""
-        points = 1
-        for a in kernel.axes:
-            points *= extent_guess(a.extent)
+        points = prod(extent_guess(a.extent) for a in kernel.axes)
         size = sum(len(stage.body) for stage in kernel.stages)
         rows = self.rows
         while rows > 1:
