@@ -1,6 +1,7 @@
 """The canonical form of a graph, as bytes: graphs with equal bytes compile to the same program."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -114,9 +115,7 @@ def _symbolic(value: Any, symbols: dict[str, str]) -> str:
 
 
 def _attribute(gm: GraphModule, path: str) -> str:
-    value: Any = gm
-    for part in path.split("."):
-        value = getattr(value, part)
+    value = attrgetter(path)(gm)
     if isinstance(value, GraphModule):
         return f"{path} = {graph_bytes(value).decode()}"
     return f"{path} = {_value(value, {})}"

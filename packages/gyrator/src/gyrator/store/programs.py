@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache as once
+from operator import attrgetter
 from subprocess import SubprocessError
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -241,9 +242,7 @@ def _boxed(plan: Run) -> Boxed:
 
 def attribute(gm: torch.fx.GraphModule, path: str) -> Any:
     """Return the attribute of a graph module under a dotted path; tensors are detached."""
-    value: Any = gm
-    for part in path.split("."):
-        value = getattr(value, part)
+    value = attrgetter(path)(gm)
     if not isinstance(value, torch.Tensor):
         return value
     # A graph may be compiled while AOTAutograd's fake mode is active, which rejects real tensors.
