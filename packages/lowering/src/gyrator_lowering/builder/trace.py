@@ -1,7 +1,9 @@
 """Tracing: a rule's Python function runs once on symbolic values, which record a body."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial, reduce
+from itertools import chain
+from operator import and_
 from typing import Any, Union, final
 
 from attrs import frozen
@@ -179,6 +181,13 @@ def broadcast_index(value: TensorValue, index: Index) -> tuple[Expr, ...]:
         ZERO if type(size) is ConstExpr and size.value == 1 else i
         for size, i in zip(value.shape, tail, strict=True)
     )
+
+
+def conjunction(mask: Value | None, conditions: Iterable[Value | None]) -> Value | None:
+    """Return whether `mask` and all conditions hold; None stands for true."""
+    operands = (c for c in chain((mask,), conditions) if c is not None)
+    first = next(operands, None)
+    return None if first is None else reduce(and_, operands, first)
 
 
 @final
@@ -370,11 +379,11 @@ class Tracer:
         return self.load(tensor, broadcast_index(tensor, index))
 
     def masked_load(
-        self, tensor: TensorValue, index: Index, mask: Value, other: Number = 0
+        self, tensor: TensorValue, index: Index, mask: Value | None, other: Number = 0
     ) -> Value:
-        """Read one element if `mask` is true; otherwise the value is `other`."""
+        """Read one element, or `other` if `mask` is false."""
         value = self.load(tensor, index, mask)
-        return value if other == 0 else self.let("where", mask, value, other)
+        return value if mask is None or other == 0 else self.let("where", mask, value, other)
 
     def store(
         self,

@@ -20,7 +20,7 @@ from attrs import evolve, frozen
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import ONE, ZERO, Expr, expr
 from gyrator_lowering.builder.program import LoopBuilder
-from gyrator_lowering.builder.trace import Index, Tracer, Value
+from gyrator_lowering.builder.trace import Index, Tracer, Value, conjunction
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.index import inside
 from gyrator_lowering.rules.matmul import accumulator_dtype, library_or_loops, sum_of_products
@@ -46,6 +46,11 @@ class Window:
         """Return the position in the larger plane of position `k` of the window at `i`."""
         numbers = zip(i, k, self.stride, self.padding, self.dilation, strict=True)
         return tuple(a * s - p + c * d for a, c, s, p, d in numbers)
+
+    def distances(self, j: Index, k: Index) -> tuple[Expr, ...]:
+        """Return `i * stride` for the `i` whose window has `j` of the larger plane at `k`."""
+        numbers = zip(j, k, self.padding, self.dilation, strict=True)
+        return tuple(a + p - c * d for a, c, p, d in numbers)
 
     def grouped(self, x: TensorValue, dim: int) -> TensorValue:
         """Return the view of a tensor with the groups as an additional dimension before `dim`."""
@@ -77,8 +82,7 @@ class Window:
         """Read the larger plane, or 0 outside of it."""
         index = (*lead, *at)
         padded = [len(lead) + d for d, p in enumerate(self.padding) if p != 0]
-        mask = inside(ops, index, x.shape, padded)
-        return ops.load(x, index) if mask is None else ops.masked_load(x, index, mask)
+        return ops.load(x, index, inside(ops, index, x.shape, padded))
 
 
 def channels_consecutive(shape: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -120,21 +124,16 @@ def scattered(
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         (n, g, c, *large), (o, *k) = index, rindex
-        at: list[Expr] = []
-        mask: Value | None = None
-        for d, (i, j) in enumerate(zip(large, k, strict=True)):
-            distance = i + window.padding[d] - j * window.dilation[d]
-            step = window.stride[d]
-            at.append(distance // step)
-            if step != 1:
-                meets = ops.eq(ops.index(distance % step), 0)
-                mask = meets if mask is None else mask & meets
-        within = inside(ops, (n, g, o, *at), small.shape, range(3, 3 + window.rank))
-        if within is not None:
-            mask = within if mask is None else mask & within
-        index = (n, g, o, *at)
-        value = ops.load(small, index) if mask is None else ops.masked_load(small, index, mask)
-        return value, ops.load(filters, (g, o, c, *k))
+        distances = window.distances(large, k)
+        index = (n, g, o, *(d // step for d, step in zip(distances, window.stride, strict=True)))
+        meets = (
+            ops.eq(ops.index(d % step), 0)
+            for d, step in zip(distances, window.stride, strict=True)
+            if step != 1
+        )
+        mask = conjunction(None, meets)
+        mask = conjunction(mask, [inside(ops, index, small.shape, range(3, 3 + window.rank))])
+        return ops.load(small, index, mask), ops.load(filters, (g, o, c, *k))
 
     inner = (filters.shape[1], *filters.shape[3:])
     return _convolved(b, terms, window, inner, out, bias)
@@ -286,8 +285,7 @@ def conv_tbc(
         (t, n, o), (k, c) = index, rindex
         at = (t + k - pad, n, c)
         mask = inside(ops, at, (length, *x.shape[1:]), (0,) if pad != 0 else ())
-        value = ops.load(x, at) if mask is None else ops.masked_load(x, at, mask)
-        return value, ops.load(weight, (k, c, o))
+        return ops.load(x, at, mask), ops.load(weight, (k, c, o))
 
     def after(ops: Tracer, index: Index, total: Value) -> Value:
         return total + ops.cast(ops.load(bias, index[2:]), total.dtype)

@@ -14,7 +14,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.slices import wrapped_index
-from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.trace import Tracer, Value, conjunction
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.bits.aten_sums import GRAIN, integers
 from gyrator_lowering.rules.index import below, indexed, reads_no_index, slice_range, with_masks
@@ -526,12 +526,10 @@ def _in_slice(
     if low is not ZERO:
         mask = ops.ge(ops.index(i), ops.index(low))
     if high is not size:
-        upper = below(ops, i, high)
-        mask = upper if mask is None else mask & upper
+        mask = conjunction(mask, [below(ops, i, high)])
     position = i - low
     if stride is not ONE:
-        is_on_step = ops.eq(ops.index(position % stride), 0)
-        mask = is_on_step if mask is None else mask & is_on_step
+        mask = conjunction(mask, [ops.eq(ops.index(position % stride), 0)])
         position = position // stride
     return mask, (*index[:d], position, *index[d + 1 :])
 

@@ -12,7 +12,7 @@ from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, product_of, sum_of
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder, flat_index, unravel
 from gyrator_lowering.builder.slices import wrapped_index
-from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.trace import Tracer, Value, conjunction
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.extern import MASKS, call, is_library_work
 from gyrator_lowering.table import FallbackToAten, TableBuilder
@@ -259,12 +259,9 @@ def inside(
     ops: Tracer, index: Sequence[Expr], shape: Sequence[Expr], dims: Sequence[int]
 ) -> Value | None:
     """Return whether an index is in `shape` in each of `dims`; None if there are none to check."""
-    mask: Value | None = None
-    for d in dims:
-        low = ops.ge(ops.index(index[d]), 0)
-        both = low & below(ops, index[d], shape[d])
-        mask = both if mask is None else mask & both
-    return mask
+    return conjunction(
+        None, (ops.ge(ops.index(index[d]), 0) & below(ops, index[d], shape[d]) for d in dims)
+    )
 
 
 def constant_pad(b: LoopBuilder, x: TensorValue, pad: Sequence[Any], value: Any = 0) -> TensorValue:
@@ -280,10 +277,7 @@ def constant_pad(b: LoopBuilder, x: TensorValue, pad: Sequence[Any], value: Any 
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         at = [i - low for i, low in zip(index, before, strict=True)]
-        mask = inside(ops, at, x.shape, dims)
-        if mask is None:
-            return ops.load(x, at)
-        return ops.masked_load(x, at, mask, value)
+        return ops.masked_load(x, at, inside(ops, at, x.shape, dims), value)
 
     return b.pointwise(body, out)
 

@@ -11,7 +11,7 @@ from gyrator_ir.body.nodes import Check, ReduceKind, ScanKind, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, minimum
 from gyrator_ir.types import HOST, DType
 from gyrator_lowering.builder.program import Body, LoopBuilder
-from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.trace import Tracer, Value, conjunction
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.extern import emit
 from gyrator_lowering.rules.index import below
@@ -49,8 +49,7 @@ class Bags:
         mask = None if self.full else below(ops, at, self.indices.shape[0])
         row = ops.cast(ops.load(self.indices, (at,), mask), DType.I64)
         if self.padded:
-            counts = ops.ne(row, ops.index(self.padding))
-            mask = counts if mask is None else mask & counts
+            mask = conjunction(mask, [ops.ne(row, ops.index(self.padding))])
         return row, mask
 
     def size(self, bag: Expr) -> Expr:

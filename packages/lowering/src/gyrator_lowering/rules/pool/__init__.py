@@ -9,7 +9,7 @@ from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, minimum, mod, produ
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder, unravel
 from gyrator_lowering.builder.promote import operand
-from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.trace import Tracer, Value, conjunction
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.index import inside
 from gyrator_lowering.rules.scatter import Term, prefers_scatter, scatter_sum, supports_store
@@ -135,11 +135,7 @@ def _window_maximum(
         position: Value | None = None
         for at, mask in elements(ops, index):
             full_index = (*index[:lead], *at)
-            new = ops.wide(
-                ops.load(x, full_index)
-                if mask is None
-                else ops.masked_load(x, full_index, mask, x.dtype.limits[0])
-            )
+            new = ops.wide(ops.masked_load(x, full_index, mask, x.dtype.limits[0]))
             if value is None:
                 value = new
                 position = ops.index(_flat(first(at), plane)) if with_index else None
@@ -243,8 +239,7 @@ def max_pool_backward(rank: int) -> Rule:
                 full_index = (*index[:lead], *at)
                 mask = inside(ops, full_index, grad.shape, dims)
                 chosen = ops.eq(ops.cast(ops.load(indices, full_index, mask), DType.I64), own_index)
-                if mask is not None:
-                    chosen = chosen & mask
+                chosen = chosen if mask is None else chosen & mask
                 total = total + ops.cast(ops.load(grad, full_index, chosen), dtype)
             return total
 
@@ -393,10 +388,12 @@ def avg_pool_backward(rank: int) -> Rule:
             ]
             full_index = (*index[:lead], *at)
             mask = inside(ops, full_index, grad.shape, dims)
-            for i, o, p, s, w in zip(index[lead:], at, pad, step, window, strict=True):
-                if w % s:
-                    covered = ops.lt(ops.index(i + p - o * s), w)
-                    mask = covered if mask is None else mask & covered
+            covered = (
+                ops.lt(ops.index(i + p - o * s), w)
+                for i, o, p, s, w in zip(index[lead:], at, pad, step, window, strict=True)
+                if w % s
+            )
+            mask = conjunction(mask, covered)
             n = _divisor(at, x.shape[lead:], window, step, pad, ceil, count_include_pad)
             size = operand(ops, divisor if divisor is not None else n, (), dtype)
             value = ops.cast(ops.load(grad, full_index, mask), dtype) / size
@@ -447,13 +444,12 @@ def _adaptive_element(
     """Return an element of an adaptive window. `offset` is less than the largest window."""
     starts, ends = _edges(index, plane, sizes)
     at = [start + k for start, k in zip(starts, offset, strict=True)]
-    mask: Value | None = None
-    for i, start, end, n, w in zip(at, starts, ends, plane, sizes, strict=True):
-        same = w is ONE or (n % w) is ZERO or isinstance(end - start, Const)
-        if not same:
-            low = ops.lt(ops.index(i), ops.index(end))
-            mask = low if mask is None else mask & low
-    return at, mask
+    within = (
+        ops.lt(ops.index(i), ops.index(end))
+        for i, start, end, n, w in zip(at, starts, ends, plane, sizes, strict=True)
+        if not (w is ONE or (n % w) is ZERO or isinstance(end - start, Const))
+    )
+    return at, conjunction(None, within)
 
 
 def _edges(
@@ -502,9 +498,11 @@ def adaptive_avg_pool_backward(rank: int) -> Rule:
             full_index = (*index[:lead], *at)
             starts, ends = _edges(at, plane, sizes)
             mask = inside(ops, full_index, grad.shape, dims)
-            for i, s, e in zip(index[lead:], starts, ends, strict=True):
-                is_covered = ops.ge(ops.index(i), ops.index(s)) & ops.lt(ops.index(i), ops.index(e))
-                mask = is_covered if mask is None else mask & is_covered
+            covered = (
+                ops.ge(ops.index(i), ops.index(s)) & ops.lt(ops.index(i), ops.index(e))
+                for i, s, e in zip(index[lead:], starts, ends, strict=True)
+            )
+            mask = conjunction(mask, covered)
             n = product_of(e - s for s, e in zip(starts, ends, strict=True))
             value = ops.cast(ops.load(grad, full_index, mask), dtype) / operand(ops, n, (), dtype)
             return value if mask is None else ops.where(mask, value, 0.0)
