@@ -23,7 +23,12 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Index, Tracer, Value, conjunction
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.index import inside
-from gyrator_lowering.rules.matmul import accumulator_dtype, library_or_loops, sum_of_products
+from gyrator_lowering.rules.matmul import (
+    accumulated,
+    accumulator_dtype,
+    library_or_loops,
+    sum_of_products,
+)
 from gyrator_lowering.rules.pool import per_dimension
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
@@ -278,21 +283,17 @@ def conv_tbc(
     b: LoopBuilder, x: TensorValue, weight: TensorValue, bias: TensorValue, pad: Any = 0
 ) -> TensorValue:
     """A convolution along the first dimension of [time, batch, channel]."""
-    out = b.out
-    length = x.shape[0]
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         (t, n, o), (k, c) = index, rindex
         at = (t + k - pad, n, c)
-        mask = inside(ops, at, (length, *x.shape[1:]), (0,) if pad != 0 else ())
+        mask = inside(ops, at, x.shape, (0,) if pad != 0 else ())
         return ops.load(x, at, mask), ops.load(weight, (k, c, o))
 
     def after(ops: Tracer, index: Index, total: Value) -> Value:
         return total + ops.cast(ops.load(bias, index[2:]), total.dtype)
 
-    return sum_of_products(
-        b, terms, out.shape, weight.shape[:2], out, accumulator_dtype(out.dtype), after
-    )
+    return accumulated(b, terms, weight.shape[:2], after)
 
 
 _RULES: Mapping[str, Rule] = MappingProxyType(

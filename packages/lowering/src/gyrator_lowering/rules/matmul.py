@@ -76,7 +76,7 @@ def sum_of_products(
     return b.pointwise(finish, out)
 
 
-def _accumulated(
+def accumulated(
     b: LoopBuilder, terms: ReductionBody, inner: Sequence[Expr], after: After | None = None
 ) -> TensorValue:
     """Return the node's result: the sums of the products of `terms` over `inner`."""
@@ -93,7 +93,7 @@ def product(
         *lead, row, column = index
         return ops.get(x, (*lead, row, *rindex)), ops.get(y, (*lead, *rindex, column))
 
-    return _accumulated(b, terms, x.shape[-1:], after)
+    return accumulated(b, terms, x.shape[-1:], after)
 
 
 def panel_mm(b: LoopBuilder, x: TensorValue, panels: TensorValue) -> TensorValue:
@@ -105,7 +105,7 @@ def panel_mm(b: LoopBuilder, x: TensorValue, panels: TensorValue) -> TensorValue
         right = (column // width, *rindex, column % width)
         return ops.load(x, (row, *rindex)), ops.load(panels, right)
 
-    return _accumulated(b, terms, x.shape[-1:])
+    return accumulated(b, terms, x.shape[-1:])
 
 
 def with_addend(tensor: TensorValue, beta: Arg, alpha: Arg) -> After:
@@ -192,7 +192,7 @@ def _times_vector(
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         return ops.load(x, (*index, *rindex)), ops.load(y, rindex)
 
-    return _accumulated(b, terms, y.shape, after)
+    return accumulated(b, terms, y.shape, after)
 
 
 def dot(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
@@ -210,7 +210,7 @@ def linear(
         return ops.load(x, (*rows, *rindex)), ops.load(weight, (*index[x.ndim - 1 :], *rindex))
 
     after = None if bias is None else with_addend(bias, 1, 1)
-    return _accumulated(b, terms, x.shape[-1:], after)
+    return accumulated(b, terms, x.shape[-1:], after)
 
 
 def onednn_linear(
@@ -241,7 +241,7 @@ def matmul(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
         right = (*batch[len(batch) - max(y.ndim - 2, 0) :], *rindex, *column)
         return ops.get(x, left), ops.get(y, right)
 
-    return _accumulated(b, terms, x.shape[-1:])
+    return accumulated(b, terms, x.shape[-1:])
 
 
 def addbmm(
@@ -260,7 +260,7 @@ def addbmm(
         return ops.load(x, (batch, row, k)), ops.load(y, (batch, k, column))
 
     inner = (x.shape[0], x.shape[2])
-    return _accumulated(b, terms, inner, with_addend(tensor, beta, alpha))
+    return accumulated(b, terms, inner, with_addend(tensor, beta, alpha))
 
 
 _LIBRARY_OUT: Mapping[str, Rule] = MappingProxyType(

@@ -9,12 +9,7 @@ from gyrator_ir.types import BYTE_FLOATS, DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
-from gyrator_lowering.rules.matmul import (
-    accumulator_dtype,
-    library_or_loops,
-    product,
-    sum_of_products,
-)
+from gyrator_lowering.rules.matmul import accumulated, library_or_loops, product
 from gyrator_lowering.table import FallbackToAten, TableBuilder
 
 _BY_TENSOR, _BY_ROW = 0, 1
@@ -83,7 +78,6 @@ def scaled_mm_by_recipes(
 
 def int8_mm(b: LoopBuilder, x: TensorValue, y: TensorValue, scales: TensorValue) -> TensorValue:
     """`(x @ y.T) * scales`, of a float matrix and rows of bytes with a scale each."""
-    out = b.out
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         row, column = index
@@ -92,9 +86,7 @@ def int8_mm(b: LoopBuilder, x: TensorValue, y: TensorValue, scales: TensorValue)
     def after(ops: Tracer, index: Index, total: Value) -> Value:
         return total * ops.cast(ops.load(scales, index[1:]), total.dtype)
 
-    return sum_of_products(
-        b, terms, out.shape, x.shape[1:], out, accumulator_dtype(out.dtype), after
-    )
+    return accumulated(b, terms, x.shape[1:], after)
 
 
 def grouped_mm(
@@ -117,9 +109,8 @@ def grouped_mm(
         return product(b, x, y)
     if x.ndim == y.ndim == 2:
         return _sums_of_groups(b, x, y, ends)
-    out = b.out
     dim = 0 if x.ndim == 2 else 1
-    groups = _groups_of(b, out.shape[dim], ends)
+    groups = _groups_of(b, b.out.shape[dim], ends)
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         row, column = index
@@ -133,7 +124,7 @@ def grouped_mm(
             left = (group, *left)
         return ops.load(x, left, inside), ops.load(y, right, inside)
 
-    return sum_of_products(b, terms, out.shape, x.shape[-1:], out, accumulator_dtype(out.dtype))
+    return accumulated(b, terms, x.shape[-1:])
 
 
 def _groups_of(b: LoopBuilder, size: Expr, ends: TensorValue) -> TensorValue:
@@ -151,7 +142,6 @@ def _groups_of(b: LoopBuilder, size: Expr, ends: TensorValue) -> TensorValue:
 def _sums_of_groups(
     b: LoopBuilder, x: TensorValue, y: TensorValue, ends: TensorValue
 ) -> TensorValue:
-    out = b.out
     groups = _groups_of(b, x.shape[1], ends)
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
@@ -159,7 +149,7 @@ def _sums_of_groups(
         inside = ops.eq(ops.load(groups, rindex), ops.index(group))
         return ops.load(x, (row, *rindex), inside), ops.load(y, (*rindex, column), inside)
 
-    return sum_of_products(b, terms, out.shape, x.shape[1:], out, accumulator_dtype(out.dtype))
+    return accumulated(b, terms, x.shape[1:])
 
 
 def register(table: TableBuilder) -> None:
