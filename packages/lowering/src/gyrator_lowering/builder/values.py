@@ -1,8 +1,10 @@
 """The values that rules receive and return: strided views of buffers, and specs of results."""
 
+from collections.abc import Sequence
+
 from attrs import evolve, frozen
 
-from gyrator_ir.expr import ONE, Expr
+from gyrator_ir.expr import ONE, ZERO, Expr
 from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.types import Device, DType
 
@@ -81,6 +83,17 @@ class Opaque:
 OPAQUE = Opaque()
 
 
+def broadcast_shape(tensors: Sequence[TensorValue]) -> tuple[Expr, ...]:
+    """Return the shape to which tensors broadcast, as eager has checked."""
+    rank = max(t.ndim for t in tensors)
+    shape: list[Expr] = [ONE] * rank
+    for t in tensors:
+        for k, size in enumerate(t.shape, rank - t.ndim):
+            if size is not ONE:
+                shape[k] = size
+    return tuple(shape)
+
+
 def contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """Return row-major strides, in elements, as eager computes them.
 
@@ -91,9 +104,5 @@ def contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
     step: Expr = ONE
     for size in reversed(shape):
         strides.append(step)
-        step = step * size if not _is_zero(size) else step
+        step = step if size is ZERO else step * size
     return tuple(reversed(strides))
-
-
-def _is_zero(size: Expr) -> bool:
-    return getattr(size, "value", None) == 0

@@ -8,7 +8,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import Tracer, Value
-from gyrator_lowering.builder.values import Spec, TensorValue
+from gyrator_lowering.builder.values import Spec, TensorValue, broadcast_shape
 from gyrator_lowering.rules.pointwise import Scalar
 from gyrator_lowering.rules.scatter import to_output
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
@@ -17,17 +17,6 @@ NONE, MEAN = 0, 1
 """ATen's numbers of the reductions; 2 is the sum."""
 
 At = Callable[[Tracer, Sequence[Expr]], Value]
-
-
-def broadcast_shape(tensors: Sequence[TensorValue]) -> tuple[Expr, ...]:
-    """Return the shape to which tensors broadcast; eager has checked that they do."""
-    rank = max(t.ndim for t in tensors)
-    shape: list[Expr] = [ONE] * rank
-    for t in tensors:
-        for k, size in enumerate(t.shape):
-            if size is not ONE:
-                shape[rank - t.ndim + k] = size
-    return tuple(shape)
 
 
 def _total(b: LoopBuilder, at: At, shape: Sequence[Expr], dtype: DType, like: Spec) -> TensorValue:

@@ -15,7 +15,7 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.slices import wrapped_index
 from gyrator_lowering.builder.trace import Tracer, Value, conjunction
-from gyrator_lowering.builder.values import Spec, TensorValue
+from gyrator_lowering.builder.values import Spec, TensorValue, broadcast_shape
 from gyrator_lowering.rules.bits.aten_sums import GRAIN, integers
 from gyrator_lowering.rules.index import below, indexed, reads_no_index, slice_range, with_masks
 from gyrator_lowering.rules.view import surely_in_bounds
@@ -96,21 +96,26 @@ def prefers_scatter(b: LoopBuilder, out: Spec) -> bool:
 
 
 def accumulator(
-    b: LoopBuilder, x: TensorValue, out: Spec, mode: StoreMode, determined: bool = False
-) -> TensorValue | None:
-    """Return a copy of `x` to scatter into, in a dtype in which the device's kernels accumulate;
-    None if there is none. See `supports_store`."""
+    b: LoopBuilder, x: TensorValue, mode: StoreMode, determined: bool = False
+) -> TensorValue:
+    """Return a copy of `x` to scatter into, in a dtype in which the device's kernels accumulate.
+    See `supports_store`.
+
+    Raises:
+        FallbackToAten: if there is none.
+    """
+    out = b.out
     dtype = out.dtype if mode is StoreMode.SET else out.dtype.compute
     if dtype is DType.BOOL and mode is not StoreMode.SET:
-        return None
+        raise FallbackToAten
     if not supports_store(b, out.device.type, dtype, mode, determined):
-        return None
-    form = Spec(dtype, out.device, out.shape, out.strides)
-    return b.pointwise(lambda ops, index: ops.get(x, index), form)
+        raise FallbackToAten
+    return b.pointwise(lambda ops, index: ops.get(x, index), evolve(out, dtype=dtype))
 
 
-def to_output(b: LoopBuilder, value: TensorValue, out: Spec) -> TensorValue:
-    """Return an accumulator as the result, rounded once."""
+def to_output(b: LoopBuilder, value: TensorValue, out: Spec | None = None) -> TensorValue:
+    """Return an accumulator as a result (by default the node's), rounded once."""
+    out = b.out if out is None else out
     return value if value.dtype is out.dtype else b.copy(value, out)
 
 
@@ -140,7 +145,7 @@ def scatter_sum(
             ops.store(total, tuple(position), value, StoreMode.ADD, mask)
 
     b.scatter(shape, body)
-    return to_output(b, total, out)
+    return to_output(b, total)
 
 
 def embedding_backward(
@@ -236,7 +241,6 @@ def index_put(
     if with_masks(indices):
         return _masked_put(b, x, indices, values, accumulate)
     mode = StoreMode.ADD if accumulate else StoreMode.SET
-    out = b.out
     uniform = mode is StoreMode.SET and all(size is ONE for size in values.shape)
     block, shape = _block_shape(x, indices)
     for tensor in indices:
@@ -246,17 +250,14 @@ def index_put(
         b, values.shape, shape, "values cannot be broadcast to the shape of what is indexed"
     )
     in_order = len(block) == 1 and has_atens_order(b, shape, mode)
-    result = accumulator(b, x, out, mode, uniform or in_order)
-    if result is None:
-        raise FallbackToAten
+    result = accumulator(b, x, mode, uniform or in_order)
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
         at = indexed(ops, x, indices, index, check=check)
-        value = ops.cast(ops.get(values, index), result.dtype)
-        ops.store(result, at, value, mode)
+        ops.store(result, at, ops.get(values, index), mode)
 
     b.scatter(shape, body)
-    return to_output(b, result, out)
+    return to_output(b, result)
 
 
 def unsafe_index_put(b: LoopBuilder, *args: Any, **kwargs: Any) -> TensorValue:
@@ -280,34 +281,21 @@ def _masked_put(
         raise FallbackToAten
     if any(size is not ONE for size in values.shape):
         raise FallbackToAten
-    scalar = (
-        values
-        if not values.shape
-        else TensorValue(
-            values.buffer, values.dtype, values.device, (), (), values.offset, values.stored
-        )
-    )
-    lead = mask.ndim
-    out = b.out
+    dtype = b.out.dtype
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
-        chosen = ops.load(mask, index[:lead])
-        return ops.where(chosen, ops.cast(ops.load(scalar, ()), out.dtype), ops.load(x, index))
+        chosen = ops.load(mask, index[: mask.ndim])
+        number = ops.load(values, (ZERO,) * values.ndim)
+        return ops.where(chosen, ops.cast(number, dtype), ops.load(x, index))
 
-    return b.pointwise(body, out)
+    return b.pointwise(body)
 
 
 def _block_shape(
     x: TensorValue, indices: Sequence[TensorValue | None]
 ) -> tuple[Sequence[Expr], tuple[Expr, ...]]:
     """Return the broadcast shape of all indices, and that of `x[indices]`."""
-    tensors = [p for p in indices if p is not None]
-    rank = max(p.ndim for p in tensors)
-    block: list[Expr] = [ONE] * rank
-    for p in tensors:
-        for k, size in enumerate(p.shape):
-            if size is not ONE:
-                block[rank - p.ndim + k] = size
+    block = broadcast_shape([p for p in indices if p is not None])
     dims = [d for d, p in enumerate(indices) if p is not None]
     adjacent = dims == list(range(dims[0], dims[-1] + 1))
     rest = [s for d, s in enumerate(x.shape) if d not in dims]
@@ -330,12 +318,9 @@ def scatter_into(
     """
     if x.ndim == 0 or indices.ndim != x.ndim:
         raise FallbackToAten
-    out = b.out
     uniform = mode is StoreMode.SET and not isinstance(source, TensorValue)
     in_order = has_atens_order(b, indices.shape, mode) and first is None
-    result = accumulator(b, x, out, mode, uniform or in_order)
-    if result is None:
-        raise FallbackToAten
+    result = accumulator(b, x, mode, uniform or in_order)
     d = dim % x.ndim
 
     def at(ops: Tracer, index: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -355,7 +340,7 @@ def scatter_into(
     if first is not None:
         b.scatter(indices.shape, start)
     b.scatter(indices.shape, body)
-    return to_output(b, result, out)
+    return to_output(b, result)
 
 
 def scatter(
@@ -435,16 +420,13 @@ def _store_slices(
 ) -> TensorValue:
     if x.ndim == 0 or indices.ndim == 0 or source.ndim != x.ndim:
         raise FallbackToAten
-    out = b.out
     d = dim % x.ndim
     expected = (*x.shape[:d], indices.shape[0], *x.shape[d + 1 :])
     check_shape(
         b, source.shape, expected, "the source has another shape than what it goes to", False
     )
     in_order = has_atens_order(b, source.shape, mode) and alpha in (1, 1.0)
-    result = accumulator(b, x, out, mode, in_order)
-    if result is None:
-        raise FallbackToAten
+    result = accumulator(b, x, mode, in_order)
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
         row = ops.bind(ops.load(indices, (index[d],)), x.shape[d], check=check)
@@ -454,19 +436,16 @@ def _store_slices(
         ops.store(result, (*index[:d], row, *index[d + 1 :]), value, mode)
 
     b.scatter(source.shape, body)
-    return to_output(b, result, out)
+    return to_output(b, result)
 
 
 def index_fill(
     b: LoopBuilder, x: TensorValue, dim: int, indices: TensorValue, value: Any
 ) -> TensorValue:
     """`x` with a number stored in the slices at the indices of a vector."""
-    out = b.out
-    if x.ndim == 0 or indices.ndim == 0 or (isinstance(value, float) and not out.dtype.is_float):
+    if x.ndim == 0 or indices.ndim == 0 or (isinstance(value, float) and not x.dtype.is_float):
         raise FallbackToAten
-    result = accumulator(b, x, out, StoreMode.SET, determined=True)
-    if result is None:
-        raise FallbackToAten
+    result = accumulator(b, x, StoreMode.SET, determined=True)
     d = dim % x.ndim
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
@@ -475,7 +454,7 @@ def index_fill(
         ops.store(result, (*index[:d], row, *index[d + 1 :]), number)
 
     b.scatter((*x.shape[:d], indices.shape[0], *x.shape[d + 1 :]), body)
-    return to_output(b, result, out)
+    return to_output(b, result)
 
 
 # A part replaced ------------------------------------------------------------------------------
