@@ -17,6 +17,8 @@ from gyrator_lowering.rules.pointwise import as_bool, power
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 Map = Callable[[Tracer, Value], Value]
+At = Callable[[Tracer, Sequence[Expr]], Value]
+"""The value at an index."""
 
 
 def split(x: TensorValue, dims: Sequence[int]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
@@ -35,12 +37,7 @@ def full_index(
 
 def squeezed(value: TensorValue, dims: Sequence[int]) -> TensorValue:
     """Return the view without the given dimensions, which have size 1."""
-    remaining = [d for d in range(value.ndim) if d not in dims]
-    return evolve(
-        value,
-        shape=tuple(value.shape[d] for d in remaining),
-        strides=tuple(value.strides[d] for d in remaining),
-    )
+    return value.permuted(tuple(d for d in range(value.ndim) if d not in dims))
 
 
 def unsqueezed(value: TensorValue, ndim: int, dims: Sequence[int]) -> TensorValue:
@@ -63,11 +60,29 @@ def reduce_into(
     fn: Map | None = None,
 ) -> None:
     """Reduce `fn(x)` over `dims` into views that have the other dimensions."""
-    outer, inner = split(x, dims)
+
+    def at(ops: Tracer, index: Sequence[Expr]) -> Value:
+        value = ops.load(x, index)
+        return value if fn is None else fn(ops, value)
+
+    reduce_at(b, kind, x, dims, into, dtype, at)
+
+
+def reduce_at(
+    b: LoopBuilder,
+    kind: ReduceKind,
+    like: TensorValue,
+    dims: Sequence[int],
+    into: Sequence[TensorValue | None],
+    dtype: DType,
+    at: At,
+) -> None:
+    """Reduce `at(ops, index)`, a value or a pair, over `dims` of the indices of `like`, as
+    `reduce_into` does."""
+    outer, inner = split(like, dims)
 
     def body(ops: Tracer, index: Sequence[Expr], rindex: Sequence[Expr]) -> Value:
-        value = ops.load(x, full_index(x.ndim, dims, index, rindex))
-        return value if fn is None else fn(ops, value)
+        return at(ops, full_index(like.ndim, dims, index, rindex))
 
     b.reduction(kind, body, outer, inner, into, dtype)
 

@@ -11,8 +11,9 @@ from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.reduction import (
+    At,
     count,
-    full_index,
+    reduce_at,
     reduce_into,
     split,
     squeezed,
@@ -21,7 +22,6 @@ from gyrator_lowering.rules.reduction import (
 from gyrator_lowering.table import TableBuilder
 
 Index = Sequence[Expr]
-At = Callable[[Tracer, Sequence[Expr]], Value]
 
 
 def rounded(b: LoopBuilder, value: TensorValue, out: Spec | None) -> TensorValue | None:
@@ -43,7 +43,7 @@ def layer_norm(
 ) -> tuple[TensorValue | None, ...]:
     """`(x - mean) / sqrt(var + eps) * weight + bias` over the last dimensions; mean and 1/sqrt."""
     dtype = x.dtype.compute
-    dims = tuple(range(x.ndim - len(shape), x.ndim))
+    _, dims = _parts(x, shape)
     stat = tuple(ONE if d in dims else s for d, s in enumerate(x.shape))
     mean, squares = (b.temp(stat, dtype, x) for _ in range(2))
     into = [squeezed(mean, dims), squeezed(squares, dims), None]
@@ -91,6 +91,17 @@ def _normalized(
     )
 
 
+def _parts(x: TensorValue, shape: Sequence[Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the leading dimensions, and the last ones, which have the sizes `shape`."""
+    first = x.ndim - len(shape)
+    return tuple(range(first)), tuple(range(first, x.ndim))
+
+
+def element(x: TensorValue, dtype: DType) -> At:
+    """Return the function that reads an element as `dtype`."""
+    return lambda ops, index: ops.cast(ops.load(x, index), dtype)
+
+
 def affine(
     ops: Tracer,
     value: Value,
@@ -112,7 +123,7 @@ def _sum_of(
     """Sum `at(ops, index)` over `dims` of the index space of `like`; the result broadcasts along
     them."""
     result = b.temp(split(like, dims)[0], dtype, like)
-    _sum_into(b, like, dims, at, result)
+    reduce_at(b, ReduceKind.SUM, like, dims, [result], dtype, at)
     return unsqueezed(result, like.ndim, dims)
 
 
@@ -122,22 +133,8 @@ def _sum_to(
     """Sum `at` over the leading dimensions `dims`, with the spec of a parameter's gradient."""
     direct = out.dtype is dtype
     result = b.buffer(out) if direct else b.temp(split(like, dims)[0], dtype, like)
-    _sum_into(b, like, dims, at, result)
+    reduce_at(b, ReduceKind.SUM, like, dims, [result], dtype, at)
     return result if direct else b.copy(result, out)
-
-
-def _sum_into(
-    b: LoopBuilder, like: TensorValue, dims: Sequence[int], at: At, result: TensorValue
-) -> None:
-    outer, inner = split(like, dims)
-    b.reduction(
-        ReduceKind.SUM,
-        lambda ops, i, r: at(ops, full_index(like.ndim, dims, i, r)),
-        outer,
-        inner,
-        [result],
-        result.dtype,
-    )
 
 
 def layer_norm_backward(
@@ -152,39 +149,31 @@ def layer_norm_backward(
     mask: Sequence[bool],
 ) -> tuple[TensorValue | None, ...]:
     """Gradients of layer norm with respect to input, weight and bias."""
-    outs = b.outs
     dtype = x.dtype.compute
-    dims = tuple(range(x.ndim - len(shape), x.ndim))
-    lead = tuple(range(x.ndim - len(shape)))
 
     def centred(ops: Tracer, index: Sequence[Expr]) -> Value:
         value = ops.cast(ops.load(x, index), dtype)
         scale = ops.cast(ops.get(rstd, index), dtype)
         return (value - ops.cast(ops.get(mean, index), dtype)) * scale
 
-    def plain(ops: Tracer, index: Sequence[Expr]) -> Value:
-        return ops.cast(ops.load(grad, index), dtype)
-
-    return _norm_gradients(b, x, dims, lead, centred, plain, rstd, weight, outs, mask)
+    return _norm_gradients(b, x, shape, centred, element(grad, dtype), rstd, weight, mask)
 
 
 def _norm_gradients(
     b: LoopBuilder,
     x: TensorValue,
-    dims: Sequence[int],
-    lead: Sequence[int],
+    shape: Sequence[Any],
     centred: At,
     plain: At,
     rstd: TensorValue,
     weight: TensorValue | None,
-    outs: Sequence[Spec | None],
     mask: Sequence[bool],
     subtract_mean: bool = True,
 ) -> tuple[TensorValue | None, ...]:
     """dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = grad * weight; dw; db."""
-    dtype = x.dtype.compute
+    dtype, outs, used = x.dtype.compute, b.outs, b.used_results
+    lead, dims = _parts(x, shape)
     n = count(x, dims)
-    used = b.used_results
 
     def weighted(ops: Tracer, index: Sequence[Expr]) -> Value:
         g = plain(ops, index)
@@ -223,18 +212,11 @@ def rms_norm(
     """`x / sqrt(mean(x**2) + eps) * weight` over the last dimensions, and 1/sqrt(...)."""
     out, out_rstd = b.outs
     dtype = x.dtype.compute
-    dims = tuple(range(x.ndim - len(shape), x.ndim))
+    _, dims = _parts(x, shape)
     stat = tuple(ONE if d in dims else s for d, s in enumerate(x.shape))
     total, rstd = b.temp(stat, dtype, x), b.temp(stat, dtype, x)
-    reduce_into(
-        b,
-        ReduceKind.SUM,
-        x,
-        dims,
-        [squeezed(total, dims)],
-        dtype,
-        lambda ops, v: ops.wide(v) * ops.wide(v),
-    )
+    into = [squeezed(total, dims)]
+    reduce_into(b, ReduceKind.SUM, x, dims, into, dtype, lambda ops, v: ops.wide(v) * ops.wide(v))
     n = count(x, dims)
     least = EPSILON[x.dtype.compute] if eps is None else eps
     b.pointwise_into(
@@ -268,17 +250,12 @@ def rms_norm_backward(
 ) -> tuple[TensorValue | None, ...]:
     """Gradients of RMS norm with respect to input and weight."""
     dtype = x.dtype.compute
-    dims = tuple(range(x.ndim - len(shape), x.ndim))
-    lead = tuple(range(x.ndim - len(shape)))
 
     def scaled(ops: Tracer, index: Sequence[Expr]) -> Value:
         return ops.cast(ops.load(x, index), dtype) * ops.cast(ops.get(rstd, index), dtype)
 
-    def plain(ops: Tracer, index: Sequence[Expr]) -> Value:
-        return ops.cast(ops.load(grad, index), dtype)
-
     return _norm_gradients(
-        b, x, dims, lead, scaled, plain, rstd, weight, b.outs, mask, subtract_mean=False
+        b, x, shape, scaled, element(grad, dtype), rstd, weight, mask, subtract_mean=False
     )
 
 
@@ -337,9 +314,7 @@ def group_norm_backward(
     channels = x.shape[1]
     size = channels // groups
     dims = tuple(range(2, x.ndim))
-
-    def gradient(ops: Tracer, index: Sequence[Expr]) -> Value:
-        return ops.cast(ops.load(grad, index), dtype)
+    gradient = element(grad, dtype)
 
     def stat(ops: Tracer, value: TensorValue, index: Sequence[Expr]) -> Value:
         return ops.cast(ops.load(value, (index[0], index[1] // size)), dtype)

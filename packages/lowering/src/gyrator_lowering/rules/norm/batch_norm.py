@@ -1,6 +1,6 @@
 """Batch norm in its functional forms, and its gradient."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gyrator_ir.body.nodes import ReduceKind
@@ -10,8 +10,8 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
-from gyrator_lowering.rules.norm import affine, rounded
-from gyrator_lowering.rules.reduction import full_index, reduce_into, split
+from gyrator_lowering.rules.norm import affine, element, rounded
+from gyrator_lowering.rules.reduction import At, reduce_at, reduce_into
 from gyrator_lowering.table import FallbackToAten, TableBuilder
 
 
@@ -54,43 +54,54 @@ def _normalized(
     weight: TensorValue | None,
     bias: TensorValue | None,
     mean: TensorValue,
-    rstd: TensorValue,
-    out: Spec,
+    rstd: At,
 ) -> TensorValue:
+    """Return `(x - mean) * rstd * weight + bias`; `rstd` is a function of a channel's index."""
     dtype = x.dtype.compute
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         at = _channel(index)
         value = ops.cast(ops.load(x, index), dtype) - ops.cast(ops.load(mean, at), dtype)
-        return affine(ops, value * ops.cast(ops.load(rstd, at), dtype), weight, bias, at)
+        return affine(ops, value * rstd(ops, at), weight, bias, at)
 
-    return b.pointwise(body, out)
-
-
-def _updated(
-    b: LoopBuilder, running: TensorValue, momentum: float, new: Any, into: TensorValue | Spec
-) -> TensorValue:
-    """Return `(1 - momentum) * running + momentum * new`, in a new buffer or in place."""
-
-    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        value: Value = new(ops, index)
-        old = ops.cast(ops.load(running, index), value.dtype)
-        return old * (1.0 - momentum) + value * momentum
-
-    if isinstance(into, Spec):
-        return b.pointwise(body, into)
-    b.pointwise_into(into, body)
-    return into
+    return b.pointwise(body, b.outs[0])
 
 
-def _unbiased(x: TensorValue, squares: TensorValue) -> Any:
+def _inverse(variance: TensorValue, eps: float, dtype: DType) -> At:
+    """Return the function that computes `1 / sqrt(variance + eps)` of a channel."""
+    return lambda ops, at: 1.0 / ops.sqrt(ops.cast(ops.load(variance, at), dtype) + eps)
+
+
+def _update(
+    b: LoopBuilder,
+    x: TensorValue,
+    batch: tuple[TensorValue, TensorValue],
+    running: Sequence[TensorValue | None],
+    momentum: float,
+    into: Sequence[TensorValue | Spec | None],
+) -> list[TensorValue]:
+    """Return `(1 - momentum) * running + momentum * new` for the mean and the unbiased variance, in
+    new buffers or in place; `batch` has the mean and the squares."""
+    mean, squares = batch
     n = _count(x)
 
     def variance(ops: Tracer, index: Sequence[Expr]) -> Value:
         total = ops.load(squares, index)
         return total / (operand(ops, n, (), total.dtype) - 1.0)
 
-    return variance
+    def updated(old: TensorValue, new: At, into: TensorValue | Spec) -> TensorValue:
+        def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+            value = new(ops, index)
+            before = ops.cast(ops.load(old, index), value.dtype)
+            return before * (1.0 - momentum) + value * momentum
+
+        result = b.buffer(into) if isinstance(into, Spec) else into
+        b.pointwise_into(result, body)
+        return result
+
+    new = (lambda ops, i: ops.load(mean, i)), variance
+    parts = zip(running, new, into, strict=True)
+    return [updated(o, n, to) for o, n, to in parts if o is not None and to is not None]
 
 
 def _train(
@@ -99,15 +110,13 @@ def _train(
     weight: TensorValue | None,
     bias: TensorValue | None,
     eps: float,
-) -> tuple[TensorValue, ...]:
-    """Return the output, the saved mean and 1/sqrt, and the mean and squares before rounding."""
-    outs = b.outs
-    assert outs[0] is not None
+) -> tuple[tuple[Any, ...], tuple[TensorValue, TensorValue]]:
+    """Return the output with the saved mean and 1/sqrt, and the mean and squares before
+    rounding."""
     mean, squares, rstd = _statistics(b, x, eps)
-    result = _normalized(b, x, weight, bias, mean, rstd, outs[0])
-    saved_mean, saved_rstd = rounded(b, mean, outs[1]), rounded(b, rstd, outs[2])
-    assert saved_mean is not None and saved_rstd is not None
-    return result, saved_mean, saved_rstd, mean, squares
+    result = _normalized(b, x, weight, bias, mean, element(rstd, x.dtype.compute))
+    saved = (rounded(b, value, out) for value, out in zip((mean, rstd), b.outs[1:3], strict=True))
+    return (result, *saved), (mean, squares)
 
 
 def _infer(
@@ -119,17 +128,8 @@ def _infer(
     running_var: TensorValue,
     eps: float,
 ) -> TensorValue:
-    out = b.outs[0]
-    assert out is not None
-    dtype = x.dtype.compute
-
-    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        at = _channel(index)
-        value = ops.cast(ops.load(x, index), dtype) - ops.cast(ops.load(running_mean, at), dtype)
-        scale = 1.0 / ops.sqrt(ops.cast(ops.load(running_var, at), dtype) + eps)
-        return affine(ops, value * scale, weight, bias, at)
-
-    return b.pointwise(body, out)
+    rstd = _inverse(running_var, eps, x.dtype.compute)
+    return _normalized(b, x, weight, bias, running_mean, rstd)
 
 
 def _empties(b: LoopBuilder, indices: Sequence[int]) -> list[TensorValue]:
@@ -217,11 +217,8 @@ def functional(
         result = _infer(b, x, weight, bias, running_mean, running_var, eps)
         unchanged = [b.copy(r, o) for r, o in ((running_mean, outs[3]), (running_var, outs[4]))]
         return (result, *_empties(b, (1, 2)), *unchanged)
-    result, saved_mean, saved_rstd, mean, squares = _train(b, x, weight, bias, eps)
-    assert outs[3] is not None and outs[4] is not None
-    new_mean = _updated(b, running_mean, momentum, lambda ops, i: ops.load(mean, i), outs[3])
-    new_var = _updated(b, running_var, momentum, _unbiased(x, squares), outs[4])
-    return result, saved_mean, saved_rstd, new_mean, new_var
+    results, batch = _train(b, x, weight, bias, eps)
+    return (*results, *_update(b, x, batch, (running_mean, running_var), momentum, outs[3:]))
 
 
 def with_update(
@@ -235,14 +232,12 @@ def with_update(
     eps: float,
 ) -> tuple[TensorValue, ...]:
     """`_batch_norm_with_update_functional`: like `functional` in training, with a reserve."""
-    outs = b.outs
-    result, saved_mean, saved_rstd, mean, squares = _train(b, x, weight, bias, eps)
-    assert outs[3] is not None and outs[4] is not None and outs[5] is not None
-    empty = outs[3]
+    empty, *into = b.outs[3:]
+    assert empty is not None
+    results, batch = _train(b, x, weight, bias, eps)
     reserve = b.pointwise(lambda ops, _: ops.const(0, empty.dtype.compute), empty)
-    new_mean = _updated(b, running_mean, momentum, lambda ops, i: ops.load(mean, i), outs[4])
-    new_var = _updated(b, running_var, momentum, _unbiased(x, squares), outs[5])
-    return result, saved_mean, saved_rstd, reserve, new_mean, new_var
+    running = _update(b, x, batch, (running_mean, running_var), momentum, into)
+    return (*results, reserve, *running)
 
 
 def no_stats(
@@ -255,7 +250,7 @@ def no_stats(
     eps: float,
 ) -> tuple[TensorValue, ...]:
     """Normalise by the statistics of the batch only."""
-    return _train(b, x, weight, bias, eps)[:3]
+    return _train(b, x, weight, bias, eps)[0]
 
 
 def native(
@@ -275,31 +270,10 @@ def native(
             raise FallbackToAten
         result = _infer(b, x, weight, bias, running_mean, running_var, eps)
         return (result, *_empties(b, (1, 2)))
-    result, saved_mean, saved_rstd, mean, squares = _train(b, x, weight, bias, eps)
-    if running_mean is not None:
-        _updated(b, running_mean, momentum, lambda ops, i: ops.load(mean, i), running_mean)
-    if running_var is not None:
-        _updated(b, running_var, momentum, _unbiased(x, squares), running_var)
-    return result, saved_mean, saved_rstd
-
-
-def _total(
-    b: LoopBuilder,
-    kind: ReduceKind,
-    x: TensorValue,
-    dtype: DType,
-    term: Callable[[Tracer, Sequence[Expr]], Any],
-) -> TensorValue:
-    """Reduce `term`, a function of an index into `x`, over all dimensions but the channels."""
-    dims = _dims(x)
-    channels, inner = split(x, dims)
-    result = b.temp(channels, dtype, x)
-
-    def body(ops: Tracer, i: Sequence[Expr], r: Sequence[Expr]) -> Any:
-        return term(ops, full_index(x.ndim, dims, i, r))
-
-    b.reduction(kind, body, channels, inner, [result], dtype)
-    return result
+    results, batch = _train(b, x, weight, bias, eps)
+    running = (running_mean, running_var)
+    _update(b, x, batch, running, momentum, running)
+    return results
 
 
 def _mean(ops: Tracer, total: Value, count: Expr, grad: TensorValue) -> Value:
@@ -327,18 +301,11 @@ def backward(
     outs = b.outs
     dtype, wide = x.dtype.compute, _accumulator(x)
     mean = saved_mean if train else running_mean
-    if mean is None or (saved_rstd if train else running_var) is None:
+    spread = saved_rstd if train else running_var
+    if mean is None or spread is None:
         raise FallbackToAten
-
-    def scale(ops: Tracer, at: Sequence[Expr]) -> Value:
-        if train:
-            assert saved_rstd is not None
-            return ops.cast(ops.load(saved_rstd, at), dtype)
-        assert running_var is not None
-        return 1.0 / ops.sqrt(ops.cast(ops.load(running_var, at), dtype) + eps)
-
-    def gradient(ops: Tracer, index: Sequence[Expr]) -> Value:
-        return ops.cast(ops.load(grad, index), dtype)
+    scale = element(spread, dtype) if train else _inverse(spread, eps, dtype)
+    gradient = element(grad, dtype)
 
     def centred(ops: Tracer, index: Sequence[Expr]) -> Value:
         return ops.cast(ops.load(x, index), dtype) - ops.cast(
@@ -346,11 +313,16 @@ def backward(
         )
 
     def total(pair: bool) -> TensorValue:
+        """Reduce over all dimensions but the channels."""
+
         def term(ops: Tracer, index: Sequence[Expr]) -> Any:
             g = ops.cast(gradient(ops, index), wide)
             return (g, ops.cast(centred(ops, index), wide)) if pair else g
 
-        return _total(b, ReduceKind.DOT if pair else ReduceKind.SUM, x, wide, term)
+        result = b.temp(x.shape[1:2], wide, x)
+        kind = ReduceKind.DOT if pair else ReduceKind.SUM
+        reduce_at(b, kind, x, _dims(x), [result], wide, term)
+        return result
 
     used = b.used_results
     needed = [

@@ -9,7 +9,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
-from gyrator_lowering.rules.reduction import full_index, reduce_into, split, unsqueezed
+from gyrator_lowering.rules.reduction import reduce_at, reduce_into, split, unsqueezed
 from gyrator_lowering.table import Rule, TableBuilder
 
 NEGATIVE_INFINITY = float("-inf")
@@ -87,16 +87,14 @@ def backward(logarithm: bool) -> Rule:
         out = b.out
         dtype = y.dtype.compute
         dims = _dims(y, dim)
-        outer, inner = split(y, dims)
-        total = b.temp(outer, dtype, y)
+        total = b.temp(split(y, dims)[0], dtype, y)
 
-        def terms(ops: Tracer, index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
-            position = full_index(y.ndim, dims, index, rindex)
-            g = ops.cast(ops.load(grad, position), dtype)
-            return g if logarithm else (g, ops.load(y, position))
+        def terms(ops: Tracer, index: Sequence[Expr]) -> Any:
+            g = ops.cast(ops.load(grad, index), dtype)
+            return g if logarithm else (g, ops.load(y, index))
 
         kind = ReduceKind.SUM if logarithm else ReduceKind.DOT
-        b.reduction(kind, terms, outer, inner, [total], dtype)
+        reduce_at(b, kind, y, dims, [total], dtype, terms)
         broadcast_total = unsqueezed(total, y.ndim, dims)
 
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
