@@ -2,6 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from itertools import product
+from operator import add
 from typing import Any
 
 from gyrator_ir.body.nodes import Check, ReduceKind, StoreMode
@@ -58,10 +61,7 @@ def window_numbers(
 
 def _offsets(window: Sequence[int]) -> list[tuple[int, ...]]:
     """Return all positions in a window, in row-major order."""
-    result: list[tuple[int, ...]] = [()]
-    for size in window:
-        result = [(*head, k) for head in result for k in range(size)]
-    return result
+    return list(product(*map(range, window)))
 
 
 def read_at(
@@ -257,12 +257,8 @@ def _scatter_gradient(
 
     def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
         flat = ops.bind(ops.load(indices, index), product_of(plane))
-        at: list[Expr] = []
-        step: Expr = ONE
-        for size in reversed(plane):
-            at.append((flat // step) % size)
-            step = step * size
-        yield (*index[:lead], *reversed(at)), ops.cast(ops.load(grad, index), dtype), None
+        at = (*index[:lead], *unravel(flat, plane))
+        yield at, ops.cast(ops.load(grad, index), dtype), None
 
     return scatter_sum(b, grad.shape, terms)
 
@@ -315,23 +311,11 @@ def windowed(
     if len(_offsets(window)) <= UNROLLED:
 
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-            total: Value | None = None
-            for offset in _offsets(window):
-                value = term(ops, index, offset)
-                total = value if total is None else total + value
-            assert total is not None
-            return scale(ops, index, total)
+            return scale(ops, index, reduce(add, (term(ops, index, k) for k in _offsets(window))))
 
         return b.pointwise(body, out)
     raw = b.buffer(Spec(dtype, out.device, out.shape, out.strides))
-    b.reduction(
-        ReduceKind.SUM,
-        lambda ops, i, r: term(ops, i, r),
-        out.shape,
-        tuple(Const(w) for w in window),
-        [raw],
-        dtype,
-    )
+    b.reduction(ReduceKind.SUM, term, out.shape, tuple(map(Const, window)), [raw], dtype)
     return b.pointwise(lambda ops, index: scale(ops, index, ops.load(raw, index)), out)
 
 
@@ -345,9 +329,7 @@ def _divisor(
     include_pad: bool,
 ) -> Expr:
     """Return how many elements of a window count: with padding, or only those in bounds."""
-    if include_pad and not ceil:
-        return Const(math.prod(window))
-    if not any(pad) and not ceil:
+    if not ceil and (include_pad or not any(pad)):
         return Const(math.prod(window))
     total: Expr = ONE
     for i, n, w, s, p in zip(index, plane, window, step, pad, strict=True):
@@ -571,9 +553,8 @@ def max_unpool(rank: int) -> Rule:
 
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
-    table.rule("aten.max_unpool2d.default")(max_unpool(2))
-    table.rule("aten.max_unpool3d.default")(max_unpool(3))
     for rank in (2, 3):
+        table.rule(f"aten.max_unpool{rank}d.default")(max_unpool(rank))
         table.rule(f"aten.max_pool{rank}d_with_indices.default")(max_pool(rank))
         table.rule(f"aten.max_pool{rank}d_with_indices_backward.default")(max_pool_backward(rank))
         table.rule(f"aten.adaptive_max_pool{rank}d.default")(adaptive_max_pool(rank))
@@ -584,6 +565,5 @@ def register(table: TableBuilder) -> None:
         table.rule(f"aten._adaptive_avg_pool{rank}d_backward.default")(
             adaptive_avg_pool_backward(rank)
         )
-    for rank in (2, 3):
         table.rule(f"aten.avg_pool{rank}d.default")(avg_pool(rank))
         table.rule(f"aten.avg_pool{rank}d_backward.default")(avg_pool_backward(rank))

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import product
+from operator import add
 from typing import Any
 
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, minimum
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
-from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.trace import Tracer, Value, conjunction
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.scatter import Term, prefers_scatter, scatter_sum
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
@@ -76,15 +77,13 @@ def reflection_backward(rank: int) -> Rule:
                     index[lead:], befores, x.shape[lead:], grad.shape[lead:], strict=True
                 )
             )
-            total: Value | None = None
-            for image in product(*images):
+
+            def term(image: Sequence[tuple[Expr, Value | None]]) -> Value:
                 at = (*index[:lead], *(position for position, _ in image))
-                inside = [valid for _, valid in image if valid is not None]
-                mask = reduce(ops.bit_and, inside) if inside else None
-                term = ops.cast(ops.load(grad, at, mask), dtype)
-                total = term if total is None else total + term
-            assert total is not None
-            return total
+                mask = conjunction(None, (valid for _, valid in image))
+                return ops.cast(ops.load(grad, at, mask), dtype)
+
+            return reduce(add, map(term, product(*images)))
 
         return b.pointwise(body)
 
@@ -153,6 +152,16 @@ def _nearest_source(
     return ops.bind(source, n, check=False)
 
 
+def _nearest_sources(
+    ops: Tracer, index: Sequence[Expr], scales: Sequence[Any], ins: Sequence[Expr],
+    outs: Sequence[Expr], exact: bool,
+) -> tuple[Expr, ...]:  # fmt: skip
+    """Return the nearest source position of a position in an image."""
+    all_scales = (*scales, *[None] * (len(ins) - 2 - len(scales)))
+    axes = zip(index[2:], all_scales, ins[2:], outs[2:], strict=True)
+    return (*index[:2], *(_nearest_source(ops, i, s, n, m, exact) for i, s, n, m in axes))
+
+
 def _ratio(ops: Tracer, scale: float | None, n: Expr, m: Expr) -> Value:
     if scale is not None and scale > 0:
         return ops.const(1.0 / scale, DType.F32)
@@ -162,42 +171,31 @@ def _ratio(ops: Tracer, scale: float | None, n: Expr, m: Expr) -> Value:
     return operand(ops, n, (), DType.F32) / operand(ops, m, (), DType.F32)
 
 
-def nearest(rank: int, exact: bool) -> Rule:
-    """Return the rule of `upsample_nearest<rank>d`."""
+def nearest(exact: bool) -> Rule:
+    """Return the rule of `upsample_nearest` of images of any rank."""
 
     def rule(b: LoopBuilder, x: TensorValue, size: Any, *scales: Any) -> TensorValue:
-        out = b.out
-        all_scales = list(scales) + [None] * (rank - len(scales))
+        shape = b.out.shape
 
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-            positions = [
-                _nearest_source(ops, i, s, n, m, exact)
-                for i, s, n, m in zip(
-                    index[2:], all_scales, x.shape[2:], out.shape[2:], strict=True
-                )
-            ]
-            return ops.load(x, (*index[:2], *positions))
+            return ops.load(x, _nearest_sources(ops, index, scales, x.shape, shape, exact))
 
-        return b.pointwise(body, out)
+        return b.pointwise(body)
 
     return rule
 
 
-def nearest_backward(rank: int, exact: bool) -> Rule:
-    """Return the rule of the gradient of `upsample_nearest<rank>d`."""
+def nearest_backward(exact: bool) -> Rule:
+    """Return the rule of the gradient of `upsample_nearest`."""
 
     def rule(
         b: LoopBuilder, grad: TensorValue, size: Any, input_size: Any, *scales: Any
     ) -> TensorValue:
         shape, dtype = b.out.shape, b.out.dtype.compute
-        all_scales = list(scales) + [None] * (rank - len(scales))
 
         def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
-            positions = [
-                _nearest_source(ops, i, s, n, m, exact)
-                for i, s, n, m in zip(index[2:], all_scales, shape[2:], grad.shape[2:], strict=True)
-            ]
-            yield (*index[:2], *positions), ops.cast(ops.load(grad, index), dtype), None
+            source = _nearest_sources(ops, index, scales, shape, grad.shape, exact)
+            yield source, ops.cast(ops.load(grad, index), dtype), None
 
         return scatter_sum(b, grad.shape, terms)
 
@@ -237,16 +235,14 @@ def bilinear(b: LoopBuilder, x: TensorValue, size: Any, corners: bool, *scales: 
             _neighbours(ops, i, n, m, s, corners, dtype)
             for i, n, m, s in zip(index[2:], x.shape[2:], out.shape[2:], all_scales, strict=True)
         )
-        total: Value | None = None
-        for row, w in rows:
-            line: Value | None = None
-            for column, v in columns:
-                term = ops.cast(ops.load(x, (*index[:2], row, column)), dtype) * v
-                line = term if line is None else line + term
-            assert line is not None
-            total = line * w if total is None else total + line * w
-        assert total is not None
-        return total
+
+        def line(row: Expr) -> Value:
+            return reduce(
+                add,
+                (ops.cast(ops.load(x, (*index[:2], row, j)), dtype) * v for j, v in columns),
+            )
+
+        return reduce(add, (line(row) * w for row, w in rows))
 
     return b.pointwise(body, out)
 
@@ -282,7 +278,7 @@ def register(table: TableBuilder) -> None:
             table.rule(f"aten.{name}_pad{rank}d.default")(pad(source, rank))
             table.rule(f"aten.{name}_pad{rank}d_backward.default")(gradient)
         for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True)):
-            table.rule(f"aten.{name}{rank}d.default")(nearest(rank, exact))
-            table.rule(f"aten.{name}{rank}d_backward.default")(nearest_backward(rank, exact))
+            table.rule(f"aten.{name}{rank}d.default")(nearest(exact))
+            table.rule(f"aten.{name}{rank}d_backward.default")(nearest_backward(exact))
     table.rule("aten.upsample_bilinear2d.default")(bilinear)
     table.rule("aten.upsample_bilinear2d_backward.default")(bilinear_backward)
