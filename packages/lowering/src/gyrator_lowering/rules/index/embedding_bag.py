@@ -1,6 +1,6 @@
 """Sums, means and maxima over bags of embedding rows, and their gradients."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from gyrator_lowering.builder.trace import Tracer, Value, conjunction
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.extern import emit
 from gyrator_lowering.rules.index import below
-from gyrator_lowering.rules.scatter import supports_store, to_output
+from gyrator_lowering.rules.scatter import Term, scatter_sum, supports_store, to_output
 from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.torch_bridge.fakes import fake_of
 from gyrator_lowering.torch_bridge.schema import info_of
@@ -256,24 +256,26 @@ def backward(
     padding: Any = -1,
 ) -> TensorValue:
     """Add the gradient of each bag to the rows that it was computed from."""
-    out = b.out
-    dtype = out.dtype.compute
-    if sparse or scale_by_frequency or not supports_store(b, out.device.type, dtype, StoreMode.ADD):
+    if sparse or scale_by_frequency:
         raise FallbackToAten
-    form = evolve(out, dtype=dtype)
-    total = b.pointwise(lambda ops, _: ops.const(0, dtype), form)
-    skip = b.symbols.size(padding)
+    rows_of_weight, dtype = b.out.shape[0], b.out.dtype.compute
 
-    def from_maximum(ops: Tracer, index: tuple[Expr, ...]) -> None:
+    def from_maximum(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
         mask = ops.ne(ops.load(sizes, index[:1]), 0)
-        row = ops.bind(ops.load(chosen, index, mask), out.shape[0], mask=mask)
-        value = ops.cast(ops.load(grad, index), dtype)
-        ops.store(total, (row, index[1]), value, StoreMode.ADD, mask)
+        row = ops.bind(ops.load(chosen, index, mask), rows_of_weight, mask=mask)
+        yield (row, index[1]), ops.cast(ops.load(grad, index), dtype), mask
 
-    def from_sum(ops: Tracer, index: tuple[Expr, ...]) -> None:
+    if mode == MAX:
+        return scatter_sum(b, grad.shape, from_maximum)
+    if not supports_store(b, b.out.device.type, dtype, StoreMode.ADD):
+        raise FallbackToAten
+    skip = b.symbols.size(padding)
+    bag_numbers = _bag_numbers_from_offsets(b, indices, offsets)
+
+    def from_sum(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
         at = ops.cast(ops.load(indices, index[:1]), DType.I64)
         mask = None if skip is Const(-1) else ops.ne(at, ops.index(skip))
-        row = ops.bind(at, out.shape[0], mask=mask)
+        row = ops.bind(at, rows_of_weight, mask=mask)
         bag = ops.bind(ops.load(bag_numbers, index[:1]), grad.shape[0], mask=mask)
         value = ops.cast(ops.load(grad, (bag, index[1]), mask), dtype)
         if mode == MEAN:
@@ -281,14 +283,9 @@ def backward(
             value = value / ops.cast(size, dtype)
         if factors is not None:
             value = value * ops.cast(ops.load(factors, index[:1]), dtype)
-        ops.store(total, (row, index[1]), value, StoreMode.ADD, mask)
+        yield (row, index[1]), value, mask
 
-    if mode == MAX:
-        b.scatter(grad.shape, from_maximum)
-    else:
-        bag_numbers = _bag_numbers_from_offsets(b, indices, offsets)
-        b.scatter((indices.shape[0], grad.shape[1]), from_sum)
-    return to_output(b, total, out)
+    return scatter_sum(b, (indices.shape[0], grad.shape[1]), from_sum)
 
 
 def _bag_numbers_from_offsets(
