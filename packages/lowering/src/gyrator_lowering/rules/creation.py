@@ -21,11 +21,7 @@ _ENDS = "the ends are in memory, and may be complex"
 def filled(b: LoopBuilder, value: Any) -> TensorValue:
     """Return a tensor of one value with the spec of the node's result."""
     out = b.out
-    return b.pointwise(lambda ops, _: operand(ops, value, (), _number_type(out.dtype)), out)
-
-
-def _number_type(dtype: DType) -> DType:
-    return dtype.compute
+    return b.pointwise(lambda ops, _: operand(ops, value, (), out.dtype.compute), out)
 
 
 def full(b: LoopBuilder, size: Any, value: Any, **_: Any) -> TensorValue:
@@ -164,11 +160,7 @@ def iota(b: LoopBuilder, length: Any, *, start: Any, step: Any, **_: Any) -> Ten
 def convert(b: LoopBuilder, x: TensorValue, out: Spec) -> TensorValue:
     """Copy `x` to a new buffer, converting each element as eager does."""
 
-    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        value = ops.get(x, index)
-        return as_bool(ops, value) if out.dtype is DType.BOOL else value
-
-    return b.pointwise(body, out)
+    return b.pointwise(lambda ops, index: _converted(ops, ops.get(x, index), out.dtype), out)
 
 
 def copy_(b: LoopBuilder, into: TensorValue, value: Any, non_blocking: bool = False) -> TensorValue:
@@ -219,14 +211,8 @@ def copy(b: LoopBuilder, x: TensorValue, source: Any, *_: Any) -> TensorValue:
     out = b.out
     if isinstance(source, TensorValue):
         source = b.to_device(source, out.device)
-    return b.pointwise(
-        lambda ops, index: (
-            operand(ops, source, index, out.dtype)
-            if isinstance(source, TensorValue)
-            else operand(ops, source, index, out.dtype.compute)
-        ),
-        out,
-    )
+    dtype = out.dtype if isinstance(source, TensorValue) else out.dtype.compute
+    return b.pointwise(lambda ops, index: operand(ops, source, index, dtype), out)
 
 
 def register(table: TableBuilder) -> None:

@@ -170,32 +170,23 @@ def scaled(ops: Tracer, value: Value, alpha: Arg) -> Value:
 
 def add(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorValue:
     """`x + alpha * y`; logical or for booleans."""
-    if more:
-        alpha = more[0]
-    if b.out.dtype is DType.BOOL:
-        return (
-            elementwise(b, _row("bit_or"), (x, y))
-            if alpha
-            else elementwise(b, lambda ops, p, _: p, (x, y))
-        )
+    alpha = more[0] if more else alpha
     dtype = b.out.dtype
+    if dtype is DType.BOOL:
+        return elementwise(b, _row("bit_or") if alpha else lambda ops, p, _: p, (x, y))
     return in_type(b, lambda ops, p, q: _plus(ops, p, q, alpha, dtype), (x, y), dtype)
 
 
 def sub(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorValue:
     """`x - alpha * y`."""
-    if more:
-        alpha = more[0]
+    alpha = more[0] if more else alpha
     dtype = b.out.dtype
     return in_type(b, lambda ops, p, q: _minus(ops, p, q, alpha, dtype), (x, y), dtype)
 
 
 def rsub(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorValue:
     """`y - alpha * x`."""
-    if more:
-        alpha = more[0]
-    dtype = b.out.dtype
-    return in_type(b, lambda ops, p, q: _minus(ops, q, p, alpha, dtype), (x, y), dtype)
+    return sub(b, y, x, *more, alpha=alpha)
 
 
 def mul(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
@@ -439,19 +430,9 @@ def clamp(
     return elementwise(b, body, (x, *args))
 
 
-def clamp_min(b: LoopBuilder, x: TensorValue, low: Arg) -> TensorValue:
-    """Clamp from below."""
-    return clamp(b, x, low)
-
-
 def clamp_max(b: LoopBuilder, x: TensorValue, high: Arg) -> TensorValue:
     """Clamp from above."""
     return clamp(b, x, None, high)
-
-
-def bitwise(op: str) -> Rule:
-    """Return the rule of a bitwise op."""
-    return simple(_row(op), 1 if op == "bit_not" else 2)
 
 
 def where(b: LoopBuilder, condition: TensorValue, x: Arg, y: Arg) -> TensorValue:
@@ -604,7 +585,7 @@ def _register_arithmetic(table: TableBuilder) -> None:
     table.rule("aten.positive.default")(simple(lambda ops, x: x, 1))
     table.rule("aten.round.default", "aten.round.decimals")(round_)
     table.rule("aten.clamp.default", "aten.clamp.Tensor")(clamp)
-    table.rule("aten.clamp_min.default", "aten.clamp_min.Tensor")(clamp_min)
+    table.rule("aten.clamp_min.default", "aten.clamp_min.Tensor")(clamp)
     table.rule("aten.clamp_max.default", "aten.clamp_max.Tensor")(clamp_max)
     table.rule("aten.lerp.Scalar", "aten.lerp.Tensor")(lerp)
     table.rule("aten.addcmul.default")(addcmul)
@@ -622,7 +603,7 @@ def _register_logic(table: TableBuilder) -> None:
             for target in (f"bitwise_{name}", f"__{name}__")
             for kind in ("Tensor", "Scalar", "Scalar_Tensor")
         ]
-        table.rule(*overloads)(bitwise(op))
+        table.rule(*overloads)(simple(_row(op), 2))
         table.rule(f"aten.logical_{name}.default")(truth(_row(op)))
     for name, op in (("left", "shl"), ("right", "shr")):
         overloads = [
@@ -630,8 +611,8 @@ def _register_logic(table: TableBuilder) -> None:
             for target in (f"bitwise_{name}_shift", f"__{name[0]}shift__")
             for kind in ("Tensor", "Scalar", "Tensor_Scalar", "Scalar_Tensor")
         ]
-        table.rule(*overloads)(bitwise(op))
-    table.rule("aten.bitwise_not.default")(bitwise("bit_not"))
+        table.rule(*overloads)(simple(_row(op), 2))
+    table.rule("aten.bitwise_not.default")(simple(_row("bit_not"), 1))
     table.rule("aten.logical_not.default")(truth(lambda ops, x: ~x))
     table.rule("aten.isnan.default")(predicate(_row("isnan"), otherwise=False))
     table.rule("aten.isinf.default")(predicate(_row("isinf"), otherwise=False))
