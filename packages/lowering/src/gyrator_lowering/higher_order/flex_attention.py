@@ -9,7 +9,6 @@ from typing import Any
 from attrs import evolve, frozen
 from torch.fx import GraphModule
 
-from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import ONE, ZERO, Const, eq
 from gyrator_ir.loop.formulas import SCORE_INDICES
@@ -29,6 +28,7 @@ from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.higher_order.formulas import FormulaContext, NoFormulaError, formula
 from gyrator_lowering.higher_order.steps import Lower
+from gyrator_lowering.rules.attention.gradients import row_products
 from gyrator_lowering.torch_bridge.facts import facts_of
 
 NAMES = frozenset({"flex_attention", "flex_attention_backward"})
@@ -332,17 +332,10 @@ def _mean(
 ) -> TensorValue:
     """For each row, return the dot product of the result and its gradient, minus the contribution
     of the gradient of the logarithm, which is to base 2."""
-    rows = out.shape[:3]
-
-    def pairs(ops: Tracer, index: Index, rindex: Index) -> Value:
-        value, gradient = (ops.load(t, (*index, *rindex)) for t in (out, grad))
-        return ops.cast(value, DType.F32) * ops.cast(gradient, DType.F32)
-
-    products = b.temp(rows, DType.F32, out)
-    b.reduction(ReduceKind.SUM, pairs, rows, out.shape[3:], [products], DType.F32)
+    products = row_products(b, out, grad, DType.F32)
     if not isinstance(grad_sums, TensorValue):
         return products
-    mean = b.temp(rows, DType.F32, out)
+    mean = b.temp(products.shape, DType.F32, out)
 
     def less(ops: Tracer, index: Index) -> Value:
         return ops.load(products, index) - ops.cast(ops.load(grad_sums, index), DType.F32) * _LOG2E

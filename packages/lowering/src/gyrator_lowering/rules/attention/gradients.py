@@ -9,6 +9,7 @@ from attrs import frozen
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import ONE, ZERO, Expr
 from gyrator_ir.loop.nodes import TemplateKind
+from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
@@ -24,6 +25,7 @@ from gyrator_lowering.rules.attention.scores import (
 )
 from gyrator_lowering.rules.extern import library
 from gyrator_lowering.rules.matmul import sum_of_products
+from gyrator_lowering.rules.reduction import reduce_at
 from gyrator_lowering.table import FallbackToAten, Rule
 
 _INFINITY = float("inf")
@@ -66,7 +68,7 @@ def backward(read: Callable[..., Saved]) -> Rule:
 
 def _template(b: LoopBuilder, saved: Saved, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     a, fakes = saved.a, list(b.node.meta["val"])
-    mean = _mean(b, saved)
+    mean = row_products(b, saved.grad, saved.out, a.dtype)
     outs = [b.buffer(b.exact_spec(fake)) for fake in fakes[:3]]
     results = (*(out.buffer for out in outs), *(None for _ in fakes[3:]))
     inputs = (a.q.ref, a.k.ref, a.v.ref, saved.grad.ref, saved.sums.ref, mean.ref)
@@ -76,18 +78,15 @@ def _template(b: LoopBuilder, saved: Saved, args: Sequence[Any], kwargs: dict[st
     return (*outs, *(None for _ in fakes[3:]))
 
 
-def _mean(b: LoopBuilder, saved: Saved) -> TensorValue:
-    """For each row, return the dot product of the result and its gradient."""
-    a, grad, out = saved.a, saved.grad, saved.out
+def row_products(b: LoopBuilder, x: TensorValue, y: TensorValue, dtype: DType) -> TensorValue:
+    """Return the dot product of each row of two tensors with four dimensions."""
+    rows = b.temp(x.shape[:3], dtype, x)
 
-    def pairs(ops: Tracer, index: Index, rindex: Index) -> Value:
-        at = (*index, *rindex)
-        return ops.cast(ops.load(grad, at), a.dtype) * ops.cast(ops.load(out, at), a.dtype)
+    def term(ops: Tracer, index: Index) -> Value:
+        return ops.cast(ops.load(x, index), dtype) * ops.cast(ops.load(y, index), dtype)
 
-    rows = a.q.shape[:3]
-    mean = b.temp(rows, a.dtype, a.q)
-    b.reduction(ReduceKind.SUM, pairs, rows, out.shape[3:], [mean], a.dtype)
-    return mean
+    reduce_at(b, ReduceKind.SUM, x, (3,), [rows], dtype, term)
+    return rows
 
 
 @frozen(eq=False)
@@ -115,7 +114,7 @@ class _Gradients:
 
         products = b.temp(a.scores, a.dtype, a.q)
         b.reduction(ReduceKind.DOT, terms, a.scores, a.v.shape[3:], [products], a.dtype)
-        return cls(b, saved, score, products, _mean(b, saved))
+        return cls(b, saved, score, products, row_products(b, grad, saved.out, a.dtype))
 
     def weight(self, ops: Tracer, index: Index) -> Value:
         """Return a weight; it is 0 in rows that attend to nothing."""

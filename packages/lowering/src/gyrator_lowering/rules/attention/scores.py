@@ -87,10 +87,6 @@ def attention(
     heads, groups = q.shape[1], k.shape[1]
     if heads != groups and not _divides(groups, heads):
         raise FallbackToAten
-    if mask is not None and (
-        mask.ndim > 4 or not (mask.dtype is DType.BOOL or mask.dtype.is_float)
-    ):
-        raise FallbackToAten
     number = _default_scale(length) if scale is None else scale
     result = Attention(q=q, k=k, v=v, mask=mask, scale=number, causal=causal)
     inputs = [t.ref for t in (q, k, v)]

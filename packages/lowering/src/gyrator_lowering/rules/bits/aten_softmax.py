@@ -19,6 +19,7 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.bits.aten_formulas import sleef_exp, sleef_log
+from gyrator_lowering.rules.reduction import reduce_to_buffer
 from gyrator_lowering.table import FallbackToAten, Rule
 
 _LANES = 8
@@ -116,16 +117,7 @@ def _exponential(ops: Tracer, x: TensorValue, top: TensorValue, at: Sequence[Exp
 
 
 def _maximum(b: LoopBuilder, x: TensorValue) -> TensorValue:
-    top = b.temp(x.shape[:-1], DType.F32, x)
-    b.reduction(
-        ReduceKind.MAX,
-        lambda ops, row, at: ops.load(x, (*row, *at)),
-        x.shape[:-1],
-        x.shape[-1:],
-        [top],
-        DType.F32,
-    )
-    return top
+    return reduce_to_buffer(b, ReduceKind.MAX, x, (x.ndim - 1,), DType.F32)
 
 
 def _sum(b: LoopBuilder, x: TensorValue, term: Term) -> TensorValue:
