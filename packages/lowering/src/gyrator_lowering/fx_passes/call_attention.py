@@ -21,7 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import scaled_dot_product_attention
 
 from gyrator_ir.target import Target
-from gyrator_lowering.fx_passes.insert import insert, replace
+from gyrator_lowering.fx_passes.insert import contiguous, insert, replace
 from gyrator_lowering.fx_passes.products.linear_calls import devices_with
 
 aten = torch.ops.aten
@@ -169,7 +169,7 @@ def _call(gm: GraphModule, pattern: _AttentionPattern, last: Any) -> bool:
     if flat:
         result = call(aten.squeeze.dim, result, 1)
     if not result.meta["val"].is_contiguous():
-        result = call(aten.clone.default, result, memory_format=torch.contiguous_format)
+        result = contiguous(call, result)
     if not flat:
         result = call(aten.view.default, result, list(fake.shape))
     replace(gm, last, result)

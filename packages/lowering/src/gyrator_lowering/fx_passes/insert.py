@@ -137,6 +137,11 @@ def converted(call: Insert, value: Node, dtype: torch.dtype) -> Node:
     return call(torch.ops.prims.convert_element_type.default, value, dtype)
 
 
+def contiguous(call: Insert, x: Node) -> Node:
+    """Return a row-major copy of a tensor."""
+    return call(torch.ops.aten.clone.default, x, memory_format=torch.contiguous_format)
+
+
 def other_view(call: Insert, x: Node) -> Node:
     """Return an alias of a tensor for readers that may be recomputed, inserted before all readers
     that may not: torch's partitioner considers everything after such a reader expensive to

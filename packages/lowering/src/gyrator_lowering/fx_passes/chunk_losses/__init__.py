@@ -32,7 +32,7 @@ from gyrator_lowering.fx_passes.chunk_losses.rows import (
     shape_of,
     tangent_dependences,
 )
-from gyrator_lowering.fx_passes.insert import Insert, compute_dtype, converted, insert
+from gyrator_lowering.fx_passes.insert import Insert, compute_dtype, contiguous, converted, insert
 
 aten, prims = torch.ops.aten, torch.ops.prims
 _TYPES = (torch.bfloat16, torch.float32, torch.float64)
@@ -276,7 +276,7 @@ class _Build:
             return out if lead == 1 else self.call(aten.squeeze.dims, out, list(range(lead - 1)))
         if lead > 1:
             if (a, lead) not in self._flattened:
-                flat = self.call(aten.clone.default, out, memory_format=torch.contiguous_format)
+                flat = contiguous(self.call, out)
                 self._flattened[a, lead] = self.call(aten.view.default, flat, [-1, *shape[lead:]])
             out = self._flattened[a, lead]
         return part(out, 0)

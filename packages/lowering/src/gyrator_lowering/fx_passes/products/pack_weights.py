@@ -7,6 +7,7 @@ accurate enough.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -17,7 +18,13 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from gyrator_ir.target import Target
 from gyrator_lowering.folding import PACKED
 from gyrator_lowering.fx_passes.constants import constant_nodes
-from gyrator_lowering.fx_passes.insert import insert, insert_like, insert_packed, replace
+from gyrator_lowering.fx_passes.insert import (
+    contiguous,
+    insert,
+    insert_like,
+    insert_packed,
+    replace,
+)
 from gyrator_lowering.fx_passes.products.linear_calls import (
     BFLOAT16_LIBRARIES,
     LIBRARIES,
@@ -163,14 +170,11 @@ class PackWeights:
         if not how.library:
             return False
         *bias, x, y = node.args
-        rows = x.meta["val"].shape[0]
+        rows, call = x.meta["val"].shape[0], partial(insert, gm, node)
         if how.library == "aten":
             if y.meta["val"].is_contiguous():
                 return False
-            row_major = insert(
-                gm, node, aten.clone.default, y, memory_format=torch.contiguous_format
-            )
-            node.replace_input_with(y, row_major)
+            node.replace_input_with(y, contiguous(call, y))
             return True
         if how.library == "kernels":
             width = dict(self.panels).get(product.device)
@@ -178,24 +182,19 @@ class PackWeights:
                 return False
             replace(gm, node, _in_panels(gm, node, width))
             return True
-        weight = insert(gm, node, aten.permute.default, y, [1, 0])
-        contiguous = insert(
-            gm, node, aten.clone.default, weight, memory_format=torch.contiguous_format
-        )
+        weight = contiguous(call, call(aten.permute.default, y, [1, 0]))
         added = bias[0] if bias else None
         if how.library == "mkl":
             if not isinstance(rows, int):
                 return False
-            packed = insert_packed(
-                gm, node, torch.ops.mkl._mkl_reorder_linear_weight.default, contiguous, rows
-            )
+            pack: Any = torch.ops.mkl._mkl_reorder_linear_weight.default
+            packed = insert_packed(gm, node, pack, weight, rows)
             op: Any = torch.ops.mkl._mkl_linear.default
-            new = insert_like(gm, node, op, x, packed, contiguous, added, rows)
+            new = insert_like(gm, node, op, x, packed, weight, added, rows)
         else:
             count = rows if isinstance(rows, int) else None
-            packed = insert_packed(
-                gm, node, torch.ops.mkldnn._reorder_linear_weight.default, contiguous, count
-            )
+            pack = torch.ops.mkldnn._reorder_linear_weight.default
+            packed = insert_packed(gm, node, pack, weight, count)
             op = torch.ops.mkldnn._linear_pointwise.default
             computed = after if how.whole else NOTHING
             new = insert_like(gm, node, op, x, packed, added, *computed.arguments)
@@ -252,12 +251,11 @@ def _in_panels(gm: GraphModule, node: Any, width: int) -> Node:
     register_ops()
     *bias, x, y = node.args
     depth, columns = y.meta["val"].shape
-    split = insert(gm, node, aten.view.default, y, [depth, columns // width, width])
-    turned = insert(gm, node, aten.permute.default, split, [1, 0, 2])
-    contiguous = torch.contiguous_format
-    panels = insert(gm, node, aten.clone.default, turned, memory_format=contiguous)
-    new = insert(gm, node, torch.ops.gyrator.panel_mm.default, x, panels)
-    return insert(gm, node, aten.add.Tensor, new, bias[0]) if bias else new
+    call = partial(insert, gm, node)
+    split = call(aten.view.default, y, [depth, columns // width, width])
+    panels = contiguous(call, call(aten.permute.default, split, [1, 0, 2]))
+    new = call(torch.ops.gyrator.panel_mm.default, x, panels)
+    return call(aten.add.Tensor, new, bias[0]) if bias else new
 
 
 def _addition(node: Node) -> tuple[Any, Any]:

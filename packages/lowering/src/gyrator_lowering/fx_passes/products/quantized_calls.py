@@ -22,6 +22,7 @@ from gyrator_ir.target import Target
 from gyrator_lowering.folding import ASSUMED, ZEROS
 from gyrator_lowering.fx_passes.constants import constant_nodes
 from gyrator_lowering.fx_passes.insert import (
+    contiguous,
     converted,
     insert,
     insert_after,
@@ -175,10 +176,10 @@ class QuantizedCalls:
         if not statically_known_true(rows > 0) or not choice.integers(quantized_product):
             return False
         columns = insert(gm, node, aten.permute.default, _moved(gm, node, right), [1, 0])
-        contiguous = _contiguous(gm, node, columns)
+        weight = contiguous(partial(insert, gm, node), columns)
         sizes = [rows, depth] if isinstance(rows, int) else None
         prepack = torch.ops.onednn.qlinear_prepack.default
-        packed = insert_packed(gm, node, prepack, contiguous, sizes)
+        packed = insert_packed(gm, node, prepack, weight, sizes)
         result = self._result(node, choice, _AFTER_PRODUCTS)
         calls = torch.ops.onednn.qlinear_pointwise
         op = calls.tensor if isinstance(left.scale, Node) else calls.default
@@ -196,7 +197,7 @@ class QuantizedCalls:
             return False
         if not choice.integers(convolution):
             return False
-        contiguous = _contiguous(gm, node, _moved(gm, node, right))
+        values = contiguous(partial(insert, gm, node), _moved(gm, node, right))
         scales = _scales(gm, node, right)
         window = (stride, padding, dilation, groups)
         count = x.meta["val"].shape[0]
@@ -205,7 +206,7 @@ class QuantizedCalls:
         # With a zero point, the layout has room for sums of weights; its value does not matter.
         is_dynamic = isinstance(left.scale, Node)
         quantization = (0.5, 1) if is_dynamic else (left.scale, left.zero)
-        packed = insert_packed(gm, node, prepack, contiguous, scales, *quantization, *window, sizes)
+        packed = insert_packed(gm, node, prepack, values, scales, *quantization, *window, sizes)
         result = self._result(node, choice, _AFTER_CONVOLUTIONS[len(convolution.images)])
         calls = torch.ops.onednn.qconv_pointwise
         op = calls.tensor if is_dynamic else calls.default
@@ -330,10 +331,6 @@ def _moved(gm: GraphModule, before: Node, quantized: _Quantized) -> Node:
     return values
 
 
-def _contiguous(gm: GraphModule, before: Node, x: Node) -> Node:
-    return insert(gm, before, aten.clone.default, x, memory_format=torch.contiguous_format)
-
-
 def _scales(gm: GraphModule, before: Node, weight: _Quantized) -> Node:
     if isinstance(weight.scale, Node):
         return converted(partial(insert, gm, before), weight.scale, torch.float32)
@@ -390,8 +387,7 @@ def _put(gm: GraphModule, node: Any, new: Node, result: _Result) -> None:
     if node.target is aten.convolution.default and not _is_channels_last(fake):
         # The library returns a channels-last result.
         new.meta["val"] = fake.movedim(1, -1).contiguous().movedim(-1, 1)
-        contiguous = torch.contiguous_format
-        stored = insert_after(gm, new, aten.clone.default, new, memory_format=contiguous)
+        stored = contiguous(partial(insert_after, gm, new), new)
     if result.quantize is None:
         replace(gm, node, stored)
         return
