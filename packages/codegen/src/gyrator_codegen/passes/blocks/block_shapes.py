@@ -11,7 +11,7 @@ per cent longer than the fastest shape in the mean.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
 from attrs import evolve, frozen
@@ -67,7 +67,7 @@ _Shape = tuple[int, int, int]
 """Points, inner elements per point, and warps."""
 
 
-@frozen
+@frozen(kw_only=True)
 class _Space:
     """The iteration space of a kernel."""
 
@@ -105,50 +105,78 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
     second = axes_of(kernel, tiled.loops[1]) if tiles else kernel.inner
     count = max(guess(extent_of(first), facts, _POINTS), 1) * members
     length = max(guess(extent_of(second), facts, _LENGTH), 1)
-    values = {c.name: c.values for c in tiled.choices}
-    at_once = in_one_step(tiled)
-    width = _width(kernel, facts) * (2 if tiled.pairs else 1)
-    traffic = _traffic(kernel, facts, count * length)
-    loads, strided = _loads(kernel)
-    kinds = {s.kind for s in kernel.statements if isinstance(s, Reduce)}
-    scans = any(isinstance(s, ScanStep) for s in kernel.statements) or bool(kinds & _POSITIONS)
-    merges = bool(kinds & (_KEPT - _POSITIONS))
-    work = _work(kernel)
-    if tiles and values["XBLOCK"][0] > 1:
-        shapes = best = list(_tiles(count, length, width, cores))
-    elif tiles:
-        space = _Space(
-            count, length, width, True, False, scans, merges, loads, strided, work, traffic, cores
-        )
-        shapes = list(_rows(values["XBLOCK"], values["RBLOCK"], space))
-        best = sorted(shapes, key=lambda s: _row_price(s, space))[:_MOST]
-    elif kernel.totals:
-        rows = max(guess(extent_of(kernel.summed), facts), 1)
-        each = max(count // rows // max(cores, 1), 1)
-        shapes = best = list(_totals(rows, power_of_two(length), width, each))
-    elif at_once and sorts(kernel):
-        shapes = best = list(_sorting(power_of_two(length), count, cores))
-    elif not at_once and values["RBLOCK"] == (1,):
-        shapes = best = list(_steps(kernel, count, width, cores))
+    space = _space(tiled, facts, cores, count, length)
+    few = _few_shapes(tiled, facts, space, tiles)
+    if few is None:
+        shapes, price = _priced_shapes(tiled, space, tiles)
+        best = sorted(shapes, key=price)[:_MOST]
     else:
-        along = consecutive_inside(kernel)
-        folds = bool(kernel.inner)
-        space = _Space(
-            count, length, width, along, folds, scans, merges, loads, strided, work, traffic, cores
-        )
-        if kernel.inner:
-            shapes = list(_blocks(values["XBLOCK"], values["RBLOCK"], at_once, count, length))
-        else:
-            shapes = list(_points(values["XBLOCK"], count))
-        weights = _weights(space, at_once)
-        ranked = sorted(shapes, key=lambda s: _price(s, space, weights))
-        best = ranked[:_MOST]
+        shapes = best = list(few)
     if second:
         return Ranked(("XBLOCK", "RBLOCK", "num_warps"), shapes, best)
     return Ranked(
         ("XBLOCK", "num_warps"), [(x, warps) for x, _, warps in shapes],
         [(x, warps) for x, _, warps in best],
     )  # fmt: skip
+
+
+def _space(tiled: TiledKernel, facts: ShapeFacts, cores: int, count: int, length: int) -> _Space:
+    kernel = tiled.kernel
+    kinds = {s.kind for s in kernel.statements if isinstance(s, Reduce)}
+    scans = any(isinstance(s, ScanStep) for s in kernel.statements)
+    loads, strided = _loads(kernel)
+    return _Space(
+        count=count,
+        length=length,
+        width=_width(kernel, facts) * (2 if tiled.pairs else 1),
+        along_inner=consecutive_inside(kernel),
+        folds=bool(kernel.inner),
+        scans=scans or bool(kinds & _POSITIONS),
+        merges=bool(kinds & (_KEPT - _POSITIONS)),
+        loads=loads,
+        strided=strided,
+        work=_work(kernel),
+        traffic=_traffic(kernel, facts, count * length),
+        cores=cores,
+    )
+
+
+def _few_shapes(
+    tiled: TiledKernel, facts: ShapeFacts, space: _Space, tiles: bool
+) -> Iterable[_Shape] | None:
+    """Return the shapes of a kernel for which few make sense, best first; None for other kernels,
+    whose shapes are priced."""
+    kernel, at_once = tiled.kernel, in_one_step(tiled)
+    values = {c.name: c.values for c in tiled.choices}
+    count, length, width, cores = space.count, space.length, space.width, space.cores
+    if tiles:
+        return _tiles(count, length, width, cores) if values["XBLOCK"][0] > 1 else None
+    if kernel.totals:
+        rows = max(guess(extent_of(kernel.summed), facts), 1)
+        each = max(count // rows // max(cores, 1), 1)
+        return _totals(rows, power_of_two(length), width, each)
+    if at_once and sorts(kernel):
+        return _sorting(power_of_two(length), count, cores)
+    if not at_once and values["RBLOCK"] == (1,):
+        return _steps(kernel, count, width, cores)
+    return None
+
+
+def _priced_shapes(
+    tiled: TiledKernel, space: _Space, tiles: bool
+) -> tuple[list[_Shape], Callable[[_Shape], float]]:
+    """Return all sensible shapes of a kernel, and their cost."""
+    at_once = in_one_step(tiled)
+    values = {c.name: c.values for c in tiled.choices}
+    if tiles:
+        rows = list(_rows(values["XBLOCK"], values["RBLOCK"], space))
+        return rows, lambda shape: _row_price(shape, space)
+    if space.folds:
+        shapes = _blocks(values["XBLOCK"], values["RBLOCK"], at_once, space.count, space.length)
+    else:
+        shapes = _points(values["XBLOCK"], space.count)
+    weights = _weights(space, at_once)
+    return list(shapes), lambda shape: _price(shape, space, weights)
 
 
 def _width(kernel: Kernel, facts: ShapeFacts) -> int:
