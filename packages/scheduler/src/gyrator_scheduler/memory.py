@@ -275,25 +275,16 @@ def _in_place(
     ]
     if not options:
         return None
-    stored: Store | None = None
-    clean = set(options)
-    loads: dict[str, list[Load]] = {}
-    for stage in kernel.stages:
-        for s in stage.body:
-            if isinstance(s, Load) and s.buffer in clean:
-                if stored is not None:
-                    clean.discard(s.buffer)
-                loads.setdefault(s.buffer, []).append(s)
-            elif isinstance(s, Store):
-                if s.buffer in clean:
-                    clean.discard(s.buffer)
-                if s.buffer == buffer.name:
-                    if stored is not None or s.mode is not StoreMode.SET or s.mask is not None:
-                        return None
-                    stored = s
-    if stored is None:
+    accesses = [s for stage in kernel.stages for s in stage.body if isinstance(s, Load | Store)]
+    stores = [k for k, s in enumerate(accesses) if s.buffer == buffer.name and isinstance(s, Store)]
+    if len(stores) != 1:
+        return None
+    (last,) = stores
+    stored = accesses[last]
+    if not isinstance(stored, Store) or stored.mode is not StoreMode.SET or stored.mask is not None:
         return None
     for x in options:
-        if x in clean and all(s.index is stored.index for s in loads.get(x, ())):
+        uses = [(k, s) for k, s in enumerate(accesses) if s.buffer == x]
+        if all(isinstance(s, Load) and k < last and s.index is stored.index for k, s in uses):
             return x
     return None
