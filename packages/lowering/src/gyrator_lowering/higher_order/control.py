@@ -1,5 +1,6 @@
 """Lowering of branches, loops and repeated regions to subprograms."""
 
+from collections.abc import Sequence
 from types import NoneType
 from typing import Any
 
@@ -39,71 +40,55 @@ class Regions:
                 a region returns something that is not a tensor.
         """
         name = getattr(node.target, "__name__", str(node.target))
-        graphs = node.args
         if name in flex_attention.NAMES:
             return flex_attention.lower_call(self.b, self.lower, args)
         match name:
             case "cond":
-                predicate, _, _, operands = args
-                then, otherwise = self._region(graphs[1], args[1]), self._region(graphs[2], args[2])
-                results = self._results(node)
-                condition_ref = (
-                    predicate.ref
-                    if isinstance(predicate, TensorValue)
-                    else cond_from_sympy(fake_of(graphs[0]).node.expr)
-                )
-                self.b.operations.append(
-                    CondOp(
-                        self.b.op_name(),
-                        condition_ref,
-                        then,
-                        otherwise,
-                        self._arguments(operands),
-                        tuple(r.buffer for r in results),
-                        self.b.origin,
-                    )
-                )
-                return results
+                return self._cond(node, args)
             case "scan" | "map_impl":
                 return lower_steps(
-                    self.b, node, args, lambda loop: self._region(graphs[0], args[0], loop)
+                    self.b, node, args, lambda loop: self._region(node.args[0], args[0], loop)
                 )
             case "while_loop" | "while_loop_stack_output":
-                _, _, carried, invariants = args
-                condition = self._region(graphs[0], args[0])
-                body = self._region(graphs[1], args[1])
-                results = self._results(node)
-                self.b.operations.append(
-                    WhileOp(
-                        self.b.op_name(),
-                        condition,
-                        body,
-                        self._arguments(carried),
-                        self._arguments(invariants),
-                        tuple(r.buffer for r in results),
-                        name == "while_loop_stack_output",
-                        self.b.origin,
-                    )
-                )
-                return results
+                return self._while(node, args, stacked=name == "while_loop_stack_output")
             case "invoke_subgraph":
-                region = self._region(graphs[0], args[0])
-                called = self._call_results(node)
-                self.b.operations.append(
-                    CallOp(
-                        self.b.op_name(),
-                        region,
-                        self._arguments(args[2:]),
-                        tuple(r.buffer for r in called if isinstance(r, TensorValue)),
-                        self.b.origin,
-                    )
-                )
-                return called
+                return self._invoke(node, args)
         raise self.b.unsupported(
-            "GY-LOWER-001",
-            f"{name} is not an op of the dispatcher",
-            help=BY_PYTORCH,
+            "GY-LOWER-001", f"{name} is not an op of the dispatcher", help=BY_PYTORCH
         )
+
+    def _cond(self, node: Node, args: list[Any]) -> tuple[TensorValue, ...]:
+        graphs, (predicate, _, _, operands) = node.args, args
+        then, otherwise = self._region(graphs[1], args[1]), self._region(graphs[2], args[2])
+        results = self._results(node)
+        condition = (
+            predicate.ref
+            if isinstance(predicate, TensorValue)
+            else cond_from_sympy(fake_of(graphs[0]).node.expr)
+        )
+        name, inputs, outputs = self.b.op_name(), self._arguments(operands), _buffers(results)
+        self.b.operations.append(
+            CondOp(name, condition, then, otherwise, inputs, outputs, self.b.origin)
+        )
+        return results
+
+    def _while(self, node: Node, args: list[Any], stacked: bool) -> tuple[TensorValue, ...]:
+        graphs, (_, _, carried, invariants) = node.args, args
+        condition, body = self._region(graphs[0], args[0]), self._region(graphs[1], args[1])
+        results = self._results(node)
+        name, outputs = self.b.op_name(), _buffers(results)
+        state, others = self._arguments(carried), self._arguments(invariants)
+        self.b.operations.append(
+            WhileOp(name, condition, body, state, others, outputs, stacked, self.b.origin)
+        )
+        return results
+
+    def _invoke(self, node: Node, args: list[Any]) -> tuple[Any, ...]:
+        region = self._region(node.args[0], args[0])
+        results = self._call_results(node)
+        name, inputs, outputs = self.b.op_name(), self._arguments(args[2:]), _buffers(results)
+        self.b.operations.append(CallOp(name, region, inputs, outputs, self.b.origin))
+        return results
 
     def _arguments(self, operands: Any) -> tuple[Any, ...]:
         return tuple(argument(self.b, operand) for operand in operands)
@@ -157,3 +142,7 @@ class Regions:
     def _no_tensor(self, node: Node) -> UnsupportedError:
         message = f"{node.target} returns something that is not a tensor"
         return self.b.unsupported("GY-LOWER-011", message, help=BY_PYTORCH)
+
+
+def _buffers(results: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(r.buffer for r in results if isinstance(r, TensorValue))

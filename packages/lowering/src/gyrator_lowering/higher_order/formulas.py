@@ -18,6 +18,7 @@ from gyrator_ir.body.rewrite import defined, live, renamed, rewritten
 from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym, SymKind, le
 from gyrator_ir.loop.formulas import SCORE_INDICES
 from gyrator_ir.loop.nodes import (
+    Buffer,
     Formula,
     Literal,
     LoopProgram,
@@ -81,15 +82,7 @@ def formula(
         else:
             value = next(rest)
             if isinstance(program_input, TensorInput) and isinstance(value, TensorValue):
-                pairs = zip(
-                    (*program_input.buffer.shape, *program_input.buffer.strides),
-                    (*value.shape, *value.strides),
-                    strict=True,
-                )
-                if any(size is not other for size, other in pairs):
-                    raise NoFormulaError("the layout of a captured tensor differs from eager's")
-                if value.stored is not value.dtype:
-                    raise NoFormulaError("a captured tensor reinterprets the bits of another dtype")
+                _check_captured(program_input.buffer, value)
                 tensors[program_input.buffer.name] = value
             elif not isinstance(value, Expr | int):
                 raise NoFormulaError(f"a captured {type(value).__name__}")
@@ -107,6 +100,14 @@ def formula(
         raise NoFormulaError("the result is not a scalar")
     result = maker.converted(maker.value(first.buffer), dtype)
     return Formula(name, tuple(value_names.values()), live(maker.body, (result,)), result)
+
+
+def _check_captured(buffer: Buffer, value: TensorValue) -> None:
+    layouts = zip((*buffer.shape, *buffer.strides), (*value.shape, *value.strides), strict=True)
+    if any(size is not other for size, other in layouts):
+        raise NoFormulaError("the layout of a captured tensor differs from eager's")
+    if value.stored is not value.dtype:
+        raise NoFormulaError("a captured tensor reinterprets the bits of another dtype")
 
 
 def _buffer(program_input: Any) -> str:
