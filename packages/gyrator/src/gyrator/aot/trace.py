@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from itertools import chain
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import torch
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 from torch._guards import TracingContext, tracing
 from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgument
 from torch.utils import _pytree as pytree
@@ -399,63 +399,86 @@ def signature(
     Raises:
         UnsupportedError: GY-AOT-001 for an argument that cannot be checked at run time.
     """
-    specs = program.graph_signature.input_specs
-    values = {n.name: n.meta.get("val") for n in program.graph.find_nodes(op="placeholder")}
-    written = [info.mutates_data for info in traced.metadata.input_info]
+    specs, folded = program.graph_signature.input_specs, traced.folded
     stays = device_of(program) == device
-    inputs: list[Input] = []
-    tensors: dict[str, torch.Tensor] = {}
-    weights: list[Weight] = []
-    folded = traced.folded
     packed_weights = set() if folded is None else folded.packed_weights
     needed = range(len(specs)) if at_load else {*traced.inputs, *packed_weights}
-
-    def add(target: str, kind: _WeightKind, tensor: torch.Tensor, writes: bool = False) -> None:
-        hosted = stays and device.type != HOST and tensor.device.type == HOST
-        sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
-        tensors[target] = tensor
-        weights.append(Weight(target, kind, target, _dtype(tensor), sizes, strides, writes, hosted))
-
-    for k, (spec, writes) in enumerate(zip(specs, written, strict=True)):
-        if spec.kind is InputKind.USER_INPUT:
-            inputs.append(_input(spec, values, writes, stays, device))
-        elif spec.kind not in _WEIGHTS or spec.target is None:
-            raise unpackable(f"the program takes {spec.arg.name}, a {spec.kind.name.lower()}")
-        elif inputs:
-            raise unpackable("the program's weights do not precede its arguments")
-        elif k in needed:
-            add(spec.target, _WEIGHTS[spec.kind], _tensor_of(program, spec.target), writes)
-    _check_shared(tensors, weights)
+    weights = _Weights(hosted=stays and device.type != HOST)
+    inputs = _inputs(program, traced, weights, needed, None if stays else device)
+    _check_shared(weights.tensors, weights.descriptions)
     targets = {k: spec.target for k, spec in enumerate(specs) if spec.kind in _WEIGHTS}
     weight_names = [str(targets[k]) for k in traced.inputs if k in targets]
-    constants = [] if folded is None or at_load else folded.values()
-    for number, constant in enumerate(constants):
-        add(f"{name}/{FOLDED}{number}", "constant", constant)
-        if folded is not None and number < folded.count - len(folded.packing):
-            weight_names.append(weights[-1].name)
+    if folded is not None and not at_load:
+        constants = {f"{name}/{FOLDED}{k}": value for k, value in enumerate(folded.values())}
+        for target, constant in constants.items():
+            weights.add(target, "constant", constant)
+        weight_names += list(constants)[: folded.count - len(folded.packing)]
     called = program.call_spec
-    spec = called.in_spec
-    assert spec is not None and called.out_spec is not None
-    arguments, by_name = pytree.tree_unflatten(range(spec.num_leaves), spec)
+    assert called.in_spec is not None and called.out_spec is not None
+    arguments, by_name = pytree.tree_unflatten(range(called.in_spec.num_leaves), called.in_spec)
     module = program.module_call_graph[0].signature
-    names = module.forward_arg_names if module is not None else None
-    parameters = tuple(names or (*(f"arg{k}" for k in range(len(arguments))), *by_name))
+    parameters = module.forward_arg_names if module is not None else None
     entry = Entry(
         name=name,
         weights=tuple(weight_names),
         inputs=tuple(inputs),
         outputs=_outputs(traced, len(targets)),
         symbols=_symbols(inputs, program.range_constraints, traced.limits),
-        parameters=parameters,
+        parameters=tuple(parameters or (*(f"arg{k}" for k in range(len(arguments))), *by_name)),
         positional=len(arguments),
         keywords=tuple(by_name),
-        in_spec=_spec_text(spec),
+        in_spec=_spec_text(called.in_spec),
         out_spec=_spec_text(_without_names(called.out_spec)),
         tokens=len(traced.metadata.tokens),
         programs=(),
         packed=() if folded is None else _packed_inputs(name, folded, targets, at_load),
     )
-    return entry, tensors, tuple(weights)
+    return entry, weights.tensors, tuple(weights.descriptions)
+
+
+@define
+class _Weights:
+    """The weights of an entry point."""
+
+    hosted: bool
+    """Whether weights in host memory stay there while others are on the device."""
+    tensors: dict[str, torch.Tensor] = field(factory=dict)
+    descriptions: list[Weight] = field(factory=list)
+
+    def add(
+        self, target: str, kind: _WeightKind, tensor: torch.Tensor, writes: bool = False
+    ) -> None:
+        self.tensors[target] = tensor
+        hosted = self.hosted and tensor.device.type == HOST
+        sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
+        self.descriptions.append(
+            Weight(target, kind, target, _dtype(tensor), sizes, strides, writes, hosted)
+        )
+
+
+def _inputs(
+    program: ExportedProgram,
+    traced: Traced,
+    weights: _Weights,
+    needed: Container[int],
+    moved: torch.device | None,
+) -> list[Input]:
+    """Return the arguments, and add the weights at the positions `needed`; `moved` is the device
+    that the program's tensors are moved to."""
+    specs = program.graph_signature.input_specs
+    values = {n.name: n.meta.get("val") for n in program.graph.find_nodes(op="placeholder")}
+    inputs: list[Input] = []
+    for k, (spec, info) in enumerate(zip(specs, traced.metadata.input_info, strict=True)):
+        if spec.kind is InputKind.USER_INPUT:
+            inputs.append(_input(spec, values, info.mutates_data, moved))
+        elif spec.kind not in _WEIGHTS or spec.target is None:
+            raise unpackable(f"the program takes {spec.arg.name}, a {spec.kind.name.lower()}")
+        elif inputs:
+            raise unpackable("the program's weights do not precede its arguments")
+        elif k in needed:
+            tensor = _tensor_of(program, spec.target)
+            weights.add(spec.target, _WEIGHTS[spec.kind], tensor, info.mutates_data)
+    return inputs
 
 
 def _spec_text(spec: pytree.TreeSpec) -> str:
@@ -518,7 +541,7 @@ def _check_shared(tensors: Mapping[str, torch.Tensor], weights: Sequence[Weight]
 
 
 def _input(
-    spec: InputSpec, values: Mapping[str, Any], writes: bool, stays: bool, device: torch.device
+    spec: InputSpec, values: Mapping[str, Any], writes: bool, moved: torch.device | None
 ) -> Input:
     name = spec.arg.name
     value = values.get(name)
@@ -535,7 +558,7 @@ def _input(
         name,
         "tensor",
         _dtype(value),
-        str(value.device if stays else device),
+        str(moved or value.device),
         tuple(_dim(name, n) for n in value.shape),
         tuple(map(str, value.stride())),
         writes,
