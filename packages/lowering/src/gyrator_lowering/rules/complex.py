@@ -412,25 +412,31 @@ def vector_norm(b: LoopBuilder, x: TensorValue, *args: Any, **kwargs: Any) -> Te
     return reduction.vector_norm(b, sizes, *args, **kwargs)
 
 
+_Register = Callable[..., Callable[[Rule], Rule]]
+"""Registers a rule of the given ATen ops."""
+
+
 def register(table: TableBuilder) -> None:
     """Add the rules of complex numbers to `table`, which has those of real ones."""
-    _register_arithmetic(table)
-    _register_tensors(table)
-    of_reals = table.build()
-    for name in (f"aten.{op}" for op in _BY_PART):
-        rule = of_reals.find(name)
-        assert rule is not None
-        table.rule(name, complex=True)(by_part(rule))
-    for op in ("_unsafe_view", "lift", "as_strided_"):
-        table.rule(f"aten.{op}.default", complex=True)(view.same_storage)
-    table.rule("aten.as_strided.default", complex=True)(view.as_strided)
-    table.rule("aten.linalg_vector_norm.default", complex=True)(vector_norm)
 
-
-def _register_arithmetic(table: TableBuilder) -> None:
     def rule(*ops: str) -> Callable[[Rule], Rule]:
         return table.rule(*(f"aten.{op}" for op in ops), complex=True)
 
+    _register_arithmetic(rule)
+    _register_tensors(rule)
+    table.rule("prims.convert_element_type.default", complex=True)(to_copy)
+    of_reals = table.build()
+    for name in (f"aten.{op}" for op in _BY_PART):
+        of_parts = of_reals.find(name)
+        assert of_parts is not None
+        table.rule(name, complex=True)(by_part(of_parts))
+    for op in ("_unsafe_view", "lift", "as_strided_"):
+        rule(f"{op}.default")(view.same_storage)
+    rule("as_strided.default")(view.as_strided)
+    rule("linalg_vector_norm.default")(vector_norm)
+
+
+def _register_arithmetic(rule: _Register) -> None:
     rule("add.Tensor", "add.Scalar")(add)
     rule("sub.Tensor", "sub.Scalar")(sub)
     rule("rsub.Tensor", "rsub.Scalar")(rsub)
@@ -460,10 +466,7 @@ def _register_arithmetic(table: TableBuilder) -> None:
     rule("complex.default")(simple(lambda ops, x, y: Pair(x.real, y.real), 2))
 
 
-def _register_tensors(table: TableBuilder) -> None:
-    def rule(*ops: str) -> Callable[[Rule], Rule]:
-        return table.rule(*(f"aten.{op}" for op in ops), complex=True)
-
+def _register_tensors(rule: _Register) -> None:
     rule("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")(where)
     rule("masked_fill.Scalar", "masked_fill.Tensor")(masked_fill)
     rule("scalar_tensor.default")(filling(0))
@@ -473,7 +476,6 @@ def _register_tensors(table: TableBuilder) -> None:
         rule(*ops)(constant(value))
     rule(*_FRESH)(uninitialized)
     rule("clone.default", "lift_fresh_copy.default", "_to_copy.default")(to_copy)
-    table.rule("prims.convert_element_type.default", complex=True)(to_copy)
     rule("copy.default")(copy)
     rule("copy_.default")(copy_)
 

@@ -169,7 +169,8 @@ def addmm_activation(
 
 
 def mv(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
-    """A matrix times a vector."""
+    """The sums of products of a vector's elements with those of each row of a matrix, or with those
+    of another vector."""
     return _times_vector(b, x, y, None)
 
 
@@ -193,11 +194,6 @@ def _times_vector(
         return ops.load(x, (*index, *rindex)), ops.load(y, rindex)
 
     return accumulated(b, terms, y.shape, after)
-
-
-def dot(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
-    """The sum of the products of two vectors' elements."""
-    return _times_vector(b, x, y, None)
 
 
 def linear(
@@ -269,8 +265,8 @@ _LIBRARY_OUT: Mapping[str, Rule] = MappingProxyType(
 _LIBRARY: Mapping[str, Rule] = MappingProxyType(
     {
         "mv": mv,
-        "dot": dot,
-        "vdot": dot,
+        "dot": mv,
+        "vdot": mv,
         "addmv": addmv,
         "linear": linear,
         "matmul": matmul,
