@@ -203,8 +203,5 @@ def _renumbered(step: Step, kind: Kind, numbers: Mapping[int, int]) -> Step:
 def _op(name: str) -> Callable[..., Any]:
     if name == "getitem":
         return operator.getitem
-    op: Any = torch.ops
-    for part in name.split("."):
-        op = getattr(op, part)
-    call: Callable[..., Any] = op
+    call: Callable[..., Any] = operator.attrgetter(name)(torch.ops)
     return call

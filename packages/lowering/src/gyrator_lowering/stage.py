@@ -273,9 +273,7 @@ class _Lowering:
 
     def _attribute(self, node: Node) -> Any:
         key = str(node.target)
-        value: Any = self.gm
-        for part in key.split("."):
-            value = getattr(value, part)
+        value = operator.attrgetter(key)(self.gm)
         if not isinstance(value, torch.Tensor):
             return value
         if not self._is_supported(value):

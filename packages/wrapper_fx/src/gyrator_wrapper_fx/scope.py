@@ -229,10 +229,8 @@ def overload(name: str, where: str = "") -> Any:
 
     Raises FxWrapperError (GY-FX-001) if this torch has no such op.
     """
-    op: Any = torch.ops
     try:
-        for part in name.split("."):
-            op = getattr(op, part)
+        op = operator.attrgetter(name)(torch.ops)
         if not isinstance(op, torch._ops.OpOverload):
             raise AttributeError("it is not of the form namespace.op.overload")
     except AttributeError as error:

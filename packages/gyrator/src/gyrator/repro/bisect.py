@@ -8,6 +8,7 @@ output, a stage by comparing with the results of the graph, a kernel by comparin
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from attrs import define, evolve, field, frozen
@@ -24,7 +25,6 @@ from gyrator.session import Session
 from gyrator_ir.levels import HOST, KERNEL, LOOP, level_of
 from gyrator_ir.passes import NO_EDITS, Level, Pass, PassEdits, Tracer
 from gyrator_lowering.fx_passes import FX
-from gyrator_lowering.fx_text.print import attribute
 
 M = TypeVar("M")
 
@@ -173,7 +173,7 @@ class _Checker(Tracer):
 
         self.checked += 1
         keys = {c.key for part in _parts(program) for c in getattr(part, "constants", ())}
-        constants = {key: array_of(attribute(graph, key)) for key in keys}
+        constants = {key: array_of(attrgetter(key)(graph)) for key in keys}
 
         def run(arguments: list[Any]) -> list[Any]:
             arrays = [array_of(value) for value in arguments]

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -14,7 +15,6 @@ from torch.fx import GraphModule, Interpreter, Node
 from gyrator.reports.accuracy import describe_difference, is_as_near, is_close
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.fx_text import parse
-from gyrator_lowering.fx_text.print import attribute
 
 _HINT = re.compile(r"(?m)(?<=^  fact )(\w+) ~ (\d+)$")
 _INTEGERS_BELOW = 3
@@ -56,7 +56,7 @@ class Example:
         generator = torch.Generator().manual_seed(seed)
         copy = deepcopy(gm)
         for node in copy.graph.find_nodes(op="get_attr"):
-            value = attribute(copy, node.target)
+            value = attrgetter(node.target)(copy)
             if isinstance(value, Tensor):
                 setattr(copy, node.target, like(value, generator, below))
         values = (n.meta.get("val") for n in gm.graph.find_nodes(op="placeholder"))

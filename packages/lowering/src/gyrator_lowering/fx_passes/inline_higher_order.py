@@ -2,6 +2,7 @@
 ops that they stand for."""
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -167,9 +168,7 @@ def _scan(function: Any, init: Any, slices: Any, more: Any) -> Any:
 def _attribute(gm: GraphModule, value: Any) -> Any:
     """Return the graph that a node refers to; any other value unchanged."""
     if isinstance(value, Node) and value.op == "get_attr":
-        attribute: Any = gm
-        for part in str(value.target).split("."):
-            attribute = getattr(attribute, part)
+        attribute = attrgetter(str(value.target))(gm)
         return attribute if isinstance(attribute, GraphModule) else value
     return value
 

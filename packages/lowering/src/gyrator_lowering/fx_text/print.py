@@ -50,7 +50,7 @@ class _Printer:
         lines = [self.node(gm, node) for node in gm.graph.nodes]
         regions: dict[str, GraphModule] = {}
         for node in gm.graph.find_nodes(op="get_attr"):
-            region = attribute(gm, node.target)
+            region = operator.attrgetter(node.target)(gm)
             if isinstance(region, GraphModule):
                 regions[node.target] = region
         for key, region in regions.items():
@@ -64,7 +64,7 @@ class _Printer:
                 return f"in {name}: {self.input(node.meta.get('val'))}"
             case "get_attr":
                 key = show_word(str(node.target))
-                value = attribute(gm, str(node.target))
+                value = operator.attrgetter(str(node.target))(gm)
                 if isinstance(value, GraphModule):
                     return f"graph {name} key {key}"
                 return f"constant {name}: {self.input(value)} key {key}"
@@ -125,14 +125,6 @@ class _Printer:
         text += f" on {show_device(device_of(value.device))}"
         offset = self.symbols.size(value.storage_offset())
         return text if offset is ZERO else f"{text} offset {self.writer.expr(offset)}"
-
-
-def attribute(gm: GraphModule, key: str) -> Any:
-    """Return the attribute at a dotted path."""
-    result: Any = gm
-    for part in key.split("."):
-        result = getattr(result, part)
-    return result
 
 
 def name_of(node: Node) -> str:

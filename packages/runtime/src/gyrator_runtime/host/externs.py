@@ -1,6 +1,7 @@
 """Dispatcher operators by name, resolved once to the fastest callable."""
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -81,18 +82,14 @@ def extern(name: str) -> Callable[..., Any]:
 
 def overload(name: str) -> Callable[..., Any]:
     """Return the `torch._ops.OpOverload` named `namespace.op.overload`."""
-    parts = name.split(".")
-    value: Any = torch.ops
     try:
-        if len(parts) != 3:
+        if name.count(".") != 2:
             raise AttributeError(f"{name!r} is not of the form namespace.op.overload")
-        for part in parts:
-            value = getattr(value, part)
+        op: Callable[..., Any] = attrgetter(name)(torch.ops)
     except AttributeError as error:
         raise ExternError.of(
             "GY-RUNTIME-002",
             f"there is no operator {name}: {error}",
             help="import the library that registers it before the compiled program is loaded",
         ) from error
-    result: Callable[..., Any] = value
-    return result
+    return op
