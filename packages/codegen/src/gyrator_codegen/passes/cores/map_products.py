@@ -85,40 +85,21 @@ class MapProducts:
         return program if self.lanes == 1 else each_alone(program, self._mapped)
 
     def _mapped(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-        kernel, matched = tiled.kernel, dot_reductions(tiled.kernel)
-        if matched is None or len(matched.reduces) > 1 or len(kernel.inner) > 1 or in_order(kernel):
+        matrices = _matrices(tiled.kernel, facts, self.lanes)
+        if matrices is None:
             return tiled
-        (fold,) = matched.reduces
-        if fold.dtype not in _SUMS or not _plain(kernel, matched.body, fold):
-            return tiled
-        sides = matched.roles
-        left, right = fold.args
-        row, column = _longest(sides.rows, facts), _longest(sides.columns, facts)
-        if results_follow((row,), (column,), kernel.stages):
-            row, column, left, right = column, row, right, left
-        depth = kernel.inner[0]
+        kernel, fold = tiled.kernel, matrices.fold
+        row, column, depth = matrices.row, matrices.column, matrices.depth
         m, n, k = (guess(a.extent, facts, _UNKNOWN) for a in (row, column, depth))
         if m < self.rows or n < self.lanes or m * n * k < self.work:
             return tiled
-        columns = tile_columns(self.lanes, fold.dtype)
-        panels = _in_panels(matched.body, right, column, columns, facts)
-        accesses = _accesses(kernel, matched.body, (left, right), (row, column), depth, panels)
-        if accesses is None:
-            return tiled
-        along, indices = accesses
         around = [a for a in kernel.axes if a not in (row, column)]
         many = prod(guess(a.extent, facts, _UNKNOWN) for a in around)
         sized = all(static(a.extent) is not None for a in (*kernel.axes, depth))
         cores = 1 if sized and many * m * n * k < self.grain else self.cores
-        body = matched.body
-        dots = (
-            m <= self.dot_rows
-            and k >= max(m, self.dot_depth) * self.lanes
-            and fold.dtype is DType.F32
-            and along == (depth.symbol, depth.symbol)
-            and all(_cheap(needed_for(body, f), indices) for f in (left, right))
-        )
-        deep = self.panel_deep if panels else self.deep
+        deep = self.panel_deep if matrices.panels else self.deep
+        small = m <= self.dot_rows and k >= max(m, self.dot_depth) * self.lanes
+        dots = small and matrices.reads_along_depth
         steps = (
             self._dot_steps(m, n, k, cores)
             if dots
@@ -138,11 +119,8 @@ class MapProducts:
             plain_loop(column.symbol, steps.columns),
             plain_loop(row.symbol, steps.rows),
         )
-        direct = dots or (
-            (bool(panels) or m <= self.few)
-            and _lies_in_rows(kernel, body, right, indices, along, depth)
-        )
-        product = Product(fold.names[0], left, right, fold.dtype, along, direct)
+        direct = dots or ((bool(matrices.panels) or m <= self.few) and matrices.right_lies_in_rows)
+        product = Product(fold.names[0], *matrices.factors, fold.dtype, matrices.along, direct)
         first = len(around)
         units = many * ceil(m / steps.unit_rows) * ceil(n / steps.unit_columns)
         alone = cores == 1 or (sized and units <= 1)
@@ -152,7 +130,7 @@ class MapProducts:
             (Reduction(fold.names[0], Method.MATRIX),),
             Contraction((product,), first, first + 1, first + 2),
             Threads(0) if alone else Threads(len(grid), self.grain),
-            accesses=indices,
+            accesses=matrices.accesses,
             unrounded=tiled.unrounded,
             exact=tiled.exact,
         )
@@ -206,6 +184,82 @@ class _Steps:
     rows: int
 
 
+@frozen(kw_only=True)
+class _Matrices:
+    """A product of matrices: the sum `fold`, along `depth`, of products of two factors."""
+
+    kernel: Kernel
+    body: Sequence[KernelStatement]
+    """The statements that compute the factors."""
+    fold: Reduce
+    factors: tuple[str, str]
+    """The left one, with rows, and the right one, with columns."""
+    row: Axis
+    column: Axis
+    depth: Axis
+    panels: Collection[Expr]
+    """The index of the right factor if it is stored in panels."""
+    along: tuple[Sym, ...]
+    """The axes along which the factors are read in vectors."""
+    accesses: tuple[IndexAccess, ...]
+
+    @property
+    def reads_along_depth(self) -> bool:
+        """Whether both factors are read along the depth as quickly as if they were packed."""
+        depth = self.depth.symbol
+        return (
+            self.fold.dtype is DType.F32
+            and self.along == (depth, depth)
+            and all(_cheap(needed_for(self.body, f), self.accesses) for f in self.factors)
+        )
+
+    @property
+    def right_lies_in_rows(self) -> bool:
+        """Whether the right factor is contiguous along columns, with a constant stride along depth
+        and the type of the sums."""
+        types = {p.name: p.dtype for p in self.kernel.parameters}
+        return any(
+            types[s.buffer] in _SUMS
+            and self.along[1] is not self.depth.symbol
+            and IndexAccess(s.index, Access.UNIT) in self.accesses
+            and linear(s.index, [self.depth.symbol]) is not None
+            for s in self.body
+            if isinstance(s, Load) and s.name == self.factors[1] and s.mask is None
+        )
+
+
+def _matrices(kernel: Kernel, facts: ShapeFacts, lanes: int) -> _Matrices | None:
+    """Return the product that a kernel computes, or None if it is not one that can be mapped."""
+    matched = dot_reductions(kernel)
+    if matched is None or len(matched.reduces) > 1 or len(kernel.inner) > 1 or in_order(kernel):
+        return None
+    (fold,), (depth,) = matched.reduces, kernel.inner
+    if fold.dtype not in _SUMS or not _plain(kernel, matched.body, fold):
+        return None
+    left, right = fold.args
+    row, column = _longest(matched.roles.rows, facts), _longest(matched.roles.columns, facts)
+    if results_follow((row,), (column,), kernel.stages):
+        row, column, left, right = column, row, right, left
+    width = tile_columns(lanes, fold.dtype)
+    panels = _in_panels(matched.body, right, column, width, facts)
+    read = _accesses(kernel, matched.body, (left, right), (row, column), depth, panels)
+    if read is None:
+        return None
+    along, accesses = read
+    return _Matrices(
+        kernel=kernel,
+        body=matched.body,
+        fold=fold,
+        factors=(left, right),
+        row=row,
+        column=column,
+        depth=depth,
+        panels=panels,
+        along=along,
+        accesses=accesses,
+    )
+
+
 def _cuts(size: int, most: int, cores: int) -> Iterator[int]:
     """Return the candidate numbers of parts of a side."""
     least = max(ceil(size / most), 1)
@@ -239,27 +293,6 @@ def _cheap(body: Sequence[KernelStatement], accesses: Sequence[IndexAccess]) -> 
         and IndexAccess(load.index, Access.UNIT) in accesses
         and len(casts) <= 1
         and all(isinstance(s, Let) and s.op == "cast" for s in casts)
-    )
-
-
-def _lies_in_rows(
-    kernel: Kernel,
-    body: Sequence[KernelStatement],
-    factor: str,
-    accesses: Sequence[IndexAccess],
-    along: Sequence[Sym],
-    depth: Axis,
-) -> bool:
-    """Return whether the right factor is contiguous along columns, with a constant stride along
-    depth and the type of the sums."""
-    loads = [s for s in body if isinstance(s, Load) and s.name == factor and s.mask is None]
-    types = {p.name: p.dtype for p in kernel.parameters}
-    return any(
-        types[s.buffer] in _SUMS
-        and along[1] is not depth.symbol
-        and IndexAccess(s.index, Access.UNIT) in accesses
-        and linear(s.index, [depth.symbol]) is not None
-        for s in loads
     )
 
 
