@@ -5,7 +5,7 @@ in chunks that it merges pairwise, then those of what is left of the row by them
 these with one lane after another. Long rows are left to it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gyrator_ir.expr import Const, Expr
@@ -57,14 +57,8 @@ def layer_norm(
         *row, lane = index
 
         def chunk(first: int) -> Moments:
-            mean = squares = ops.const(0.0, DType.F32)
-            length = min(_CHUNK, vectors - first)
-            for k in range(length):
-                value = ops.load(x, (*row, lane + (first + k) * _LANES))
-                delta = value - mean
-                mean = ops.fma(delta, single(1 / (k + 1)), mean)
-                squares = ops.fma(delta, value - mean, squares)
-            return length, mean, squares
+            numbers = range(first, min(first + _CHUNK, vectors))
+            return _of_chunk(ops, (ops.load(x, (*row, lane + k * _LANES)) for k in numbers))
 
         _, mean, squares = _cascaded(ops, [chunk(k) for k in range(0, vectors, _CHUNK)])
         return mean, squares
@@ -73,12 +67,8 @@ def layer_norm(
 
     def of_row(ops: Tracer, index: Sequence[Expr]) -> tuple[Value, Value]:
         row = index[:-1]
-        mean = total = ops.const(0.0, DType.F32)
-        for k in range(rest):
-            value = ops.load(x, (*row, Const(vectors * _LANES + k)))
-            delta = value - mean
-            mean = mean + delta / float(k + 1)
-            total = total + delta * (value - mean)
+        last = (ops.load(x, (*row, Const(vectors * _LANES + k))) for k in range(rest))
+        mean, total = _of_rest(ops, last)
         count = rest
         for lane in range(_LANES):
             at = (*row, Const(lane))
@@ -100,6 +90,25 @@ def layer_norm(
         return ops.fma(centred * ops.get(inverse, index), factor, added)
 
     return b.pointwise(normalised, out), mean, inverse
+
+
+def _of_chunk(ops: Tracer, values: Iterable[Value]) -> Moments:
+    mean = squares = ops.const(0.0, DType.F32)
+    count = 0
+    for count, value in enumerate(values, 1):
+        delta = value - mean
+        mean = ops.fma(delta, single(1 / count), mean)
+        squares = ops.fma(delta, value - mean, squares)
+    return count, mean, squares
+
+
+def _of_rest(ops: Tracer, values: Iterable[Value]) -> tuple[Value, Value]:
+    mean = squares = ops.const(0.0, DType.F32)
+    for count, value in enumerate(values, 1):
+        delta = value - mean
+        mean = mean + delta / float(count)
+        squares = squares + delta * (value - mean)
+    return mean, squares
 
 
 def _cascaded(ops: Tracer, chunks: Sequence[Moments]) -> Moments:
