@@ -397,3 +397,7 @@ class Tracer:
         value = self.bitcast(self.cast(value, tensor.dtype), tensor.stored)
         name = None if mask is None else mask.name
         self.body.append(Store(tensor.buffer, address(tensor, index), value.name, mode, name))
+
+
+At = Callable[[Tracer, Index], Value]
+"""Computes the value at an index."""

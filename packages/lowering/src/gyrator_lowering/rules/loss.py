@@ -1,13 +1,13 @@
 """Losses that reduce to a scalar, and their gradients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gyrator_ir.body.nodes import Check, ReduceKind
 from gyrator_ir.expr import ONE, Expr, product_of
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
-from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.trace import At, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue, broadcast_shape
 from gyrator_lowering.rules.pointwise import Scalar
 from gyrator_lowering.rules.scatter import to_output
@@ -15,8 +15,6 @@ from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 NONE, MEAN = 0, 1
 """ATen's numbers of the reductions; 2 is the sum."""
-
-At = Callable[[Tracer, Sequence[Expr]], Value]
 
 
 def _total(b: LoopBuilder, at: At, shape: Sequence[Expr], dtype: DType, like: Spec) -> TensorValue:

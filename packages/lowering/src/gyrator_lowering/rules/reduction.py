@@ -11,14 +11,12 @@ from gyrator_ir.expr import ONE, ZERO, Const, Expr, SymKind, product_of
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder, dims_of
 from gyrator_lowering.builder.promote import operand
-from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.trace import At, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.pointwise import as_bool, power
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 Map = Callable[[Tracer, Value], Value]
-At = Callable[[Tracer, Sequence[Expr]], Value]
-"""The value at an index."""
 
 
 def split(x: TensorValue, dims: Sequence[int]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:

@@ -11,7 +11,7 @@ from gyrator_ir.expr import ONE, ZERO, Expr
 from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
-from gyrator_lowering.builder.trace import Index, Tracer, Value
+from gyrator_lowering.builder.trace import At, Index, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.attention.scores import (
     Attention,
@@ -95,7 +95,7 @@ class _Gradients:
 
     b: LoopBuilder
     saved: Saved
-    score: Callable[[Tracer, Index], Value]
+    score: At
     products: TensorValue
     """Products of the result's gradient and the values: the gradients of the weights."""
     mean: TensorValue

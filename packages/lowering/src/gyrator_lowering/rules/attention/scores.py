@@ -1,6 +1,6 @@
 """Attention scores: the arguments of eager's ops, and loops that compute the scores."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from attrs import evolve, frozen
@@ -11,7 +11,7 @@ from gyrator_ir.loop.nodes import Extern, Literal, Template, TemplateKind, Tenso
 from gyrator_ir.loop.templates import template_error
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
-from gyrator_lowering.builder.trace import Index, ScalarValue, Tracer, Value
+from gyrator_lowering.builder.trace import At, Index, ScalarValue, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.extern import LIBRARY, argument
 from gyrator_lowering.table import FallbackToAten
@@ -144,7 +144,7 @@ def group_of(a: Attention, head: Expr) -> Expr:
     return head if ratio is ONE else head // ratio
 
 
-def score_of(b: LoopBuilder, a: Attention) -> Callable[[Tracer, Index], Value]:
+def score_of(b: LoopBuilder, a: Attention) -> At:
     """Compute the products of queries and keys; return a function for the scores, with masking."""
     dtype = a.dtype
 

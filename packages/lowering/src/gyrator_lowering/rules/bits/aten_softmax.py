@@ -16,15 +16,13 @@ from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import Const, Expr
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
-from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.trace import At, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.bits.aten_formulas import sleef_exp, sleef_log
 from gyrator_lowering.rules.reduction import reduce_to_buffer
 from gyrator_lowering.table import FallbackToAten, Rule
 
 _LANES = 8
-
-Term = Callable[[Tracer, Sequence[Expr]], Value]
 
 
 def softmax(b: LoopBuilder, x: TensorValue, dim: int, *_: Any) -> TensorValue:
@@ -120,7 +118,7 @@ def _maximum(b: LoopBuilder, x: TensorValue) -> TensorValue:
     return reduce_to_buffer(b, ReduceKind.MAX, x, (x.ndim - 1,), DType.F32)
 
 
-def _sum(b: LoopBuilder, x: TensorValue, term: Term) -> TensorValue:
+def _sum(b: LoopBuilder, x: TensorValue, term: At) -> TensorValue:
     """Return the sums of the terms of the rows of `x`."""
     size, rows = _length(x), x.shape[:-1]
     if size < _LANES:
@@ -146,7 +144,7 @@ def _sum(b: LoopBuilder, x: TensorValue, term: Term) -> TensorValue:
     return _of_rows(b, x, of_row)
 
 
-def _short_sum(b: LoopBuilder, x: TensorValue, term: Term) -> TensorValue:
+def _short_sum(b: LoopBuilder, x: TensorValue, term: At) -> TensorValue:
     """Return the sums of rows that are shorter than a vector."""
 
     def of_row(ops: Tracer, row: Sequence[Expr]) -> Value:
@@ -155,7 +153,7 @@ def _short_sum(b: LoopBuilder, x: TensorValue, term: Term) -> TensorValue:
     return _of_rows(b, x, of_row)
 
 
-def _of_rows(b: LoopBuilder, x: TensorValue, fn: Term) -> TensorValue:
+def _of_rows(b: LoopBuilder, x: TensorValue, fn: At) -> TensorValue:
     result = b.temp(x.shape[:-1], DType.F32, x)
     b.pointwise_into(result, fn)
     return result

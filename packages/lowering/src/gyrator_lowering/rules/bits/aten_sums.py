@@ -22,7 +22,7 @@ from gyrator_ir.expr import ONE, Const, Expr
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder, dims_of
 from gyrator_lowering.builder.promote import operand
-from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.trace import At, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue, contiguous_strides
 from gyrator_lowering.table import FallbackToAten
 
@@ -38,8 +38,6 @@ _LEVELS = 4
 _UNROLLED = 8
 """The longest sum whose terms are all in one body."""
 
-Get = Callable[[Tracer, Sequence[Expr]], Value]
-"""The value at an index of a result."""
 Terms = Callable[[Tracer, Sequence[Expr], Expr], Value]
 """The n-th term of the sum at an index of a result."""
 
@@ -215,7 +213,7 @@ class _Sum:
         """The number of accumulators in a vector."""
         return _VECTOR_BYTES // self.dtype.compute.size
 
-    def total(self) -> Get:
+    def total(self) -> At:
         """Return the sum over all reduced dimensions."""
         length = prod(d.size for d in self.axes.outer)
         if length == 1:
@@ -227,7 +225,7 @@ class _Sum:
         )
         return self._chain(points, length, lambda ops, at, n: ops.load(rows, (*at, n)))
 
-    def _along_first(self) -> Get:
+    def _along_first(self) -> At:
         """Return the sums over the first dimension."""
         first, second, vector = self.axes.first, self.axes.second, _VECTOR_BYTES // self.dtype.size
         if first.stride == 1 and first.size >= vector:
@@ -244,7 +242,7 @@ class _Sum:
 
         return term
 
-    def _vectors(self, vector: int) -> Get:
+    def _vectors(self, vector: int) -> At:
         """Return the sums of rows that are contiguous: of vectors, then of a vector's lanes."""
         terms, lanes, shape = self._terms(self.x), self.lanes, self.x.shape[:-1]
         count = self.axes.first.size // vector
@@ -265,7 +263,7 @@ class _Sum:
 
         return value
 
-    def _columns(self, width: int) -> Get:
+    def _columns(self, width: int) -> At:
         """Return the sums of columns: those of full blocks, which are `width` times `_BESIDE`
         columns wide, need no further sums beside one another."""
         shape, n, block = self.x.shape[:-1], self.axes.first.size, width * _BESIDE
@@ -292,7 +290,7 @@ class _Sum:
 
         return value
 
-    def _beside(self, shape: Sequence[Expr], n: int, terms: Terms) -> Get:
+    def _beside(self, shape: Sequence[Expr], n: int, terms: Terms) -> At:
         """Return a sum that is computed as four, of every fourth term each, and the rest."""
         length = n // _BESIDE
         if not length:
@@ -310,9 +308,9 @@ class _Sum:
 
         return value
 
-    def _cascade(self, shape: Sequence[Expr], n: int, terms: Terms) -> Get:
+    def _cascade(self, shape: Sequence[Expr], n: int, terms: Terms) -> At:
         """Return a sum of chains of terms, of chains of these, and so on."""
-        levels: list[Get] = []
+        levels: list[At] = []
         while n > _CHAIN and len(levels) < _LEVELS - 1:
             whole = n // _CHAIN
             if n % _CHAIN:
@@ -325,7 +323,7 @@ class _Sum:
         levels.append(self._chain(shape, n, terms))
         return lambda ops, at: reduce(add, [level(ops, at) for level in levels])
 
-    def _chain(self, shape: Sequence[Expr], n: int, terms: Terms) -> Get:
+    def _chain(self, shape: Sequence[Expr], n: int, terms: Terms) -> At:
         """Return a sum of terms that are added one after another."""
         if n <= _UNROLLED:
             return lambda ops, at: self._added(ops, [terms(ops, at, Const(k)) for k in range(n)])
@@ -344,13 +342,13 @@ class _Sum:
         """Add values to 0 one after another: a sum of negative zeros is 0."""
         return reduce(add, values, ops.const(0.0, self.dtype.compute))
 
-    def _stored(self, shape: Sequence[Expr], get: Get) -> TensorValue:
+    def _stored(self, shape: Sequence[Expr], get: At) -> TensorValue:
         """Store sums that are read several times."""
         result = self.b.temp(shape, self.dtype.compute, self.x)
         self.b.pointwise_into(result, get)
         return result
 
-    def _loaded(self, sums: TensorValue) -> Get:
+    def _loaded(self, sums: TensorValue) -> At:
         return lambda ops, at: ops.load(sums, at)
 
     def _loaded_terms(self, sums: TensorValue) -> Terms:

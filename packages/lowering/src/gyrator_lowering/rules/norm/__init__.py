@@ -8,10 +8,9 @@ from gyrator_ir.expr import ONE, Expr, product_of
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
-from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.trace import At, Index, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.reduction import (
-    At,
     count,
     reduce_at,
     reduce_into,
@@ -20,8 +19,6 @@ from gyrator_lowering.rules.reduction import (
     unsqueezed,
 )
 from gyrator_lowering.table import TableBuilder
-
-Index = Sequence[Expr]
 
 
 def rounded(b: LoopBuilder, value: TensorValue, out: Spec | None) -> TensorValue | None:

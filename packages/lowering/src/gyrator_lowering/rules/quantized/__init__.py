@@ -8,7 +8,7 @@ from gyrator_ir.expr import ZERO
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import Arg, operand
-from gyrator_lowering.builder.trace import Index, Tracer, Value
+from gyrator_lowering.builder.trace import At, Index, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.reduction import reduced
 from gyrator_lowering.table import FallbackToAten, TableBuilder
@@ -16,7 +16,6 @@ from gyrator_lowering.torch_bridge.dtypes import promote
 
 EXACT = 1 << 22
 """Integers up to this magnitude and their differences are exact in `f32`."""
-Reader = Callable[[Tracer, Index], Value]
 
 
 def number(ops: Tracer, arg: Arg, dtype: DType) -> Value:
@@ -83,11 +82,11 @@ def dequantize_per_tensor(
     return b.pointwise(body)
 
 
-def per_axis(x: TensorValue, axis: int) -> Callable[[TensorValue], Reader]:
+def per_axis(x: TensorValue, axis: int) -> Callable[[TensorValue], At]:
     """Return the reader of a vector with one element for each index along an axis of `x`."""
     d = axis % x.ndim
 
-    def reader(vector: TensorValue) -> Reader:
+    def reader(vector: TensorValue) -> At:
         if vector.ndim != 1:
             raise FallbackToAten
         return lambda ops, index: ops.get(vector, (index[d],))
@@ -95,10 +94,10 @@ def per_axis(x: TensorValue, axis: int) -> Callable[[TensorValue], Reader]:
     return reader
 
 
-def broadcast_reader(x: TensorValue) -> Callable[[TensorValue], Reader]:
+def broadcast_reader(x: TensorValue) -> Callable[[TensorValue], At]:
     """Return the reader of a tensor that broadcasts to `x`."""
 
-    def reader(tensor: TensorValue) -> Reader:
+    def reader(tensor: TensorValue) -> At:
         if tensor.ndim != x.ndim:
             raise FallbackToAten
         return lambda ops, index: ops.get(tensor, index)
@@ -106,9 +105,7 @@ def broadcast_reader(x: TensorValue) -> Callable[[TensorValue], Reader]:
     return reader
 
 
-def _dequantized(
-    b: LoopBuilder, x: TensorValue, scales: Reader, zeros: Reader | None
-) -> TensorValue:
+def _dequantized(b: LoopBuilder, x: TensorValue, scales: At, zeros: At | None) -> TensorValue:
     def body(ops: Tracer, index: Index) -> Value:
         value = ops.get(x, index)
         if zeros is not None:
@@ -202,7 +199,7 @@ def dequantize_per_channel_group(
 ) -> TensorValue:
     """`(x - zero) * scale`, with a scale for each group of elements in a row."""
 
-    def reader(tensor: TensorValue) -> Reader:
+    def reader(tensor: TensorValue) -> At:
         if tensor.ndim != 2 or tensor.shape[1] * group is not x.shape[1]:
             raise FallbackToAten
         return lambda ops, index: ops.get(tensor, (index[0], index[1] // group))
