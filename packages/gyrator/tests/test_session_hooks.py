@@ -236,6 +236,17 @@ def test_the_warning_is_one_and_names_the_device(opened: Open) -> None:
                 torch.compile(torch.cos, backend=session.backend, options=options)(torch.randn(3))
 
 
+def test_measuring_products_warns_of_no_option(opened: Open) -> None:
+    """Trials change options that others of the session's options need."""
+    options = {
+        "max_autotune": True, "autotune_seconds": 60, "wrapper": "fx", "fx_compiler": lambda g: g,
+    }  # fmt: skip
+    x, y = torch.randn(8, 32), torch.randn(32, 16)
+    with opened(options) as session, warnings.catch_warnings():
+        warnings.simplefilter("error", GyratorWarning)
+        torch.testing.assert_close(torch.compile(torch.mm, backend=session.backend)(x, y), x @ y)
+
+
 # The session itself
 
 

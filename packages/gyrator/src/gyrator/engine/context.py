@@ -92,7 +92,8 @@ class CompilerContext:
         """Return a compiler for graphs that are timed in this process, with other options. It
         raises what it cannot compile, and reports and measures nothing unless they say so."""
         quiet: dict[str, Any] = {
-            "strict": True, "max_autotune": False, "freezing": False, "wrapper": "python",
+            "strict": True, "max_autotune": False, "autotune_seconds": 0, "freezing": False,
+            "wrapper": "python", "debug_python": False, "memory_asserts": False, "fx_compiler": "",
             "device_graphs": False, "progress": False, "verify": "", "trace_dir": "",
         }  # fmt: skip
         changed = evolve(self.options, **(quiet | options))
