@@ -146,6 +146,24 @@ def test_arguments_that_share_memory(
             assert a.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
 
 
+@pytest.mark.parametrize("function", [_doubled, _both_written])
+def test_arguments_that_share_a_part_of_longer_memory(
+    session: Session, function: Callable[..., tuple[torch.Tensor, ...]]
+) -> None:
+    def make() -> Pair:
+        """Return tensors that, unlike views, do not lead to one that has all the memory."""
+        storage = torch.arange(200.0).untyped_storage()
+        x, y = torch.empty(0), torch.empty(0)
+        return x.set_(storage, 3, (4, 5)), y.set_(storage, 11, (3, 3), (6, 2))
+
+    (x, y), twins = make(), make()
+    run = torch.compile(function, backend=session.backend, dynamic=False, fullgraph=True)
+    for a, b in zip((*run(x, y), x, y), (*function(*twins), *twins), strict=True):
+        assert torch.equal(a, b)
+        assert a.stride() == b.stride() and a.storage_offset() == b.storage_offset()
+        assert a.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+
+
 def test_arguments_that_share_memory_as_two_dtypes(config: Config) -> None:
     records: list[GraphRecord] = []
     functions = (

@@ -38,7 +38,7 @@ from gyrator.frontend.freezing import (
     with_constants,
     zero_inputs,
 )
-from gyrator.frontend.gradients import compiles_autograd, resolving
+from gyrator.frontend.gradients import compiles_autograd, resolving, within_bases
 from gyrator.graphs.compiled import (
     Boxed,
     CompiledGraph,
@@ -387,9 +387,11 @@ class Tracing:
                 self.metadata = context.fw_metadata
                 # Programs never overwrite saved tensors, so a graph may always be retained.
                 self.metadata.bw_donated_idxs = []
+            if phase == "backward":
+                return self.compile(phase, graph).call
             if phase == "forward":
-                return self.begin_forward(graph)
-            return self.compile(phase, graph).call
+                return within_bases(self.begin_forward(graph), graph)
+            return within_bases(self.compile(phase, graph).call, graph)
 
         return run
 

@@ -1,4 +1,4 @@
-"""Tensors from autograd that are not plain memory."""
+"""Tensors from autograd that are not what programs expect."""
 
 import sys
 from collections.abc import Sequence
@@ -62,6 +62,29 @@ def resolving(run: Boxed, graph: torch.fx.GraphModule) -> Boxed:
             tangent = args[index]  # None for the token that keeps ops with effects in order
             if tangent is not None and (is_lazy(tangent) or is_lazy(val)):
                 args[index] = with_flags(tangent, val)
+        return run(args)
+
+    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
+    return call
+
+
+def within_bases(run: Boxed, graph: torch.fx.GraphModule) -> Boxed:
+    """Cut the bases that AOTAutograd makes of inputs that share memory to what was traced: a fake
+    storage ends where the inputs end, a real one may be longer."""
+    from torch._functorch._aot_autograd.descriptors import SyntheticBaseAOTInput
+
+    sizes = {
+        index: node.meta["val"].shape[0]
+        for index, node in enumerate(graph.graph.find_nodes(op="placeholder"))
+        if isinstance(node.meta.get("desc"), SyntheticBaseAOTInput)
+    }
+    if not sizes:
+        return run
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        for index, size in sizes.items():
+            if isinstance(size, int):
+                args[index] = args[index][:size]
         return run(args)
 
     call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
