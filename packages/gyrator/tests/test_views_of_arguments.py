@@ -154,7 +154,7 @@ def test_arguments_that_share_a_part_of_longer_memory(
         """Return tensors that, unlike views, do not lead to one that has all the memory."""
         storage = torch.arange(200.0).untyped_storage()
         x, y = torch.empty(0), torch.empty(0)
-        return x.set_(storage, 3, (4, 5)), y.set_(storage, 11, (3, 3), (6, 2))
+        return x.set_(storage, 3, (4, 5), (5, 1)), y.set_(storage, 11, (3, 3), (6, 2))
 
     (x, y), twins = make(), make()
     run = torch.compile(function, backend=session.backend, dynamic=False, fullgraph=True)
