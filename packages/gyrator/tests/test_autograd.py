@@ -65,6 +65,19 @@ def test_gradients_of_gradients(compiled: Compile) -> None:
         assert_like_eager(run, lambda x, w: (x @ w).tanh().sum(), compiled)
 
 
+def test_gradients_of_gradients_whose_inputs_nobody_else_holds(compiled: Compile) -> None:
+    start = torch.randn(4, 3), torch.randn(3, 2)
+
+    def run(f: Callable[..., Any]) -> Any:
+        x, w = leaves(*start)
+        y = f(x * 2, w.exp())
+        (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        (g.square().sum() + y.sum()).backward()
+        return [g.detach(), x.grad, w.grad]
+
+    assert_like_eager(run, lambda x, w: (x @ w).tanh(), compiled)
+
+
 def test_an_input_that_depends_on_another(compiled: Compile) -> None:
     start = torch.randn(4, 3)
 

@@ -83,3 +83,19 @@ def test_writing_to_a_saved_result_is_an_error(session: Session) -> None:
         logits.zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_inputs_are_saved_rather_than_views_of_them(session: Session, dynamic: bool) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w).tanh().square()
+
+    x, w = torch.randn(6, 4, requires_grad=True), torch.randn(4, 5, requires_grad=True)
+    result = torch.compile(function, backend=session.backend, dynamic=dynamic)(x, w)
+    node: Any = result.grad_fn
+    others = [t for t in node.saved_tensors if t is not x and t is not w]
+    storages = {t.untyped_storage().data_ptr() for t in (x, w)}
+    assert storages.isdisjoint(t.untyped_storage().data_ptr() for t in others)
+    actual = torch.autograd.grad(result.square().sum(), (x, w))
+    expected = torch.autograd.grad(function(x, w).square().sum(), (x, w))
+    torch.testing.assert_close(actual, expected)

@@ -52,10 +52,62 @@ def partition(
     for each in living:
         parameters[each.name].replace_all_uses_with(results[each.index])
         forward.graph.erase_node(parameters[each.name])
-    if living:
-        forward.graph.lint()
-        forward.recompile()
+    _save_inputs(forward, backward, num_fwd_outputs)
+    for graph_module in (forward, backward):
+        graph_module.graph.lint()
+        graph_module.recompile()
     return forward, backward
+
+
+def _save_inputs(forward: GraphModule, backward: GraphModule, outputs: int) -> None:
+    """Save inputs of the function rather than views of them, which occupy the same memory. A saved
+    input exists, for second-order gradients, as long as the tensors that are saved."""
+    output = forward.graph.output_node()
+    results: list[Any] = [*output.args[0]]  # type: ignore[misc]  # a tuple of nodes and constants
+    body = next(node for node in backward.graph.nodes if node.op != "placeholder")
+    parameters = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
+    for index in range(outputs, len(results)):
+        source, views = _views_of_input(results[index])
+        if source is None or source in results[outputs:]:
+            continue
+        parameter = parameters[views[-1].name]
+        with backward.graph.inserting_before(parameter):
+            value = backward.graph.placeholder(source.name)
+        value.meta = dict(source.meta)
+        copies = {source: value}
+        with backward.graph.inserting_before(body):
+            for view in views:
+                value = copies[view] = backward.graph.node_copy(view, copies.__getitem__)
+        parameter.replace_all_uses_with(value)
+        backward.graph.erase_node(parameter)
+        results[index] = source
+        output.args = (tuple(results),)
+        for view in reversed(views):
+            if not view.users:
+                forward.graph.erase_node(view)
+
+
+def _views_of_input(node: Any) -> tuple[Node | None, list[Node]]:
+    """Return an input that is never written and the views, in order, that lead from it to a tensor;
+    None if there are none."""
+    from torch.fx.experimental.symbolic_shapes import free_symbols
+
+    from gyrator_lowering.torch_bridge.schema import info_of
+
+    views: list[Node] = []
+    while isinstance(node, Node) and isinstance(node.target, torch._ops.OpOverload):
+        if not info_of(node.target).is_view or len(node.all_input_nodes) != 1:
+            return None, []
+        views.insert(0, node)
+        (node,) = node.all_input_nodes
+    if not views or node.op != "placeholder":
+        return None, []
+    schemas = (getattr(u.target, "_schema", None) for u in node.users)
+    if any(s and s.is_mutable for s in schemas):
+        return None, []
+    # The backward graph has values of the symbols that it saves, and may have no others.
+    known = free_symbols(node.meta["val"]) <= free_symbols(views[-1].meta["val"])
+    return (node, views) if known else (None, [])
 
 
 def _as_parameters(joint: GraphModule, outputs: int, static: list[int]) -> list[_Living]:
