@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from gyrator.engine.verification import verified
 from gyrator.engine.wrapping import host_language, plan_of, wrapped
 from gyrator.graphs.compiled import Phase
 from gyrator.graphs.graph_key import fills_empty
+from gyrator.graphs.snapshot import Snapshot
 from gyrator.reports.records import Stopwatch
 from gyrator.reports.tracing import Trace
 from gyrator.repro.script import GRAPH, SCRIPT, script
@@ -161,11 +161,11 @@ class Stages:
         If one raises an error, the graph, which then runs in eager mode, is as it was before.
         """
         pipeline = self.context.passes.apply(self.graph_passes(budget))
-        unchanged = deepcopy(gm.graph)
+        before = Snapshot.of(gm.graph)
         try:
             pipeline.run(gm, tracer)
         except Exception:
-            gm.graph = unchanged
+            gm.graph = before.restored()
             raise
         return pipeline
 
