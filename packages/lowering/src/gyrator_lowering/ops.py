@@ -1,5 +1,6 @@
 """Lowering of one op call: by a rule, as a view, or as a call of ATen."""
 
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -39,13 +40,22 @@ class Ops:
     def lower(self, op: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Lower the builder's current node, a call of `op`, and return its value."""
         info = info_of(op)
-        rule = self._rule(info, self._is_complex(args, kwargs))
+        fakes = [f for f in each(self.b.node.meta.get("val")) if isinstance(f, torch.Tensor)]
+        leaves = list(each((args, kwargs)))
+        is_complex = _any_complex(fakes, leaves)
+        rule = self._rule(info, is_complex)
         if info.name == "aten._conj.default" and isinstance(args[0], (int, float, complex)):
             return args[0].conjugate()
         if rule is None and info.is_view:
             return self._view(info, args)
-        reason = self._why_call(info, rule, args, kwargs)
-        if not reason and rule is not None:
+        if rule is None:
+            library = is_complex and is_library_work(info.name)
+            why = f"{info.name} has no rule{' for complex' if is_complex else ''}"
+            return self._call(op, args, kwargs, LIBRARY if library else why)
+        tensors = [v for v in leaves if isinstance(v, TensorValue)]
+        types = dict.fromkeys([(v.dtype, v.device.type) for v in tensors])
+        reason = self._why_call(info, args, kwargs, fakes, types)
+        if not reason:
             exact = self._exact_rule(info)
             tried = [(rule, False)] if exact is None else [(exact, True), (rule, False)]
             for candidate, has_atens_bits in tried:
@@ -164,16 +174,6 @@ class Ops:
             self._rules[key] = self.table.find(*key)
         return self._rules[key]
 
-    def _is_complex(self, args: list[Any], kwargs: dict[str, Any]) -> bool:
-        """Return whether an argument or a result of the current node is complex."""
-        for fake in each(self.b.node.meta.get("val")):
-            if isinstance(fake, torch.Tensor) and fake.is_complex():
-                return True
-        return any(
-            value.dtype.is_complex if isinstance(value, TensorValue) else type(value) is complex
-            for value in each((args, kwargs))
-        )
-
     def _view(self, info: OpInfo, args: list[Any]) -> Any:
         fake = self.b.node.meta["val"]
         if info.returns == 1:
@@ -200,13 +200,15 @@ class Ops:
             raise self.b.unsupported("GY-LOWER-006", message, help=BY_PYTORCH)
 
     def _why_call(
-        self, info: OpInfo, rule: Rule | None, args: list[Any], kwargs: dict[str, Any]
+        self,
+        info: OpInfo,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        fakes: list[torch.Tensor],
+        types: Iterable[tuple[DType, str]],
     ) -> str:
-        """Return why the node must be a call of ATen, or an empty string."""
-        if rule is None:
-            if not self._is_complex(args, kwargs):
-                return f"{info.name} has no rule"
-            return LIBRARY if is_library_work(info.name) else f"{info.name} has no rule for complex"
+        """Return why a node that has a rule must be a call of ATen, or an empty string. `fakes`
+        are its results, and `types` are the dtypes of its arguments with their device types."""
         if (why := self.b.options.called.get(self.b.node.name)) is not None:
             return why
         if info.name in self.b.options.extern_ops:
@@ -216,16 +218,13 @@ class Ops:
         if self._overflows(info, args, kwargs):
             return "a number does not fit the dtype of the result"
         moves = info.name.split(".")[1] in _MOVES_BYTES
-        for fake in each(self.b.node.meta.get("val")):
-            if isinstance(fake, torch.Tensor):
-                dtype = FROM_TORCH.get(fake.dtype)
-                if dtype is None or not self._computes(dtype, fake.device.type, moves):
-                    return f"kernels on {fake.device.type} do not compute on {fake.dtype}"
-        for value in each((args, kwargs)):
-            if isinstance(value, TensorValue) and not self._computes(
-                value.dtype, value.device.type, moves
-            ):
-                return f"kernels on {value.device.type} do not compute on {value.dtype}"
+        for fake in fakes:
+            dtype = FROM_TORCH.get(fake.dtype)
+            if dtype is None or not self._computes(dtype, fake.device.type, moves):
+                return f"kernels on {fake.device.type} do not compute on {fake.dtype}"
+        for dtype, device in types:
+            if not self._computes(dtype, device, moves):
+                return f"kernels on {device} do not compute on {dtype}"
         return ""
 
     def _overflows(self, info: OpInfo, args: list[Any], kwargs: dict[str, Any]) -> bool:
@@ -289,6 +288,14 @@ class Ops:
             )
         )
         return result
+
+
+def _any_complex(fakes: Iterable[torch.Tensor], values: Iterable[Any]) -> bool:
+    """Return whether a result or an argument of a node is complex."""
+    return any(fake.is_complex() for fake in fakes) or any(
+        value.dtype.is_complex if isinstance(value, TensorValue) else type(value) is complex
+        for value in values
+    )
 
 
 REPORT = "this is a bug of Gyrator: please report it"
