@@ -44,6 +44,8 @@ class NarrowIntegers(KernelPass):
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
+        if not any(map(_may_change, kernel.statements)):
+            return tiled
         ranges = ValueRanges(kernel_facts(kernel, facts), kernel.storage)
         names = value_names(kernel)
         stages = []
@@ -56,6 +58,11 @@ class NarrowIntegers(KernelPass):
         if all(new is old for new, old in zip(stages, kernel.stages, strict=True)):
             return tiled
         return evolve(tiled, kernel=evolve(kernel, stages=tuple(stages)))
+
+
+def _may_change(s: AnyStatement) -> bool:
+    """Return whether a statement is an index to check, or defines a value that may be narrowed."""
+    return isinstance(s, Bind) or (isinstance(s, Let | Const | IndexValue) and s.dtype is _WIDE)
 
 
 def _used_after(kernel: Kernel, n: int) -> set[str]:

@@ -74,8 +74,12 @@ def iter_nodes(node: Node) -> Iterator[Node]:
             yield current
         elif current not in visited:
             visited.add(current)
+            below = children(current)
+            if not below:
+                yield current
+                continue
             stack.append((current, True))
-            stack.extend((child, False) for child in reversed(children(current)))
+            stack.extend([(child, False) for child in reversed(below)])
 
 
 def sorted_symbols(nodes: Iterable[Node]) -> tuple[Sym, ...]:
