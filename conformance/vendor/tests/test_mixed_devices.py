@@ -80,6 +80,9 @@ for name, (f, there, here, numbers) in CASES.items():
     for training in (False, True):
         if training and name in UNTRAINED:
             continue
+        # The forward graph of a trained function differs only in what it saves.
+        if not training and name not in UNTRAINED and wrapper != "python":
+            continue
         torch._dynamo.reset()
         records = []
         mine = [t.to("toy").requires_grad_(training) for t in there]
@@ -116,5 +119,5 @@ def test_programs_of_a_device_read_what_the_host_holds(wrapper, tmp_path):
     lines = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
     assert lines, done.stderr[-3000:]
     report = json.loads(lines[-1].removeprefix("REPORT "))
-    assert len(report) == 27
+    assert len(report) == (27 if wrapper == "python" else 17)
     assert not any("several devices" in reason for found in report.values() for reason in found)

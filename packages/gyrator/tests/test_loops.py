@@ -145,7 +145,10 @@ def test_a_selective_state_space(compared: Compared) -> None:
     compared.check(fn, tuple(torch.randn(shape) for shape in shapes))
 
 
-def test_loops_in_loops(compared: Compared) -> None:
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.long)]
+)
+def test_loops_in_loops(compared: Compared, dtype: torch.dtype) -> None:
     def fn(x: torch.Tensor, w: torch.Tensor) -> Any:
         def outer(c: torch.Tensor, rows: torch.Tensor) -> Any:
             last, seen = scan(lambda a, y: (a * 0.5 + y * w, (a * y).sin()), c, rows)
@@ -153,7 +156,10 @@ def test_loops_in_loops(compared: Compared) -> None:
 
         return scan(outer, x.new_zeros(x.shape[2]), x)
 
-    calls = ((doubles(n, m, k), doubles(k)) for n, m, k in ((11, 7, 3), (8, 9, 5)))
+    calls = (
+        (torch.randn(n, m, k, dtype=dtype), torch.randn(k, dtype=dtype))
+        for n, m, k in ((11, 7, 3), (8, 9, 5))
+    )
     compared.check(fn, *calls, dynamic=True)
 
 
