@@ -9,10 +9,9 @@ timed by the clock of that thread, which stands still meanwhile.
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from attrs import frozen
-
-from gyrator_runtime.device import DeviceInterface
 
 try:
     from resource import RUSAGE_SELF, getrusage
@@ -38,6 +37,18 @@ _FEWEST = 2
 """The least number of undisturbed samples of each callable after which a comparison may end."""
 
 
+class Timer(Protocol):
+    """What timing needs of a device: a `DeviceInterface`, or one device of several."""
+
+    def synchronize(self) -> None:
+        """Wait until the device is idle."""
+        ...
+
+    def clock(self) -> Callable[[], float]:
+        """Return the clock by which to time work on the device, in seconds."""
+        ...
+
+
 @frozen
 class Timing:
     """Minimum and median time of one call in seconds."""
@@ -57,7 +68,7 @@ class _Sample:
 
 def time_callable(
     run: Callable[[], object],
-    device: DeviceInterface,
+    device: Timer,
     *,
     samples: int = 20,
     warmup: int = 3,
@@ -72,7 +83,7 @@ def time_callable(
 
 def compare(
     runs: Mapping[str, Callable[[], object]],
-    device: DeviceInterface,
+    device: Timer,
     *,
     samples: int = 20,
     warmup: int = 3,
@@ -121,7 +132,7 @@ def compare(
     return timings()
 
 
-def _sample(run: Callable[[], object], device: DeviceInterface, repeats: int) -> _Sample:
+def _sample(run: Callable[[], object], device: Timer, repeats: int) -> _Sample:
     device.synchronize()
     clock = device.clock()
     before = _interruptions()
