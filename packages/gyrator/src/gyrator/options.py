@@ -97,8 +97,16 @@ class Options:
     )
     autotune_seconds: int = _option(
         0,
-        "Time limit of `max_autotune` for one graph, in seconds; 0 means no limit. Kernels that "
-        "were not timed use their default configuration.",
+        "Time limit of `max_autotune` for one graph, in seconds, and of `eager_if_faster`; 0 means "
+        "no limit. Kernels that were not timed use their default configuration, and graphs that "
+        "were not timed stay compiled.",
+        code=False,
+    )
+    eager_if_faster: bool = _option(
+        False,
+        "At the first call of each graph, time it against eager mode on the arguments of the call, "
+        "and run it in eager mode from then on if that is faster by 5 per cent. Results may differ "
+        "in rounding. Graphs with side effects, random numbers or custom ops stay compiled.",
         code=False,
     )
     device_graphs: bool = _option(
@@ -180,6 +188,16 @@ class Options:
     def batch_invariant(self) -> bool:
         """Whether a row's result must not depend on the other rows of its batch."""
         return self.numerics == "batch_invariant"
+
+    @property
+    def keeps_compiled(self) -> str:
+        """The other option that keeps `eager_if_faster` from replacing graphs, with its value;
+        empty if none does."""
+        names = ("strict", "device_graphs", "nan_asserts")
+        chosen = [f"{name}=True" for name in names if getattr(self, name)]
+        if self.batch_invariant:
+            chosen.append(f"numerics={self.numerics!r}")
+        return next(iter(chosen), "")
 
     @property
     def looks_up(self) -> bool:

@@ -35,10 +35,16 @@ def idle(
                 f"the option {name!r} has no effect with wrapper={options.wrapper!r}",
                 "set `wrapper` to 'python'",
             )
-    if options.autotune_seconds and not options.max_autotune:
+    if options.autotune_seconds and not (options.max_autotune or options.eager_if_faster):
         yield (
-            "the option 'autotune_seconds' has no effect without 'max_autotune'",
+            "the option 'autotune_seconds' has no effect without 'max_autotune' or "
+            "'eager_if_faster'",
             "set `max_autotune`",
+        )
+    if options.eager_if_faster and options.keeps_compiled:
+        yield (
+            f"the option 'eager_if_faster' has no effect with {options.keeps_compiled}",
+            "set one of the two",
         )
     if options.bitwise and options.extern_kernels == "none":
         yield (

@@ -146,14 +146,16 @@ class Frontend:
         if facts is None:
             if wrapped:
                 return compiled
-            return (
+            compiled = (
                 with_double_backward(compiled, replay)
                 if tracing.trained
                 else forward_mode(compiled, gm)
             )
+            return self._faster(compiled, replay, None, inputs) if direct else compiled
         if facts.tangents is None:
             self._store(key, facts, tracing.front, None, tracing.folding)
-            return callable_for(facts, tracing.front.call, None, replay)
+            call = callable_for(facts, tracing.front.call, None, replay)
+            return self._faster(call, replay, key, inputs)
 
         def compile_backward() -> Boxed:
             program = tracing.compile("backward") if pending is None else pending.finish()
@@ -161,7 +163,25 @@ class Frontend:
             return program.call
 
         back: Boxed = compile_backward() if _saving() else _LazyBackward(compile_backward)
-        return callable_for(facts, tracing.front.call, back, replay)
+        call = callable_for(facts, tracing.front.call, back, replay)
+        return self._faster(call, replay, key, inputs)
+
+    def _faster(
+        self,
+        compiled: Callable[..., Any],
+        replay: Replay,
+        key: CacheKey | None,
+        inputs: Sequence[Any],
+    ) -> Callable[..., Any]:
+        """Return the compiled graph; with `eager_if_faster`, the faster one of it and the
+        function that `replay` reruns."""
+        options = self.options
+        if not options.eager_if_faster or options.keeps_compiled or _saving():
+            return compiled
+        from gyrator.frontend.eager_if_faster import faster  # rarely used
+
+        context, function = self.compiler.context, replay.function
+        return faster(context, compiled, function, key, replay.refusal, inputs)
 
     def _store(
         self,
@@ -216,7 +236,8 @@ class Frontend:
                 return None
             runs.append(run if folding is None else with_constants(folding, run, self.constants))
         replay = Replay.of(function, inputs, facts.refusal or refusal)
-        return callable_for(facts, runs[0], runs[1] if len(runs) > 1 else None, replay)
+        call = callable_for(facts, runs[0], runs[1] if len(runs) > 1 else None, replay)
+        return self._faster(call, replay, key, inputs)
 
     def _key(
         self,
@@ -381,6 +402,7 @@ class Tracing:
 
         def run(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Boxed:
             if phase == "inference":
+                self.random = _draws(graph)
                 self._prepare(graph, frozen=self._mark(graph))
             context = TracingContext.try_get()
             if phase != "backward" and context is not None:
@@ -483,10 +505,7 @@ class Tracing:
 
         from gyrator.frontend.partition import partition
 
-        self.random = any(
-            torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-            for node in joint.graph.nodes
-        )
+        self.random = _draws(joint)
         correct_attention_sums(joint)
         self._prepare(joint, recomputing=self.options.min_cut)
         cut = partition if self.options.min_cut else default_partition
@@ -544,7 +563,11 @@ class Tracing:
         metadata = self.metadata
         if self.random:
             return "it generates random numbers"
-        if metadata is None or metadata.tokens or any(i.mutates_data for i in metadata.input_info):
+        if (
+            metadata is None
+            or metadata.tokens
+            or any(i.mutates_data or i.mutates_metadata for i in metadata.input_info)
+        ):
             return "it has side effects, such as writing to its inputs"
         if metadata.num_outputs_aliased or metadata.num_intermediate_bases:
             return "its results share memory"
@@ -561,6 +584,26 @@ class Tracing:
             return None
         forward, backward = self.modules["forward"], self.modules["backward"]
         return facts_of(self.metadata, inputs, forward, backward, self.refusal)
+
+
+def _draws(graph: torch.fx.GraphModule) -> bool:
+    """Return whether an ATen graph generates random numbers."""
+    return any(
+        torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        and _argument(node, "dropout_p") != 0
+        for node in graph.graph.nodes
+    )
+
+
+def _argument(node: torch.fx.Node, name: str) -> Any:
+    """Return the value of an argument of an ATen op; None if the op has none of that name."""
+    schema: Any = node.target
+    for position, argument in enumerate(schema._schema.arguments):
+        if argument.name == name:
+            if position < len(node.args):
+                return node.args[position]
+            return node.kwargs.get(name, argument.default_value)
+    return None
 
 
 def _unwraps(graph: torch.fx.GraphModule) -> bool:

@@ -132,7 +132,7 @@ def traced_bytes(gm: GraphModule, inputs: Sequence[Any]) -> bytes | None:
     lines = [_environment()]
     for node in gm.graph.nodes:
         number[node] = len(number)
-        if node.op == "call_function" and not _is_torch_function(node.target):
+        if node.op == "call_function" and not is_torch_function(node.target):
             return None
         if node.op not in ("placeholder", "call_function", "call_method", "output"):
             return None
@@ -180,7 +180,9 @@ def _environment() -> str:
     return " ".join(map(str, facts))
 
 
-def _is_torch_function(target: Any) -> bool:
+def is_torch_function(target: Any) -> bool:
+    """Return whether a node's target is a function, a method or an op of PyTorch itself, other than
+    a launch of a user's kernel."""
     if _launches(target):
         return False
     if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):

@@ -88,9 +88,10 @@ class Explanation:
                 "Kernel rates are measured without a profiler and exclude the first call. Click on "
                 "a line, a kernel or a bar to highlight the related ones. "
             )
+        eager = (f"runs eagerly: {g.fallback}" for g in self.graphs if g.fallback)
         section = Section(
             self.name or "function", self.graphs, facts=tuple(facts), seconds=call,
-            timeline=self.timeline, notes=self.breaks,
+            timeline=self.timeline, notes=(*self.breaks, *eager),
         )  # fmt: skip
         limits = measure_limits(self.graphs)
         page = Page(f"Gyrator: {section.title}", intro, (section,), limits=limits)
@@ -152,7 +153,8 @@ class Explanation:
         parts: list[RenderableType] = [summary]
         for g in self.graphs:
             if g.fallback:
-                parts.append(Text(f"{g.phase} runs eagerly:\n{g.fallback}"))
+                name = "a graph" if g.phase == "eager" else g.phase
+                parts.append(Text(f"{name} runs eagerly:\n{g.fallback}"))
         if self.verified or self.unverified:
             parts.append(Text(f"{self.verified} of {self.kernels} kernels match their IR"))
             parts += (Text(f"{n} was not checked: {why}") for n, why in self.unverified.items())

@@ -41,6 +41,11 @@ def log_graph(record: GraphRecord) -> None:
         trace_text("output_code", lambda: "\n".join(_output_code(record)))
 
 
+def log_unmeasured(reason: str) -> None:
+    """Log why a graph is not measured against eager mode."""
+    _GRAPHS.info("not measured against eager mode: %s", reason)
+
+
 def trace_text(name: str, text: Callable[[], str], encoding: str = "string") -> None:
     """Write a text to `TORCH_TRACE`; `text` is called only if that is enabled."""
     metadata = {"name": f"gyrator_{name}", "encoding": encoding}

@@ -48,7 +48,7 @@ class Section:
     """The duration of one call; 0 if it was not measured."""
     timeline: Timeline | None = None
     notes: tuple[str, ...] = ()
-    """Graph breaks and recompiles."""
+    """Graph breaks, recompiles, and graphs that run in eager mode."""
 
 
 @frozen
