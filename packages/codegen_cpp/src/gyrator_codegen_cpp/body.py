@@ -6,13 +6,14 @@ from gyrator_codegen_cpp.dtypes import STORAGE, lane_type, literal
 from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
 from gyrator_codegen_cpp.scope import Scope, Span
 from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Store, StoreMode
-from gyrator_ir.expr import ONE, ZERO, Expr, Sym
+from gyrator_ir.expr import ONE, ZERO, Expr, Sym, expr
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.tile.nodes import DRAWN, Access, IndexAccess, Prefetch
 from gyrator_ir.types import DType
 
 _COMBINE = {mode: f"gy_{mode.value}" for mode in (StoreMode.ADD, StoreMode.MUL)}
 _COMBINE |= {StoreMode.MIN: "gy_minimum", StoreMode.MAX: "gy_maximum"}
+_BACKWARDS = expr(-1)
 
 
 def run(scope: Scope, body: Iterable[KernelStatement]) -> None:
@@ -221,7 +222,10 @@ def _load(scope: Scope, s: Load) -> None:
     elif access.kind is Access.UNIT:
         text = _access(scope, s, "gy_vload", zero=f", {zero}")
     elif access.kind is Access.STRIDED and scope.live is None and not by_lane:
-        text = f"gy_vload_strided({address(scope, s)}, {scope.index(access.stride)})"
+        if access.stride == _BACKWARDS:
+            text = f"gy_vload_back({address(scope, s)})"
+        else:
+            text = f"gy_vload_strided({address(scope, s)}, {scope.index(access.stride)})"
     elif access.kind is Access.RUNS and scope.live is None and not by_lane:
         text = f"gy_vload_runs([&](si64 lane) GY_LAMBDA {{ return {_of_lane(scope, s)}; }})"
     elif access.kind is Access.GATHERED:

@@ -46,6 +46,7 @@ extern "C" void gather_{t}(const {s} *p, const si64 *i, const sbool *m, {s} *o) 
   gy_scatter_mask(o + 8 * GY_LANES, gy_to_i32(v), gy_vload(p), k);
   gy_store_strided(o + 13 * GY_LANES, 3, gy_vload_strided(p, 2));
   gy_store(o + 16 * GY_LANES, gy_gather(p, i[0]));
+  gy_store(o + 17 * GY_LANES, gy_vload_back(p + 4 * GY_LANES - 1));
 }}
 """
         for t, s in SPELL.items()
@@ -133,7 +134,7 @@ def test_masks_and_indices(code, vector_isa, folder):
     assert np.array_equal(out[2 * lanes :], np.concatenate([x[:3], x[lanes + 3 : 2 * lanes]]))
     i = rng.integers(0, 4 * lanes, lanes)
     i[2] = i[1]  # a later lane must win in a scatter
-    out = random_values(code, 17 * lanes, 3)
+    out = random_values(code, 18 * lanes, 3)
     want = out.copy()
     library(f"gather_{code}", x, i, m, out)
     want[:lanes] = want[lanes : 2 * lanes] = x[i]
@@ -146,6 +147,7 @@ def test_masks_and_indices(code, vector_isa, folder):
     got, want = out[: 16 * lanes + 1], want[: 16 * lanes + 1]
     want[-1] = x[i[0]]
     assert np.array_equal(got, want)
+    assert np.array_equal(out[17 * lanes :], x[: 3 * lanes - 1 : -1])
 
 
 @pytest.mark.parametrize("code", ["f32", "i32"])

@@ -150,6 +150,28 @@ template <class A> GY_FN auto gy_vload_runs(A at) {
   return gy_vload(lanes);
 }
 #endif
+//% gy_vload_back
+// Lane k from `p[-k]`.
+#if GY_VEC
+#if GY_LANES == 16
+#define GY_BACK_HALF 7, 6, 5, 4, 3, 2, 1, 0
+#define GY_BACK 15, 14, 13, 12, 11, 10, 9, 8, GY_BACK_HALF
+#elif GY_LANES == 8
+#define GY_BACK_HALF 3, 2, 1, 0
+#define GY_BACK 7, 6, 5, 4, GY_BACK_HALF
+#else
+#define GY_BACK_HALF 1, 0
+#define GY_BACK 3, 2, GY_BACK_HALF
+#endif
+#define GY_X(n) GY_FN v##n gy_back(v##n x) { return __builtin_shufflevector(x, x, GY_BACK); }
+GY_X(f32) GY_X(i32) GY_X(u32) GY_X(i16) GY_X(u16) GY_X(i8) GY_X(u8)
+#undef GY_X
+template <class H> GY_FN gy_p<H> gy_back(gy_p<H> x) {
+  return gy_p<H>{__builtin_shufflevector(x.hi, x.hi, GY_BACK_HALF), __builtin_shufflevector(x.lo, x.lo, GY_BACK_HALF)};
+}
+GY_FN vbool gy_back(vbool x) { return vbool{gy_back(x.m)}; }
+template <class P> GY_FN auto gy_vload_back(const P *p) { return gy_back(gy_vload(p - (GY_LANES - 1))); }
+#endif
 //% gy_vload_strided
 #if GY_VEC
 template <class P> GY_FN auto gy_vload_strided(const P *p, si64 stride) {
