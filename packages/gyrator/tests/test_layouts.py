@@ -1,5 +1,6 @@
 """Graphs whose images become channels-last where their convolutions were measured faster so."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from runner_cache import with_runner
 from torch import nn
 
 from gyrator.autotune import library
-from gyrator.autotune.layouts import smaller, work
+from gyrator.autotune.layouts import channels_last_faster, smaller, work
 from gyrator.autotune.library import LibraryChoice, available
 from gyrator.config import Config
 from gyrator.reports.records import GraphRecord
@@ -29,7 +30,9 @@ def convolutions(monkeypatch: pytest.MonkeyPatch) -> list[ImageConvolution]:
     """Let points be quicker whatever is measured, and list the convolutions of each graph."""
     actual: list[ImageConvolution] = []
 
-    def channels_last(_: LibraryChoice, convolutions: Sequence[ImageConvolution]) -> bool:
+    def channels_last(
+        _: LibraryChoice, convolutions: Sequence[ImageConvolution], _copied: Callable[[], int]
+    ) -> bool:
         actual.extend(convolutions)
         return True
 
@@ -155,7 +158,7 @@ def test_the_quicker_layout_is_taken_and_remembered(
 
     def timed(convolution: ImageConvolution, *_: Any) -> dict[str, float]:
         measured.append(convolution)
-        return {"channels_first": 2.0, "channels_last": 2.0, quicker: 1.0}
+        return {"channels_first": 2.0, "channels_last": 2.0, "copy": 0.1, quicker: 1.0}
 
     monkeypatch.setattr(library, "timed", timed)
     model = nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3)).eval()
@@ -168,6 +171,18 @@ def test_the_quicker_layout_is_taken_and_remembered(
         kernels = [k.name for r in records for k in r.kernels]
         assert any("clone" in name for name in kernels) == (quicker == "channels_last")
     assert len(measured) == len(set(measured))
+
+
+def test_copies_have_to_be_paid() -> None:
+    def faster(first: float, copied: int) -> bool:
+        seconds = {"channels_first": first, "channels_last": 1.0, "copy": 1.0}
+        return channels_last_faster([one, one], lambda _: seconds, lambda: copied)
+
+    one = evolve(THREE, input=(1, 8, 32, 32))
+    image = math.prod(one.input)
+    assert smaller(one) == one
+    assert faster(2.0, 0) and faster(2.0, image) and not faster(2.0, 2 * image)
+    assert faster(3.0, 2 * image) and not faster(1.04, 0)
 
 
 def test_what_is_measured() -> None:
@@ -193,5 +208,6 @@ def test_every_convolution_can_be_timed(
     with opened() as session:
         libraries = session.engine(session.options).libraries()
         assert libraries is not None
-        seen = libraries.channels_last([one, one])
-        assert libraries.channels_last([one]) == seen  # as it was measured
+        seen = libraries.channels_last([one, one], lambda: 0)
+        assert libraries.channels_last([one], lambda: 0) == seen  # as it was measured
+        assert not libraries.channels_last([one], lambda: 1 << 60)

@@ -234,7 +234,7 @@ def test_nothing_is_decided_on_a_busy_machine(opened: Any, monkeypatch: pytest.M
         with opened(**options) as session:
             choice = LibraryChoice(session.engine(session.options).context, Budget(0))
             packed = choice.packed(evolve(large, turned=True), NOTHING, True)
-            return choice(large), packed, choice.channels_last([image])
+            return choice(large), packed, choice.channels_last([image], lambda: 0)
 
     for tuned in (False, True):
         assert decisions(max_autotune=tuned) == (False, Packed(), False)

@@ -254,8 +254,13 @@ def test_cpu_layouts_are_measured(check: Any, quicker: bool) -> None:
     queries: list[ImageConvolution] = []
 
     class Known:
-        def channels_last(self, convolutions: Sequence[ImageConvolution]) -> bool:
+        def channels_last(
+            self, convolutions: Sequence[ImageConvolution], copied: Callable[[], int]
+        ) -> bool:
             queries.extend(convolutions)
+            image, weights = 2 * 6 * 5, 4 * 3 * 3
+            # The input and its gradient, the result, and the gradients of both weights.
+            assert copied() == (3 + 3 + 4) * image + (3 + 4) * weights
             return quicker
 
     change = ChannelsLast.of(BOTH, layouts=Known()).run

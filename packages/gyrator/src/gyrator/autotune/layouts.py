@@ -12,9 +12,9 @@ from gyrator_lowering.fx_passes import ImageConvolution
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.profile import Timing, compare
 
-FIRST, LAST = "channels_first", "channels_last"
+FIRST, LAST, COPY = "channels_first", "channels_last", "copy"
 _GAIN = 1.05
-"""The minimum speedup of channels-last, to pay for the copies that it needs."""
+"""The minimum speedup of channels-last, to exclude measurement noise."""
 _MEASURED_SHARE = 0.8
 """The fraction of a graph's convolution work that is measured, largest convolutions first."""
 _MAX_WORK = 1 << 27
@@ -29,18 +29,19 @@ _ELEMENT = 16
 def channels_last_faster(
     convolutions: Sequence[ImageConvolution],
     measure: Callable[[ImageConvolution], Mapping[str, float] | None],
+    copied: Callable[[], int],
 ) -> bool:
     """Return whether convolutions are, in total, faster in channels-last than in channels-first
-    layout.
+    layout, if that needs `copied` elements of images to be copied from one to the other.
 
-    `measure` returns the seconds of a small convolution in either layout; if it cannot measure one
-    now, the images stay as they are.
+    `measure` returns the seconds of a small convolution in either layout, and of a copy of its
+    input; if it cannot measure one now, the images stay as they are.
     """
     counts = Counter(convolutions)
     shares = {c: count * work(c) for c, count in counts.items()}
-    left = sum(shares.values())
+    left = total = sum(shares.values())
     enough = (1 - _MEASURED_SHARE) * left
-    first = last = 0.0
+    first = last = copy = 0.0
     for convolution in sorted(shares, key=shares.__getitem__, reverse=True):
         if left <= enough:
             break
@@ -51,7 +52,10 @@ def channels_last_faster(
             return False
         first += scale * seconds[FIRST]
         last += scale * seconds[LAST]
-    return first >= _GAIN * last
+        copy = max(copy, seconds[COPY] / math.prod(small.input))
+    if first < _GAIN * last:
+        return False
+    return first >= _GAIN * (last + copy * copied() * (total - left) / total)
 
 
 def work(convolution: ImageConvolution) -> float:
@@ -85,8 +89,8 @@ def smaller(convolution: ImageConvolution) -> ImageConvolution:
 def timed(
     convolution: ImageConvolution, device: DeviceInterface, generator: torch.Generator
 ) -> dict[str, float] | None:
-    """Return the seconds of a convolution in either layout of its images; None where other
-    processes disturb.
+    """Return the seconds of a convolution in either layout of its images, and of a copy of its
+    input; None where other processes disturb.
 
     The weight is contiguous; the library reorders it as needed.
     """
@@ -111,7 +115,11 @@ def timed(
     operands = (random(forward(x).shape), x) if convolution.gradients else (x,)
     run: Callable[..., Any] = gradients if convolution.gradients else forward
     last = [t.contiguous(memory_format=torch.channels_last) for t in operands]
-    runs = {FIRST: lambda: run(*operands), LAST: lambda: run(*last)}
+    runs: dict[str, Callable[[], object]] = {
+        FIRST: lambda: run(*operands),
+        LAST: lambda: run(*last),
+        COPY: lambda: x.contiguous(memory_format=torch.channels_last),
+    }
     return undisturbed(compare(runs, device, samples=_SAMPLES, warmup=1))
 
 

@@ -233,19 +233,22 @@ class LibraryChoice:
                 remember(self.context.cache, key, answer)
         return answer
 
-    def channels_last(self, convolutions: Sequence[ImageConvolution]) -> bool:
-        """Return whether a graph's images should be channels-last.
+    def channels_last(
+        self, convolutions: Sequence[ImageConvolution], copied: Callable[[], int]
+    ) -> bool:
+        """Return whether a graph's images should be channels-last, if `copied` elements have to be
+        copied for that.
 
         Each convolution is measured once per machine and number of threads.
         """
 
         def seconds(convolution: ImageConvolution) -> Any:
-            question = ("layouts", convolution, torch.get_num_threads())
+            question = ("layouts and copies", convolution, torch.get_num_threads())
             return self._lookup(
                 question, convolution.device, lambda m: timed(convolution, m.device, m.generator)
             )
 
-        return channels_last_faster(convolutions, seconds)
+        return channels_last_faster(convolutions, seconds, copied)
 
     def in_tiles(self, convolution: ImageConvolution) -> bool:
         """Return whether a convolution of channels-last images by transformed tiles, with a known

@@ -7,6 +7,7 @@ convolutions, propagates the layout through all other ops, and keeps the layouts
 results.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -73,8 +74,11 @@ class ImageConvolution:
 class Layouts(Protocol):
     """Measurements of the speed of a machine's libraries."""
 
-    def channels_last(self, convolutions: Sequence[ImageConvolution]) -> bool:
-        """Return whether all of these together are faster on channels-last images."""
+    def channels_last(
+        self, convolutions: Sequence[ImageConvolution], copied: Callable[[], int]
+    ) -> bool:
+        """Return whether all of these together are faster on channels-last images, including the
+        copies of images that this needs: `copied` returns the number of elements."""
         ...
 
 
@@ -120,16 +124,12 @@ class ChannelsLast:
             measured = [n for n in convolutions if self._may_measure(_read(n))]
             if not measured or self.layouts is None:
                 return False
-            if not self.layouts.channels_last([ImageConvolution.of(n) for n in measured]):
+            plan = _Plan.beside(convolutions[0], self._may_measure, weights=False)
+            calls = [ImageConvolution.of(n) for n in measured]
+            if not self.layouts.channels_last(calls, lambda: plan.copied(gm)):
                 return False
-            return self._apply(gm, convolutions[0], self._may_measure, weights=False)
-        return self._apply(gm, convolutions[0], self.prefers, weights=True)
-
-    def _apply(
-        self, gm: GraphModule, first: Any, prefers: Callable[[Sequence[Any]], bool], weights: bool
-    ) -> bool:
-        mode = first.args[0].meta["val"].fake_mode
-        plan = _Plan(mode, prefers=prefers, weights=weights)
+        else:
+            plan = _Plan.beside(convolutions[0], self.prefers, weights=True)
         if not plan.covers(gm) or not plan.copies:
             return False
         plan.apply(gm)
@@ -172,6 +172,19 @@ class _Plan(LayoutPlan):
     weights: bool = field(kw_only=True)
     """Whether weights are converted too; otherwise the library handles them."""
 
+    @classmethod
+    def beside(cls, node: Any, prefers: Callable[[Sequence[Any]], bool], weights: bool) -> "_Plan":
+        """Return an empty plan for the graph of a convolution."""
+        return cls(node.args[0].meta["val"].fake_mode, prefers=prefers, weights=weights)
+
+    def copied(self, gm: GraphModule) -> int:
+        """Return the number of elements of images that are copied from the graph's arguments and
+        from convolutions; kernels write theirs in either layout."""
+        if not self.covers(gm):
+            return 0
+        pairs = {(a, layout) for layouts in self.copies.values() for a, layout in layouts.items()}
+        return sum(_elements(a.meta["val"]) for a, _ in pairs if _is_stored(a))
+
     def operands(self, node: Any) -> dict[Any, torch.memory_format]:
         """Return the operands that must be copied, of a convolution or of a write of images at
         indices, with their layouts."""
@@ -200,6 +213,19 @@ class _Plan(LayoutPlan):
         if node.target in _READS and _indexes_pixels(node) and self._is_last(node.args[0]):
             return value.clone(memory_format=torch.channels_last)
         return value
+
+
+def _is_stored(node: Any) -> bool:
+    """Return whether a value is in memory whatever is fused: an argument of the graph, or what a
+    convolution returns."""
+    if node.op != "call_function":
+        return True
+    return node.target in _OPERANDS or any(a.target is _BACKWARD for a in node.all_input_nodes)
+
+
+def _elements(fake: Any) -> int:
+    """Return the number of elements; a symbolic size counts as one, as in `ImageConvolution`."""
+    return math.prod(n for n in fake.shape if isinstance(n, int))
 
 
 def _indexes_pixels(node: Any) -> bool:
