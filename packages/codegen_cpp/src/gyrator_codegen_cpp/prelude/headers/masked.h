@@ -173,8 +173,14 @@ template <class P> GY_FN auto gy_vload_n(const P *p, si64 n) { return gy_kload(p
 template <class P, class V> GY_FN void gy_store_n(P *p, V x, si64 n) { gy_kstore(p, x, gy_k_n(n)); }
 #endif
 //% gy_vload_mask
+// Masks by position, as of concatenations, are mostly all set or all clear, and AVX2's masked loads are slow.
 #if GY_VEC
 template <class P, class V> GY_FN V gy_vload_mask(const P *p, vbool m, V other) {
+#if GY_ISA == 256
+  su32 bits = gy_lane_bits(m);
+  if (bits == 0xff) return gy_vload(p);
+  if (!bits) return other;
+#endif
   return gy_select(m, gy_kload(p, gy_k_of(m)), other);
 }
 #endif
