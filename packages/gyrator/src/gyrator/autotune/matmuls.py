@@ -89,7 +89,7 @@ def _measured(region: Region, context: CompilerContext, budget: Budget) -> str:
     interface = definition.device(target)
     # The compiler runs while torch traces with fake tensors; kernels need real ones.
     with _disable_current_modes(), interface.guard(device.index or 0):
-        tensors = [_like(n.meta["val"]) for n in region.inputs]
+        tensors = [tensor_like(n.meta["val"]) for n in region.inputs]
         runs: dict[str, Any] = {}
         seconds = 0 if math.isinf(budget.left) else max(int(budget.left), 1)
         for extern_kernels in ("library", "none"):
@@ -99,7 +99,7 @@ def _measured(region: Region, context: CompilerContext, budget: Budget) -> str:
                 max_autotune=tunes,
                 autotune_seconds=seconds if tunes else 0,
             )
-            runs[extern_kernels] = _Run(compiler, region, tensors)
+            runs[extern_kernels] = CompiledRegion(compiler, region, tensors)
         try:
             return quickest(runs, interface, _GAIN)
         except UnsupportedError:  # generated kernels do not support all of the region
@@ -107,7 +107,7 @@ def _measured(region: Region, context: CompilerContext, budget: Budget) -> str:
 
 
 @frozen(eq=False)
-class _Run:
+class CompiledRegion:
     """One way to compute a region, compiled on its first run."""
 
     compiler: GraphCompiler
@@ -116,6 +116,7 @@ class _Run:
     _compiled: list[Any] = field(factory=list)
 
     def __call__(self) -> Any:
+        """Run it on the tensors."""
         if not self._compiled:
             self._compiled.append(
                 self.compiler.compile(self.region.graph_module(), "inference").call
@@ -123,7 +124,7 @@ class _Run:
         return self._compiled[0](list(self.tensors))
 
 
-def _like(fake: torch.Tensor) -> torch.Tensor:
+def tensor_like(fake: torch.Tensor) -> torch.Tensor:
     """Return a tensor of this layout, of random floats or small integers."""
     tensor = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
     return tensor.uniform_(-1, 1) if fake.is_floating_point() else tensor.random_(0, 2)

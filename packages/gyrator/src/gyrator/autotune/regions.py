@@ -96,7 +96,7 @@ def regions(
     order = {n: k for k, n in enumerate(graph.nodes)}
     distinct_groups = {id(g): g for g in groups.values()}.values()
     return tuple(
-        _region(sorted(g.nodes, key=order.__getitem__), g.products) for g in distinct_groups
+        region_of(sorted(g.nodes, key=order.__getitem__), g.products) for g in distinct_groups
     )
 
 
@@ -115,7 +115,8 @@ def _joined(several: Sequence[_Group], groups: dict[Node, _Group]) -> _Group:
     return first
 
 
-def _region(nodes: Sequence[Node], products: Sequence[Node]) -> Region:
+def region_of(nodes: Sequence[Node], products: Sequence[Node]) -> Region:
+    """Return the region of nodes in their order."""
     inside = set(nodes)
     inputs = dict.fromkeys(i for n in nodes for i in n.all_input_nodes if i not in inside)
     results = [n for n in nodes if any(u not in inside for u in n.users) and _is_tensor(n)]
@@ -124,8 +125,12 @@ def _region(nodes: Sequence[Node], products: Sequence[Node]) -> Region:
 
 def _follows(node: Node) -> bool:
     """Return whether a node may be fused with a product: a pure function with static sizes."""
-    if node.target is operator.getitem:
-        return _is_tensor(node)
+    return _is_tensor(node) if node.target is operator.getitem else is_pure(node)
+
+
+def is_pure(node: Node) -> bool:
+    """Return whether a node is an op of ATen without side effects, on and of tensors of constant
+    sizes."""
     op = node.target
     if node.op != "call_function" or not isinstance(op, torch._ops.OpOverload):
         return False

@@ -146,11 +146,18 @@ class Stages:
             trace.ir(host)
             with watch.stage("emit"):
                 units, refused = self._emit(host, targets, watch.tracer, trace)
-            if not refused:
-                break
-            if final or refused.keys() <= called.keys():
+            if refused and (final or refused.keys() <= called.keys()):
                 raise RefusedError(refused)
             called |= {name: f"{why.code}: {why.message}" for name, why in refused.items()}
+            if not refused:
+                if final or not (self.context.options.max_autotune and self._calls_libraries()):
+                    break
+                from gyrator.autotune.single_ops import faster_in_aten  # rarely used
+
+                faster = faster_in_aten(host, gm, self.context, budget)
+                if not faster:
+                    break
+                called |= faster
         return planned, host, units
 
     def prepare(
