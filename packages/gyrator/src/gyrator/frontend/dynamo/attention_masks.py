@@ -15,6 +15,7 @@ from attrs import field, frozen
 from torch.fx import GraphModule, Node
 
 from gyrator.frontend.dynamo.graph import fake_of, name_of, nodes_of
+from gyrator_ir.types import HOST
 
 
 @frozen
@@ -77,7 +78,7 @@ def open_fused_attention(gm: GraphModule) -> None:
     """Change masks of attention, in place, so that eager's fused kernels support them.
 
     A mask that is provably all true, or zero if it is added to the scores, is removed. On devices
-    other than the CPU, whose kernels read any layout, a mask gets a contiguous last dimension.
+    other than the host, whose kernels read any layout, a mask gets a contiguous last dimension.
     """
     known = _Known()
     for node in list(nodes_of(gm)):
@@ -99,7 +100,7 @@ def open_fused_attention(gm: GraphModule) -> None:
 def _contiguous_rows(attention: Node, mask: Node, fake: torch.Tensor) -> Node:
     """Return the mask with a contiguous last dimension, copied if necessary; the copy has each
     expanded row once."""
-    if fake.device.type == "cpu" or not fake.dim():
+    if fake.device.type == HOST or not fake.dim():
         return mask
     size, stride = fake.shape[-1], fake.stride(-1)
     if not isinstance(stride, int) or stride == 1 or size == 1:
@@ -142,8 +143,8 @@ class _Known:
         if name in _FILLED:
             return _FILLED[name]
         if name in _VIEWS or name in _CASTS:
-            found, same = self.of(args[0]), _dtype(args[0]) is fake.dtype
-            return found if same or (name in _CASTS and found in (_ZEROS, _ONES)) else _UNKNOWN
+            bounds, same = self.of(args[0]), _dtype(args[0]) is fake.dtype
+            return bounds if same or (name in _CASTS and bounds in (_ZEROS, _ONES)) else _UNKNOWN
         if len(args) != 2 or node.kwargs:
             return _UNKNOWN
         a, b = map(self.of, args)
