@@ -108,6 +108,16 @@ def test_other_masks_stay(name: str) -> None:
     torch.testing.assert_close(torch.compile(f, backend="gyrator")(q), f(q))
 
 
+def test_masks_with_more_batches_than_queries_stay() -> None:
+    def f(q: Tensor) -> Tensor:
+        mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=q.device)
+        return attention(query=q, key=q, value=q, attn_mask=mask.expand(4, 1, -1, -1))
+
+    gm = graph_of(f, torch.randn(1, 3, LENGTH, 8, device="meta"))
+    open_fused_attention(gm)
+    assert masks(gm) != [None]
+
+
 def test_masks_written_through_views_stay() -> None:
     def f(q: Tensor) -> Tensor:
         mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool)

@@ -89,12 +89,21 @@ def open_fused_attention(gm: GraphModule) -> None:
         fake = fake_of(mask)
         if not isinstance(mask, Node) or not isinstance(fake, torch.Tensor):
             continue
-        no_effect = _ONES if fake.dtype is torch.bool else _ZEROS
-        changed = None if known.of(mask) == no_effect else _contiguous_rows(node, mask, fake)
+        no_effect = known.of(mask) == (_ONES if fake.dtype is torch.bool else _ZEROS)
+        removed = no_effect and not _broadcasts(node)
+        changed = None if removed else _contiguous_rows(node, mask, fake)
         if positional:
             node.update_arg(_MASK, changed)
         else:
             node.update_kwarg("attn_mask", changed)
+
+
+def _broadcasts(attention: Node) -> bool:
+    """Return whether the result has more batches or heads than the queries, perhaps the mask's."""
+    queries = attention.args[0] if attention.args else attention.kwargs.get("query")
+    shapes = (getattr(fake_of(n), "shape", ()) for n in (queries, attention))
+    given, resulting = (tuple(map(str, shape[:-1])) for shape in shapes)
+    return given != resulting
 
 
 def _contiguous_rows(attention: Node, mask: Node, fake: torch.Tensor) -> Node:
