@@ -11,7 +11,7 @@ from scheduler_fuzz import check, random_program
 from scheduler_programs import Maker, target
 
 from gyrator_ir.body.nodes import ReduceKind
-from gyrator_ir.kernel.nodes import ScheduleNode
+from gyrator_ir.kernel.nodes import Kernel, ScheduleNode
 from gyrator_ir.passes import PassEdits
 from gyrator_scheduler import build
 from gyrator_scheduler.fusion.cluster import Cluster
@@ -135,6 +135,16 @@ def test_what_may_be_captured_is_brought_together() -> None:
     assert [c.id for c in gathered(clusters, kinds)] == [0, 2, 4, 1, 3]
     clusters[3].after[4] = clusters[4].before[3] = None
     assert [c.id for c in gathered(clusters, kinds)] == [0, 2, 1, 3, 4]
+
+
+def test_what_depends_on_nothing_runs_just_before_what_needs_it() -> None:
+    """Weights are converted first in a program, and needed one after the other."""
+    m = Maker()
+    x, weights = m.input("x", 64, 8), [m.input(f"w{n}", 8, 8) for n in range(3)]
+    for converted in [m.pointwise("mul", weight, weight) for weight in weights]:
+        x = m.mm(x, converted, (64, 8))
+    planned = schedule(m.program(x), SchedulerOptions(), target(slack_bytes=0))
+    assert [isinstance(node, Kernel) for node in planned.nodes] == [True, False] * 3
 
 
 @given(SEEDS, st.integers(4, 16))

@@ -21,7 +21,14 @@ from gyrator_scheduler.fusion.kernels import canonical, kernel_of, numbered, sho
 from gyrator_scheduler.fusion.staging import assemble
 from gyrator_scheduler.memory import Uses, lifetimes, peak_at, sizes_of_buffers, touched, with_reuse
 from gyrator_scheduler.options import SchedulerOptions
-from gyrator_scheduler.order import backwards, first_member, gathered, last_member, ordered
+from gyrator_scheduler.order import (
+    backwards,
+    first_member,
+    gathered,
+    last_member,
+    ordered,
+    sources_late,
+)
 from gyrator_scheduler.partitions import Fit, fits, planned
 from gyrator_scheduler.ranges import Ranges
 from gyrator_scheduler.together import launches, ranges, widened
@@ -171,7 +178,7 @@ def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
     orders: tuple[Sequence[Cluster], ...] = (clusters,)
     if context.options.reorder:
         by_first, by_last = ordered(clusters, first_member), ordered(clusters, last_member)
-        orders = (by_first, by_last, backwards(clusters))
+        orders = (by_first, by_last, backwards(clusters), sources_late(by_first))
     best: tuple[int, Sequence[Cluster], tuple[Lifetime, ...]] | None = None
     seen_orders: list[list[int]] = []
     program = context.program

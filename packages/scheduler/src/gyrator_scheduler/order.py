@@ -44,12 +44,28 @@ def last_member(c: Cluster) -> int:
 
 
 def backwards(clusters: Sequence[Cluster]) -> list[Cluster]:
-    """Return the clusters in a topological order built from the end: each as late as its users
-    allow, so that buffers are created shortly before their first use."""
+    """Return the clusters in a topological order built from the end: among those whose users all
+    come later, the last one of the program comes last."""
     latest = _topological(
         clusters, lambda c: c.after, lambda c: c.before, lambda c: -last_member(c)
     )
     return latest[::-1]
+
+
+def sources_late(order: Sequence[Cluster]) -> list[Cluster]:
+    """Return a topological order with each cluster that depends on no other, such as a weight's
+    conversion, moved to just before the first that depends on it."""
+    position = {c.id: n for n, c in enumerate(order)}
+    moved: dict[int, list[Cluster]] = {}
+    for c in order:
+        if c.after and not c.before:
+            moved.setdefault(min(position[a] for a in c.after), []).append(c)
+    result: list[Cluster] = []
+    for n, c in enumerate(order):
+        result += moved.get(n, ())
+        if c.before or not c.after:
+            result.append(c)
+    return result
 
 
 def gathered(clusters: Sequence[Cluster], kind: Mapping[int, object]) -> list[Cluster]:
