@@ -102,8 +102,8 @@ def _broadcasts(attention: Node) -> bool:
     """Return whether the result has more batches or heads than the queries, perhaps the mask's."""
     queries = attention.args[0] if attention.args else attention.kwargs.get("query")
     shapes = (getattr(fake_of(n), "shape", ()) for n in (queries, attention))
-    given, resulting = (tuple(map(str, shape[:-1])) for shape in shapes)
-    return given != resulting
+    before, after = (tuple(map(str, shape[:-1])) for shape in shapes)
+    return before != after
 
 
 def _contiguous_rows(attention: Node, mask: Node, fake: torch.Tensor) -> Node:
