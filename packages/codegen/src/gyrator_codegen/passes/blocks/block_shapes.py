@@ -11,6 +11,7 @@ per cent longer than the fastest shape in the mean.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
@@ -23,7 +24,7 @@ from gyrator_codegen.passes.blocks.ranked import Ranked
 from gyrator_ir.body.nodes import Bind, Let, Load, Reduce, ReduceKind, ScanStep, Store
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.expr import Const, Expr, ShapeFacts, stride_of
-from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.nodes import Kernel, Level
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.tile.loops import axes_of, extent_of, in_one_step
 from gyrator_ir.tile.nodes import Access, TiledKernel
@@ -51,6 +52,8 @@ _MANY_STRIDED = 4  # ... and half of that with more strided loads than this
 _HELD = 54  # bytes of a row that a thread holds in registers, with up to two loads
 _LAUNCH = 4096  # bytes that the device could move in the time of a program launch...
 _START = 30000  # ... and that each core could move in the time in which a kernel starts
+_RESIDENT = 64  # warps that a core runs at once...
+_CACHED = 384 << 10  # ... and its share of the device's cache in bytes
 _STATEMENTS = 10  # statements that are free; more cost as much as additional traffic...
 _HEAVY = 16  # ... and a reduction with several accumulators counts as this many
 
@@ -93,6 +96,8 @@ class _Space:
     """Statements, and the equivalent of functions."""
     traffic: int
     """Bytes read and written, or an equivalent of the computation if that takes longer."""
+    reread: int
+    """Bytes per inner element that are read again after a reduction."""
     cores: int
 
 
@@ -137,6 +142,7 @@ def _space(tiled: TiledKernel, facts: ShapeFacts, cores: int, count: int, length
         strided=strided,
         work=_work(kernel),
         traffic=_traffic(kernel, facts, count * length),
+        reread=_reread(kernel),
         cores=cores,
     )
 
@@ -215,6 +221,17 @@ def _traffic(kernel: Kernel, facts: ShapeFacts, points: int) -> int:
     body = kernel.statements
     work = len(body) + _HEAVY * sum(isinstance(s, Reduce) and s.kind in _KEPT for s in body)
     return moved * max(work, _STATEMENTS) // _STATEMENTS
+
+
+def _reread(kernel: Kernel) -> int:
+    """Return the bytes per inner element of what several stages load for a point."""
+    axes = {a.symbol for a in kernel.axes}
+    loaded = Counter[str]()
+    for stage in kernel.stages:
+        if stage.level is Level.INNER:
+            loads = (s for s in stage.body if isinstance(s, Load))
+            loaded.update({s.buffer for s in loads if axes & s.index.free_symbols})
+    return sum(b.dtype.size for b in kernel.parameters if loaded[b.name] > 1)
 
 
 def _work(kernel: Kernel) -> int:
@@ -426,6 +443,9 @@ def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
         sharing = min(warps, block * width / (_LANES * _ACCESS))
     elif space.folds:
         sharing = threads * _ACCESS / width / xblock
+    # What is read again is no longer in the cache if too many rows are processed at once.
+    resident = min(-(-programs // cores), _RESIDENT // warps) if steps > 1 else 0
+    held = resident * xblock * length * space.reread
     start = _START * cores
     launching = (start + max(programs * _LAUNCH, space.traffic)) / (start + space.traffic)
     lost = (
@@ -439,6 +459,7 @@ def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
         (weights.programs * cores / programs, weights.uneven),
         (4 / warps, weights.few),
         (sharing, weights.apart),
+        (held / _CACHED, 0.12),
     )
     factors = (float(max(1.0, factor) ** exponent) for factor, exponent in lost)
     return waste * math.prod(factors)
