@@ -99,3 +99,16 @@ def test_inputs_are_saved_rather_than_views_of_them(session: Session, dynamic: b
     actual = torch.autograd.grad(result.square().sum(), (x, w))
     expected = torch.autograd.grad(function(x, w).square().sum(), (x, w))
     torch.testing.assert_close(actual, expected)
+
+
+def test_a_view_of_an_input_may_be_saved_and_returned(session: Session) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        view = x[::3]
+        return view, view / (w.abs() + 1)
+
+    x, w = torch.randn(16, requires_grad=True), torch.randn((), requires_grad=True)
+    views, quotients = torch.compile(function, backend=session.backend)(x, w)
+    actual = torch.autograd.grad((views.sin() + quotients.square()).sum(), (x, w))
+    views, quotients = function(x, w)
+    expected = torch.autograd.grad((views.sin() + quotients.square()).sum(), (x, w))
+    torch.testing.assert_close(actual, expected)

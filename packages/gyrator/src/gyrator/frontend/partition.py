@@ -70,7 +70,9 @@ def _save_inputs(forward: GraphModule, backward: GraphModule, outputs: int) -> N
         source, views = _views_of_input(results[index])
         if source is None or source in results[outputs:]:
             continue
-        parameter = parameters[views[-1].name]
+        parameter = parameters.get(views[-1].name)
+        if parameter is None:  # also a result of the function, which lives anyway
+            continue
         with backward.graph.inserting_before(parameter):
             value = backward.graph.placeholder(source.name)
         value.meta = dict(source.meta)
