@@ -445,7 +445,7 @@ def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
         sharing = threads * _ACCESS / width / xblock
     # What is read again is no longer in the cache if too many rows are processed at once.
     resident = min(-(-programs // cores), _RESIDENT // warps) if steps > 1 else 0
-    held = resident * xblock * length * space.reread
+    rows_bytes = resident * xblock * length * space.reread
     start = _START * cores
     launching = (start + max(programs * _LAUNCH, space.traffic)) / (start + space.traffic)
     lost = (
@@ -459,7 +459,7 @@ def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
         (weights.programs * cores / programs, weights.uneven),
         (4 / warps, weights.few),
         (sharing, weights.apart),
-        (held / _CACHED, 0.12),
+        (rows_bytes / _CACHED, 0.12),
     )
     factors = (float(max(1.0, factor) ** exponent) for factor, exponent in lost)
     return waste * math.prod(factors)
