@@ -200,12 +200,10 @@ def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
     _, order, lives = best
     together: tuple[Together, ...] = ()
     if context.options.together and context.options.fusion:
-        bound = None
-        if limit is not None:
-            most, _ = _peak(context, lives, [nodes[c.id] for c in order])
-            bound = max(most, slack(program, context.targets))
-        launched = _launched(context, order, clusters, nodes, uses, kinds, bound)
-        order, lives, together = launched or (order, lives, ())
+        limited = limit is not None
+        order, lives, together = _launched(
+            context, order, lives, clusters, nodes, uses, kinds, limited
+        )
     fit = tuple(fit_of[c.id] for c in order) if fit_of else ()
     return _Plan(order, _with_names(context, order, nodes), lives, together, fit)
 
@@ -228,18 +226,20 @@ def slack(program: LoopProgram, targets: Mapping[str, Target]) -> int:
 def _launched(
     context: _Context,
     order: Sequence[Cluster],
+    lives: tuple[Lifetime, ...],
     clusters: Sequence[Cluster],
     nodes: Mapping[int, ScheduleNode],
     uses: Mapping[int, Uses],
     kinds: Mapping[int, Device | None],
-    bound: int | None,
-) -> tuple[Sequence[Cluster], tuple[Lifetime, ...], tuple[Together, ...]] | None:
-    """Return the order, the lifetimes and the shared launches of a plan with grouped launches; None
-    if there are no groups.
+    limited: bool,
+) -> tuple[Sequence[Cluster], tuple[Lifetime, ...], tuple[Together, ...]]:
+    """Return the order, the lifetimes and the shared launches of a plan with grouped launches.
 
-    A group whose results wait at a peak above `bound` bytes is launched kernel by kernel.
+    If memory is `limited`, a group whose results wait at a peak above that of the plan without
+    groups, and above the slack, is launched kernel by kernel.
     """
     program, apart = context.program, set[int]()
+    bound: int | None = None
     for _ in range(ATTEMPTS):
         groups = _launches(context, order, clusters, nodes, kinds, apart)
         shared = ranges(groups)
@@ -249,15 +249,20 @@ def _launched(
         listed, used = [nodes[c.id] for c in grouped], [uses[c.id] for c in grouped]
         longer = lifetimes(listed, used, program.buffers, program.outputs)
         longer = widened(longer, shared, len(grouped))
+        if not limited:
+            return grouped, longer, shared
+        if bound is None:
+            most, _ = _peak(context, lives, [nodes[c.id] for c in order])
+            bound = max(most, slack(program, context.targets))
         needed, position = _peak(context, longer, listed)
-        if bound is None or needed <= bound:
+        if needed <= bound:
             return grouped, longer, shared
         waiting = {x.buffer for x in longer if x.first <= position <= x.last}
         raising = {c.id for g in groups if len(g) > 1 for c in g if waiting & c.stores.keys()}
         if not raising:
             break
         apart |= raising
-    return None
+    return order, lives, ()
 
 
 def _launches(
