@@ -52,23 +52,27 @@ def partition(
     for each in living:
         parameters[each.name].replace_all_uses_with(results[each.index])
         forward.graph.erase_node(parameters[each.name])
-    _save_inputs(forward, backward, num_fwd_outputs)
-    for graph_module in (forward, backward):
-        graph_module.graph.lint()
-        graph_module.recompile()
+    replaced = _save_inputs(forward, backward, num_fwd_outputs)
+    for graph_module, changed in ((forward, replaced or living), (backward, replaced)):
+        if changed:
+            graph_module.graph.lint()
+            graph_module.recompile()
     return forward, backward
 
 
-def _save_inputs(forward: GraphModule, backward: GraphModule, outputs: int) -> None:
-    """Save inputs of the function rather than views of them, which occupy the same memory. A saved
-    input exists, for second-order gradients, as long as the tensors that are saved."""
+def _save_inputs(forward: GraphModule, backward: GraphModule, outputs: int) -> bool:
+    """Save inputs of the function rather than views of them, which occupy the same memory; return
+    whether there are any. A saved input exists, for second-order gradients, as long as the tensors
+    that are saved."""
     output = forward.graph.output_node()
     results: list[Any] = [*output.args[0]]  # type: ignore[misc]  # a tuple of nodes and constants
     body = next(node for node in backward.graph.nodes if node.op != "placeholder")
     parameters = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
+    saved = set(results[outputs:])
+    unsaved: list[Node] = []
     for index in range(outputs, len(results)):
         source, views = _views_of_input(results[index])
-        if source is None or source in results[outputs:]:
+        if source is None or source in saved:
             continue
         parameter = parameters.get(views[-1].name)
         if parameter is None:  # also a result of the function, which lives anyway
@@ -83,10 +87,14 @@ def _save_inputs(forward: GraphModule, backward: GraphModule, outputs: int) -> N
         parameter.replace_all_uses_with(value)
         backward.graph.erase_node(parameter)
         results[index] = source
+        saved.add(source)
+        unsaved += views
+    if unsaved:
         output.args = (tuple(results),)
-        for view in reversed(views):
-            if not view.users:
-                forward.graph.erase_node(view)
+    for view in sorted(set(unsaved), reverse=True):
+        if not view.users:
+            forward.graph.erase_node(view)
+    return bool(unsaved)
 
 
 def _views_of_input(node: Any) -> tuple[Node | None, list[Node]]:
