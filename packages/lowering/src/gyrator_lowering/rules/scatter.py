@@ -198,21 +198,14 @@ def _sums_of_rows(
 
     def read(ops: Tracer, index: tuple[Expr, ...], at: tuple[Expr, ...]) -> Value:
         row, column = index
-        from_row = ops.eq(ops.cast(ops.load(indices, at), DType.I64), ops.index(row))
+        belongs = ops.eq(ops.cast(ops.load(indices, at), DType.I64), ops.index(row))
+        if skip is not Const(-1):
+            belongs &= ops.ne(ops.index(row), ops.index(skip))
         value = ops.cast(ops.load(grad, (*at, column)), dtype)
-        return ops.where(from_row, value, ops.const(0, dtype))
+        return ops.where(belongs, value, ops.const(0, dtype))
 
     b.reduction(ReduceKind.SUM, read, out.shape, indices.shape, [total], dtype)
-    if skip is Const(-1):
-        return to_output(b, total, out)
-
-    def kept(ops: Tracer, index: tuple[Expr, ...]) -> Value:
-        value = ops.cast(ops.load(total, index), out.dtype)
-        return ops.where(
-            ops.eq(ops.index(index[0]), ops.index(skip)), ops.const(0, out.dtype), value
-        )
-
-    return b.pointwise(kept, out)
+    return to_output(b, total)
 
 
 def _with_one_axis(x: TensorValue, count: int) -> TensorValue:

@@ -43,8 +43,8 @@ _ATTENTION = "scaled_dot_product_attention"
 _MASK = 3
 """The position of the mask among the arguments of attention."""
 _VIEWS = frozenset(
-    "clone contiguous detach expand flatten getitem permute reshape select slice squeeze transpose "
-    "unsqueeze view".split()
+    "clone contiguous detach expand expand_as flatten getitem permute reshape select slice squeeze "
+    "transpose unsqueeze view".split()
 )
 _CASTS = frozenset(("bool", "float", "to", "type"))
 _FILLED = {
@@ -72,6 +72,7 @@ _PURE = frozenset(
     (_ATTENTION, "masked_fill", "where", *_COMPARISONS, *_COMBINED, *_ARITHMETIC, *_FILLED)
 )
 """Functions that neither write to their arguments nor return views of them."""
+_READERS = _PURE | _VIEWS | _CASTS
 
 
 def open_fused_attention(gm: GraphModule) -> None:
@@ -199,7 +200,7 @@ def _is_only_read(node: Node) -> bool:
             name = _name(user)
             if user.op == "output" or user in seen:
                 continue
-            if "out" in user.kwargs or name not in _PURE | _VIEWS | _CASTS | {"expand_as"}:
+            if "out" in user.kwargs or name not in _READERS:
                 return False
             if name not in _PURE:
                 seen.add(user)
