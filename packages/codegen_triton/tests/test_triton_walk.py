@@ -1,8 +1,10 @@
-"""Scans of rows of any length, and sorts, against their definitions."""
+"""Scans and exponentials of rows of any length, and sorts, against their definitions."""
+
+from functools import partial
 
 import numpy as np
 import pytest
-from triton_corpus import cast_rows, scan, sorted_rows
+from triton_corpus import cast_rows, exponentials, scan, sorted_rows
 from triton_harness import NUMPY, Library
 
 from gyrator_ir.body.nodes import ScanKind
@@ -13,6 +15,8 @@ from gyrator_testing.kernels.write import F32, F64, I64, S0, S1
 SORTED = (F32, F64, I64, DType.U8, DType.F16)
 WIDENED = (DType.F16, DType.BF16)
 WAYS = ("up", "down")
+EXPONENTIALS = tuple((dtype, stride) for dtype in (F32, DType.F16) for stride in (72, 73))
+"""Rows that are aligned to accesses of 16 bytes, or not."""
 
 
 def kernels():
@@ -29,6 +33,8 @@ def kernels():
             yield cast_rows(f"widened_{dtype.value}_{way}", 3, 21, dtype, descending=descending)
         for target in (F64, DType.I32):
             yield cast_rows(f"cast_{dtype.value}_to_{target.value}", 3, 21, dtype, target)
+    for dtype, stride in EXPONENTIALS:
+        yield exponentials(f"exponentials_{dtype.value}_{stride}", S0, S1, stride, dtype)
     yield sorted_rows("sorted_one", 3, 1)
     yield sorted_rows("sorted_whole", 3, 16)
 
@@ -40,11 +46,11 @@ def library(interpreter, text_folder):
     return result
 
 
-def run(library, name, x, **sizes):
+def run(library, name, x, blocks=None, **sizes):
     """Run a kernel on `x`; return what it gives, and what the definition gives."""
     result = []
     for way in (
-        library,
+        partial(library, blocks=blocks),
         lambda name, arrays, **_: run_kernel(library.kernels[name], arrays, sizes),
     ):
         parameters = library.kernels[name].parameters
@@ -126,3 +132,20 @@ def test_sort_without_room_to_spare(library, name, n):
     got, want = run(library, name, drawn(F32, n))
     np.testing.assert_array_equal(got["z"], want["z"])
     np.testing.assert_array_equal(got["y"], want["y"])
+
+
+@pytest.mark.parametrize(("dtype", "stride"), EXPONENTIALS)
+@pytest.mark.parametrize(("n", "block"), [(72, 16), (70, 64), (1, 16)])
+def test_exponentials_in_groups(library, dtype, stride, n, block):
+    x = (np.random.default_rng(n).standard_normal((6, stride)) * 5).astype(NUMPY[dtype])
+    x[1, n // 2] = np.inf
+    x[2, [n - 1, 0]] = -np.inf, np.nan
+    x[3] = -np.inf
+    x[4, : n // 2] = -np.inf
+    x[5] = 60_000
+    name, blocks = f"exponentials_{dtype.value}_{stride}", {"XBLOCK": 2, "RBLOCK": block}
+    assert library.tiled[name].reductions[0].group > 1
+    with np.errstate(invalid="ignore"):
+        got, want = run(library, name, x, blocks=blocks, s0=6, s1=n)
+    np.testing.assert_array_equal(got["y"][:6], want["y"][:6])
+    np.testing.assert_allclose(got["z"][:6], want["z"][:6], 1e-5)

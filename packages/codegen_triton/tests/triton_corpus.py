@@ -167,6 +167,17 @@ def scan(name, m, n, kind, reverse=False, dtype=F32):
     )  # fmt: skip
 
 
+def exponentials(name, m, n, stride, dtype=F32):
+    """y[i] = max(x[i, :n]), z[i] = sum(exp(x[i, :n] - y[i])), with rows `stride` elements apart."""
+    return kernel(
+        name, [(I0, m)], [(R0, n)],
+        [inner(Load("a", "x", expr(stride) * I0 + R0), Let("b", "cast", ("a",), F32),
+               Reduce(("v", "w"), ReduceKind.ONLINE_SOFTMAX, ("b",), F32)),
+         outer(Store("y", I0, "v"), Store("z", I0, "w"))],
+        {"x": dtype, "y": F32, "z": F32},
+    )  # fmt: skip
+
+
 def sorted_rows(name, m, n, dtype=F32, descending=False):
     at = expr(n) * I0 + R0
     return kernel(

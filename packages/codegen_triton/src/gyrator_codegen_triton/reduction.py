@@ -110,6 +110,7 @@ class LoopReduction:
         self._s = s
         # Lanes that miss no block but the last have the same count, which a loop need not keep.
         self._counts = s.kind is ReduceKind.WELFORD and not backwards
+        self._how = next(r for r in code.tiled.reductions if r.result == s.names[0])
         take = code.names.take
         self._acc = [take(f"{name}_acc") for name in s.names]
         self._at = take(f"{s.names[0]}_at") if s.kind in _POSITIONS else ""
@@ -118,7 +119,8 @@ class LoopReduction:
         """Emit the initialisation of the accumulators."""
         kind, dtype = self._s.kind, self._s.dtype
         first = identity_of(kind, dtype)
-        shape = "[XBLOCK, RBLOCK]"
+        group = self._how.group
+        shape = f"[XBLOCK, RBLOCK // {group}]" if group > 1 else "[XBLOCK, RBLOCK]"
         rest: list[bool | int | float] = [0] * (len(self._acc) - 1)
         names = self._acc[:-1] if self._counts else self._acc
         for name, value in zip(names, [first, *rest], strict=False):
@@ -143,6 +145,10 @@ class LoopReduction:
                 joined = ", ".join(acc[:-1])
                 inverse = f"1.0 / tl.cast(start // RBLOCK + 1, {TYPES[s.dtype]})"
                 w.line(f"{joined} = gy_welford_next({joined}, {args[0]}, r_mask, {inverse})")
+            case ReduceKind.ONLINE_SOFTMAX if self._how.group > 1:
+                joined, value = ", ".join(acc), code.full(args[0])
+                how = f"{self._how.group}, {self._how.apart}"
+                w.line(f"{joined} = gy_exponentials_group({joined}, {value}, r_mask, {how})")
             case ReduceKind.WELFORD | ReduceKind.ONLINE_SOFTMAX:
                 joined = ", ".join(acc)
                 w.line(f"{joined} = {_SEVERAL[s.kind]}_step({joined}, {args[0]}, r_mask)")

@@ -74,7 +74,7 @@ FORMS = FormTable(
         _form(
             Reduction,
             "reduce {result} {method} [unroll {unroll:step}] [chain {chain:integer}] [wide] "
-            "[block {block:step}] [reload] [keep {keep:names}]",
+            "[block {block:step}] [reload] [keep {keep:names}] [group {group:integer}] [apart]",
         ),
         _form(
             Contraction,

@@ -102,6 +102,11 @@ class Reduction:
     keep: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Values of later stages that equal the exp(x - max) of the second pass, and are read from the
     staged block."""
+    group: int = field(default=1, validator=natural)
+    """For `online_softmax`: elements of a block that are combined before an accumulator takes the
+    result, which has one exponential per element, and one per group for the accumulator."""
+    apart: bool = field(default=False, validator=exactly(bool))
+    """The elements of a group are at equal distances in the block instead of adjacent."""
 
 
 @frozen

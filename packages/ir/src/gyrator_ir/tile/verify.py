@@ -254,6 +254,10 @@ class _Kernel:
                 self._fail(4, f"{r.result}: only two passes and chains have a block size")
             if (r.keep or r.reload) and not two_pass:
                 self._fail(4, f"{r.result}: only a second pass keeps or reloads values")
+            if r.group > 1 and not (
+                s.kind is ReduceKind.ONLINE_SOFTMAX and r.method is Method.ACCUMULATE
+            ):
+                self._fail(4, f"{r.result}: only accumulated exponentials have groups")
             if r.method is Method.MATRIX and s.kind is not ReduceKind.DOT:
                 self._fail(4, f"{r.result} is a {s.kind.value}, not a product")
             if r.method is Method.AT_ONCE:

@@ -39,6 +39,7 @@ _ACCESS = 16  # bytes per access of a thread
 _IN_FLIGHT_OF_ROWS = 48  # bytes that a thread should access of rows that fit in registers
 _IN_FLIGHT = 22  # bytes that a thread of a pointwise kernel should access...
 _BUSY = 24  # ... unless a point takes as much work as so many statements
+_IN_FLIGHT_OF_GROUPS = 32  # bytes of a row that a thread should access, if it merges groups
 _IN_FLIGHT_ACROSS = 16  # bytes that a thread should access of columns that it reduces in steps...
 _HELD_ACROSS = 64  # ... and may hold of them in registers
 _SECTOR = 32  # bytes that memory transfers at once
@@ -88,6 +89,8 @@ class _Space:
     """Whether threads exchange partial results of scans, or values together with positions."""
     merges: bool
     """Whether threads merge means or exponentials, which takes several operations per element."""
+    groups: bool
+    """Whether they merge groups of elements."""
     loads: int
     """Number of different loads."""
     strided: int
@@ -138,6 +141,7 @@ def _space(tiled: TiledKernel, facts: ShapeFacts, cores: int, count: int, length
         folds=bool(kernel.inner),
         scans=scans or bool(kinds & _POSITIONS),
         merges=bool(kinds & (_KEPT - _POSITIONS)),
+        groups=any(r.group > 1 for r in tiled.reductions),
         loads=loads,
         strided=strided,
         work=_work(kernel),
@@ -411,6 +415,9 @@ def _weights(space: _Space, at_once: bool) -> _Weights:
         busy = max(space.work / _LONG, 1.0) ** 0.35
         elements = _IN_FLIGHT_OF_ROWS / space.width / busy
         return evolve(_ROWS_AT_ONCE, elements=elements, most=most / busy)
+    if space.along_inner and space.groups:
+        elements = _IN_FLIGHT_OF_GROUPS / space.width
+        return evolve(_ROWS_IN_STEPS, elements=elements, most=2 * elements)
     if space.along_inner:
         return evolve(_ROWS_IN_STEPS, elements=4) if space.merges else _ROWS_IN_STEPS
     if at_once:

@@ -10,6 +10,7 @@ from gyrator_codegen.passes.blocks.approximate_quotients import ApproximateQuoti
 from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
 from gyrator_codegen.passes.blocks.draw_fours import DrawFours
 from gyrator_codegen.passes.blocks.flatten_indices import FlattenIndices
+from gyrator_codegen.passes.blocks.group_exponentials import GroupExponentials
 from gyrator_codegen.passes.blocks.index_width import IndexWidth
 from gyrator_codegen.passes.blocks.keep_programs import KeepPrograms
 from gyrator_codegen.passes.blocks.map_contraction import MapContraction
@@ -39,6 +40,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         TileTransposes(),
         TileRows(),
         ChooseBlocks(numbers.scratch_bytes),
+        GroupExponentials(),
         IndexWidth(),
         PipelineLoads(shared_bytes=numbers.shared_bytes),
         ReplicateLoads(),
