@@ -212,6 +212,11 @@ class Checker:
             self._run(program, fn, inputs, strides, rtol, atol)
         return program
 
+    def results(self, fn: Callable[..., Any], *args: torch.Tensor) -> list[Any]:
+        """Return the program's results."""
+        program = self.lower(fn, args)
+        return [to_torch(v) for v in run_loop(program, list(map(to_numpy, args)))]
+
     def gradients(
         self,
         fn: Callable[..., Any],

@@ -6,6 +6,7 @@ import pytest
 import torch
 from attrs import evolve
 
+from gyrator_ir.target import Heuristics
 from gyrator_lowering.builder import trace
 from gyrator_testing.interp.loop import run_loop
 
@@ -272,6 +273,42 @@ def test_activation_and_gradient(check, name: str, dtype: torch.dtype) -> None:
         check.gradients(torch.prelu, x, torch.tensor([0.25], dtype=dtype))
     else:
         check.gradients(fn, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_gelu_by_exp2(check, dtype: torch.dtype) -> None:
+    """All narrow floats, against `float64` and eager's infinities and NaN."""
+    (target,) = check.targets.values()
+    check.targets = {target.device: evolve(target, heuristics=Heuristics(quick_exp2=True))}
+    x = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
+    grad = torch.randn(x.shape).to(dtype)
+    wide = x.double()
+    cdf = 0.5 * torch.special.erfc(-wide * 0.5**0.5)
+    slope = cdf + wide * torch.exp(-0.5 * wide * wide) / (2 * torch.pi) ** 0.5
+    aten = torch.ops.aten
+    for op, args, exact in (
+        (aten.gelu.default, (x,), wide * cdf),
+        (aten.gelu_backward.default, (grad, x), grad.double() * slope),
+    ):
+        (got,) = check.results(op, *args)
+        eager = op(*args)
+        ends = ~eager.isfinite()
+        torch.testing.assert_close(got[ends], eager[ends], rtol=0, atol=0, equal_nan=True)
+        info = torch.finfo(dtype)
+        unit = info.eps * torch.exp2(exact.abs().clamp(min=info.tiny).log2().floor())
+        wrong = (got.double() - exact).abs() / unit
+        accurate = ~ends & (wide > -9)
+        assert wrong[accurate].max() < 0.55
+        assert wrong[~ends].max() < 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_gelu_of_wide_floats_is_by_erf(check, dtype: torch.dtype) -> None:
+    (target,) = check.targets.values()
+    check.targets = {target.device: evolve(target, heuristics=Heuristics(quick_exp2=True))}
+    program = check(torch.nn.functional.gelu, torch.randn(40, dtype=dtype))
+    (operation,) = program.operations
+    assert "erf" in {getattr(s, "op", "") for s in operation.body}
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,9 @@ class Heuristics:
     scatter_choices: bool = False
     """The backward pass of max pooling with overlapping windows, and of reflection padding,
     scatters each gradient to its source element: less work than a gather, but partly serial."""
+    quick_exp2: bool = False
+    """`exp2` of `f32` is one instruction, `fma` is another, and `erf` is dozens: `gelu` of 16-bit
+    floats is computed by them."""
     summed_rows: int = field(default=0, validator=natural)
     """The gradient of a table of at most this many rows, and the square of it elements, is a sum
     over all positions for each row: more work than to add each position to its row, but additions

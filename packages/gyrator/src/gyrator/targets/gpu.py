@@ -130,6 +130,7 @@ class TritonDevice:
                 together_tensors=480,
                 together_alike=True,
                 saved_conditions=True,
+                quick_exp2=True,
                 summed_rows=64,
             ),
         )

@@ -86,6 +86,16 @@ def _rounded(arg: Arg, dtype: DType) -> Arg:
     return arg
 
 
+def polynomial(ops: Tracer, x: Value, coefficients: tuple[float, ...]) -> Value:
+    """Return a polynomial, whose coefficients begin with that of the highest power, by Horner's
+    rule."""
+    result: Any = coefficients[0]
+    for c in coefficients[1:]:
+        result = ops.fma(x, result, c)
+    value: Value = result
+    return value
+
+
 def _row(op: str) -> Scalar:
     return lambda ops, *args: ops.let(op, *args)
 

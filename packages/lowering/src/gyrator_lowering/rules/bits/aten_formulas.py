@@ -21,7 +21,7 @@ from gyrator_lowering.builder.promote import Arg, operand
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue, contiguous_strides
 from gyrator_lowering.rules.bits.aten_sums import GRAIN, integers, iterated
-from gyrator_lowering.rules.pointwise import Scalar, elementwise, single
+from gyrator_lowering.rules.pointwise import Scalar, elementwise, polynomial, single
 from gyrator_lowering.table import FallbackToAten
 
 _BLOCK = 16
@@ -226,7 +226,7 @@ def sleef_exp(ops: Tracer, x: Value) -> Value:
     n = ops.round(x * _LOG2_E)
     r = ops.fma(n, -_LN2_PARTS[0], x)
     r = ops.fma(n, -_LN2_PARTS[1], r)
-    p = _polynomial(ops, r, _SLEEF_EXP)
+    p = polynomial(ops, r, _SLEEF_EXP)
     result = 1.0 + ops.fma(r * r, p, r)
     power = ops.cast(n, DType.I32)
     half = ops.shr(power, 1)
@@ -256,7 +256,7 @@ def sleef_log(ops: Tracer, x: Value) -> Value:
     error = ops.fma(-d_tail, inverse, ops.fma(-d, inverse, 1.0))
     q_tail = ops.fma(q, error, ops.fma(n_tail, inverse, ops.fma(inverse, n, -q)))
     square = q * q
-    t = _polynomial(ops, square, _LOG)
+    t = polynomial(ops, square, _LOG)
     head = product + q * 2.0
     tail = product - head + q * 2.0 + tail + q_tail * 2.0
     term = square * q * t
@@ -327,7 +327,7 @@ def _erf_of_root(ops: Tracer, x: Value) -> tuple[Value, Value]:
     root = x * _ROOT_HALF
     t = 1.0 / ops.fma(ops.abs(root), _ERF_SLOPE, 1.0)
     exp = _onednn_exp(ops, -(root * root))
-    erf = ops.fma(-exp * t, _polynomial(ops, t, _ERF), 1.0)
+    erf = ops.fma(-exp * t, polynomial(ops, t, _ERF), 1.0)
     return ops.where(ops.signbit(x), -erf, erf), exp
 
 
@@ -340,17 +340,7 @@ def _onednn_exp(ops: Tracer, x: Value) -> Value:
     r = ops.fma(-n, _EXP_LN2, within)
     scale = _power_of_two(ops, ops.cast(n - 1.0, DType.I32))
     scale = ops.where(ops.lt(x, low), 0.0, scale)
-    return _polynomial(ops, r, _EXP) * scale * 2.0
-
-
-def _polynomial(ops: Tracer, x: Value, coefficients: tuple[float, ...]) -> Value:
-    """Return a polynomial, whose coefficients begin with that of the highest power, by Horner's
-    rule."""
-    result: Any = coefficients[0]
-    for c in coefficients[1:]:
-        result = ops.fma(x, result, c)
-    value: Value = result
-    return value
+    return polynomial(ops, r, _EXP) * scale * 2.0
 
 
 def _power_of_two(ops: Tracer, exponent: Value) -> Value:
