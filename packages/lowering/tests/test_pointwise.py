@@ -275,11 +275,12 @@ def test_activation_and_gradient(check, name: str, dtype: torch.dtype) -> None:
         check.gradients(fn, x)
 
 
+@pytest.mark.parametrize("quick", ["quick_exp2", "quick_quotients"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_gelu_by_exp2(check, dtype: torch.dtype) -> None:
+def test_gelu_without_erf(check, dtype: torch.dtype, quick: str) -> None:
     """All narrow floats, against `float64` and eager's infinities and NaN."""
     (target,) = check.targets.values()
-    check.targets = {target.device: evolve(target, heuristics=Heuristics(quick_exp2=True))}
+    check.targets = {target.device: evolve(target, heuristics=Heuristics(**{quick: True}))}
     x = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
     grad = torch.randn(x.shape).to(dtype)
     wide = x.double()
@@ -305,7 +306,9 @@ def test_gelu_by_exp2(check, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_gelu_of_wide_floats_is_by_erf(check, dtype: torch.dtype) -> None:
     (target,) = check.targets.values()
-    check.targets = {target.device: evolve(target, heuristics=Heuristics(quick_exp2=True))}
+    check.targets = {
+        target.device: evolve(target, heuristics=Heuristics(quick_exp2=True, quick_quotients=True))
+    }
     program = check(torch.nn.functional.gelu, torch.randn(40, dtype=dtype))
     (operation,) = program.operations
     assert "erf" in {getattr(s, "op", "") for s in operation.body}

@@ -98,6 +98,7 @@ def cpu_target(isa: str, cores: int) -> Target:
             together_elements=1 << 18,
             integer_products=isa != "plain",
             register_tiles=isa != "plain",
+            quick_quotients=isa == "avx2",
             panel_columns=_PANEL_COLUMNS.get(isa, 0),
         ),
     )
