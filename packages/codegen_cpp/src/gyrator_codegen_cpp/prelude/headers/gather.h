@@ -228,11 +228,24 @@ template <class P, class V> GY_FN void gy_store_strided(P *p, si64 stride, V x) 
 #define GY_FIRST_HALF 0, 4, 1, 5
 #define GY_LAST_HALF 2, 6, 3, 7
 #endif
+// The elements at even and at odd places of a and b. GCC takes instructions across lanes for what two within lanes of 128
+// bits do where the lanes are exchanged first.
+template <class T> GY_FN void gy_split_pairs(T a, T b, T &even, T &odd) {
+#if GY_LANES == 8 && GY_ISA == 256
+  if constexpr (sizeof(T) == 32) {
+    const T low = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+    const T high = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+    even = __builtin_shufflevector(low, high, 0, 2, 8, 10, 4, 6, 12, 14);
+    odd = __builtin_shufflevector(low, high, 1, 3, 9, 11, 5, 7, 13, 15);
+    return;
+  }
+#endif
+  even = __builtin_shufflevector(a, b, GY_EVEN);
+  odd = __builtin_shufflevector(a, b, GY_ODD);
+}
 #define GY_X(n) \
   GY_FN void gy_vload_pairs(const s##n *p, v##n &even, v##n &odd) { \
-    const v##n a = gy_vload(p), b = gy_vload(p + GY_LANES); \
-    even = __builtin_shufflevector(a, b, GY_EVEN); \
-    odd = __builtin_shufflevector(a, b, GY_ODD); \
+    gy_split_pairs(gy_vload(p), gy_vload(p + GY_LANES), even, odd); \
   } \
   GY_FN void gy_store_pairs(s##n *p, v##n even, v##n odd) { \
     gy_store(p, (v##n)__builtin_shufflevector(even, odd, GY_FIRST)); \
