@@ -176,3 +176,35 @@ def test_an_access_that_goes_on_otherwise_is_found(access, sound):
         return
     with pytest.raises(InterpreterError, match="GY-INTERP-006"):
         run_tiled(tiled, arrays, {})
+
+
+@pytest.mark.parametrize(("section", "sound"), [("8 false (c)", True), ("7 false (c)", False)])
+def test_a_section_that_settles_a_comparison_wrongly_is_found(section, sound):
+    program = verify(parse(CUT.format(section=section)))
+    arrays = {"x": np.arange(8, dtype=np.float32), "y": np.zeros(32, np.float32)}
+    (tiled,) = program.kernels
+    if sound:
+        run_tiled(tiled, arrays, {})
+        np.testing.assert_array_equal(arrays["y"][:8], arrays["x"])
+        return
+    with pytest.raises(InterpreterError, match="c is not always False from 7"):
+        run_tiled(tiled, arrays, {})
+
+
+CUT = """\
+tile.program 1 @p
+  tile
+    kernel k0 on cpu (i0 < 32)
+      parameter x: f32[8] strides [1] on cpu
+      parameter y: f32[32] strides [1] on cpu
+      outer
+        i: i64 = index i0
+        n: i64 = const 8
+        c: bool = lt i, n
+        a = load x[i0] if c
+        store y[i0], a
+    grid (i0) by 32
+    loop (i0) by 8
+    section 0 true (c)
+    section {section}
+"""

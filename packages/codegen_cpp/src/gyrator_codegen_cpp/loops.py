@@ -7,12 +7,14 @@ Values that outlive a stage are then arrays over the strip.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from math import gcd
 
 from attrs import frozen
 
 from gyrator_codegen import static
 from gyrator_codegen.reductions import Carried
+from gyrator_codegen.sections import section_body
 from gyrator_codegen.stage_loops import (
     SortedStage,
     StageLoops,
@@ -178,8 +180,43 @@ def _points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> N
         for name in keep:
             at.frame.arrays[name].store(at, at.operand(name, varying=True))
 
-    if rest:
+    sections = scope.frame.tiled.sections
+    if sections:
+        _sections(hoist(scope, rest), span)
+    elif rest:
         vector_loop(hoist(scope, rest), loops.symbol, span, 1, vector)
+
+
+def _sections(scope: Scope, span: Span) -> None:
+    """Emit the sections of a kernel's points as vectorised loops over their part of `span`."""
+    frame, symbol = scope.frame, scope.frame.loops.symbol
+    sections = frame.tiled.sections
+    ends = [*(s.start for s in sections[1:]), None]
+    for section, end in zip(sections, ends, strict=True):
+        body = section_body(frame.kernel, section, scope.env)
+        constants, rest = frame.hoisted(body)
+        with scope.block("{"):
+            inside = scope.nested()
+            run(inside, constants)
+            part = _section_span(inside, span, section.start, end)
+            vector_loop(inside, symbol, part, 1, partial(_body, rest))
+
+
+def _body(body: Body, scope: Scope, copy: int) -> None:
+    run(scope, body)
+
+
+def _section_span(scope: Scope, span: Span, start: int, end: int | None) -> Span:
+    """Return the part of `span` from `start` to `end`; of an inexact span, emit the bounds."""
+    if span.exact is not None:
+        length = (span.exact if end is None else end) - start
+        return Span(str(start), str(start + length), length, length)
+    name = scope.frame.loops.symbol.name
+    low, high = f"{name}_from", f"{name}_to" if end is not None else span.high
+    scope.line(f"const si64 {low} = {span.low} > {start} ? {span.low} : {start};")
+    if end is not None:
+        scope.line(f"const si64 {high} = gy_least({span.high}, {end});")
+    return Span(low, high)
 
 
 def _columns(scope: Scope, span: Span) -> None:

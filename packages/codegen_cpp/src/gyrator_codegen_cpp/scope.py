@@ -32,7 +32,7 @@ class Value:
 
 @frozen
 class Span:
-    """The range [low, high) of a loop. `low` is a multiple of the lanes."""
+    """The range [low, high) of a loop. `low` is a multiple of the lanes or starts a section."""
 
     low: str
     high: str

@@ -32,6 +32,7 @@ from gyrator_ir.tile.nodes import (
     Reduction,
     Repeat,
     Reuse,
+    Section,
     Threads,
     TiledGroup,
     Transposed,
@@ -89,6 +90,7 @@ FORMS = FormTable(
         ),
         _form(Threads, "threads {loops:integer} [grain {grain:integer}]"),
         _form(Transposed, "transposed {load} along {along:symbol}"),
+        _form(Section, "section {start:integer} [true {true:names}] [false {false:names}]"),
         _form(Pipelined, "pipelined {stage:integer} ahead {ahead:step}"),
         _form(Prefetch, "prefetch {stage:integer} {buffer}{index} [write] [second]"),
         _form(IndexForm, "form {index} as {written:index}"),
@@ -119,8 +121,8 @@ SHARED = _GRAMMAR.parts(
 """How the work of a group is distributed, at the end of its line."""
 
 LISTS = (
-    "reductions", "transposed", "pipelined", "prefetches", "forms", "accesses", "pairs",
-    "unrounded", "reuses", "barriers", "choices", "candidates",
+    "reductions", "transposed", "sections", "pipelined", "prefetches", "forms", "accesses",
+    "pairs", "unrounded", "reuses", "barriers", "choices", "candidates",
 )  # fmt: skip
 """Fields of a tiled kernel that are printed as one line per item."""
 NAMED = (

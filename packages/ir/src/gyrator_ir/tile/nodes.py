@@ -177,6 +177,16 @@ class Transposed:
 
 
 @frozen
+class Section:
+    """`section 128 true (c) false (d)`: from position 128 of the vectors' axis up to the next
+    section, the comparison `c` is true and `d` is false. No vector lies in two sections."""
+
+    start: int = field(validator=natural)
+    true: tuple[str, ...] = field(default=(), validator=a_tuple)
+    false: tuple[str, ...] = field(default=(), validator=a_tuple)
+
+
+@frozen
 class Pipelined:
     """`pipelined 0 ahead 3`: in the innermost loop of stage 0, the loads of 3 steps are in flight
     at once (software pipelining)."""
@@ -318,6 +328,9 @@ class TiledKernel:
     atomic: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Buffers in which several units may update the same address concurrently."""
     transposed: tuple[Transposed, ...] = field(default=(), validator=a_tuple)
+    sections: tuple[Section, ...] = field(default=(), validator=a_tuple)
+    """The vectors' axis, cut where comparisons of positions along it change; empty if it is not
+    cut."""
     pipelined: tuple[Pipelined, ...] = field(default=(), validator=a_tuple)
     """Stages not listed here load in the step that uses the value."""
     prefetches: tuple[Prefetch, ...] = field(default=(), validator=a_tuple)

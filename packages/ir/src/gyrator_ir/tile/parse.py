@@ -29,6 +29,7 @@ _WORDS = (
     | {"reduce": "reductions", "contraction": "contraction", "threads": "threads"}
     | {
         "transposed": "transposed",
+        "section": "sections",
         "pipelined": "pipelined",
         "prefetch": "prefetches",
         "form": "forms",

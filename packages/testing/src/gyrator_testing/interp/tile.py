@@ -353,6 +353,7 @@ class _Run:
                 self._read[number, place] = frame.values[value]
         if not any(isinstance(s, ScanStep | SortStep) for s in stage.body):
             self._check_accesses(stage, frame)
+            self._check_sections(frame)
         if not inside:
             for s in stage.body:
                 for name in defined(s):
@@ -384,6 +385,22 @@ class _Run:
             if wrong:
                 problem = f"an index is not {a.kind.value}"
                 raise InterpreterError.of("GY-INTERP-006", problem, where=f"{a.index!r}")
+
+    def _check_sections(self, frame: Frame) -> None:
+        """Raise if a comparison does not have the result that the section of a point declares."""
+        sections = self._tiled.sections
+        if not sections:
+            return
+        symbol = next(x.axes[0] for x in self._tiled.loops if x.kind is LoopKind.LOOP)
+        positions = np.asarray(frame.symbols[symbol])
+        ends = [*(float(s.start) for s in sections[1:]), math.inf]
+        for section, end in zip(sections, ends, strict=True):
+            inside = np.broadcast_to((positions >= section.start) & (positions < end), frame.space)
+            for result, names in ((True, section.true), (False, section.false)):
+                for name in names:
+                    if np.any(frame.full(name)[inside] != result):
+                        problem = f"{name} is not always {result} from {section.start}"
+                        raise InterpreterError.of("GY-INTERP-006", problem)
 
     def _check_panels(self, stage: Stage, frame: Frame, c: Contraction) -> None:
         """Raise if an access is not of its kind along the vectors of a factor or of results, which

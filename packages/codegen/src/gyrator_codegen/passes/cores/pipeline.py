@@ -10,6 +10,7 @@ from gyrator_codegen.passes.cores.accesses.prefetch_rows import PrefetchRows
 from gyrator_codegen.passes.cores.accesses.transpose_loads import TransposeLoads
 from gyrator_codegen.passes.cores.block_attention import BlockAttention
 from gyrator_codegen.passes.cores.block_points import BlockPoints
+from gyrator_codegen.passes.cores.cut_sections import CutSections
 from gyrator_codegen.passes.cores.exact_casts import ExactCasts
 from gyrator_codegen.passes.cores.hoist_values import HoistValues
 from gyrator_codegen.passes.cores.map_products import MapProducts
@@ -78,6 +79,7 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
         RoundInStores(),
         ClassifyAccesses(),
         PairAccesses(),
+        CutSections(),
         HoistAddresses(),
         OfferChoices(),
         MapProducts(lanes, cores, tall=_TALL_IN_1_MIB if lanes == _AVX512_LANES else _TALL),

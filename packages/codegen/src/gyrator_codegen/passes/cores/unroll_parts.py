@@ -49,7 +49,7 @@ class UnrollParts(KernelPass):
 
 def _parts(kernel: Kernel) -> Iterator[tuple[Axis, int, int]]:
     """Yield axes that have equal parts, with their extents and the longest such parts."""
-    thresholds = [*_thresholds(kernel)]
+    thresholds = [*change_points(kernel)]
     for axis in kernel.axes:
         if not isinstance(axis.extent, Number):
             continue
@@ -60,7 +60,7 @@ def _parts(kernel: Kernel) -> Iterator[tuple[Axis, int, int]]:
             yield axis, extent, part
 
 
-def _thresholds(kernel: Kernel) -> Iterator[tuple[Axis, int]]:
+def change_points(kernel: Kernel) -> Iterator[tuple[Axis, int]]:
     """Yield the points along an axis, the first being 0, at which a comparison changes."""
     body = kernel.statements
     numbers = {s.name: s.value for s in body if isinstance(s, Const)}
