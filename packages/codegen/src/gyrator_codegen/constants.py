@@ -19,6 +19,11 @@ CPP_WORDS = frozenset(
 """Reserved words of C++ and of languages derived from it."""
 
 
+def is_zero(value: bool | int | float) -> bool:
+    """Return whether all bits of a constant are zero, unlike the sign of minus zero."""
+    return repr(value) in ("0", "0.0", "False")
+
+
 def literal(value: bool | int | float, dtype: DType, nan: str, infinity: str, suffix: str) -> str:
     """Return a constant as text for languages derived from C.
 

@@ -10,9 +10,10 @@ from gyrator_ir.body.nodes import Reduce, ScanStep, SortStep
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Lifetime, Schedule
 from gyrator_ir.loop.nodes import Buffer
+from gyrator_ir.types import DType
 from gyrator_testing.interp.body import Block, Cell, Frame, Memory, blocks
 from gyrator_testing.interp.calls import Machine, bind_constants, bind_inputs, find_program
-from gyrator_testing.interp.dtypes import NUMPY, Array, poison, poisoned
+from gyrator_testing.interp.dtypes import DTYPES, NUMPY, Array, poison, poisoned
 from gyrator_testing.interp.errors import InterpreterError
 from gyrator_testing.interp.externs import DEFAULT, Externs
 from gyrator_testing.interp.index import Environment, Number, integer
@@ -40,6 +41,15 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
         _block(kernel, block, cells, env)
 
 
+def _as_moved(storage: Array, dtype: DType) -> Array:
+    """Return a storage as the elements that a kernel has it for: narrow floats are also moved as
+    integers."""
+    element = NUMPY[dtype]
+    narrow = DTYPES[storage.dtype].is_narrow_float and dtype.is_int
+    same = storage.dtype.itemsize == element.itemsize
+    return storage.view(element) if narrow and same else storage
+
+
 def cells_of(
     kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]
 ) -> tuple[dict[str, Cell], dict[Sym, Number]]:
@@ -53,7 +63,7 @@ def cells_of(
     for p in kernel.parameters:
         if p.name not in buffers:
             raise InterpreterError.of("GY-INTERP-001", f"buffer {p.name!r} has no storage")
-        storage = parts(buffers[p.name])
+        storage = _as_moved(parts(buffers[p.name]), p.dtype)
         size = span(p, env) if _free(p) <= env.keys() else storage.size
         if storage.dtype != NUMPY[p.dtype] or storage.ndim != 1 or storage.size < size:
             raise InterpreterError.of(

@@ -14,6 +14,7 @@ from gyrator_codegen.passes.cores.cut_sections import CutSections
 from gyrator_codegen.passes.cores.exact_casts import ExactCasts
 from gyrator_codegen.passes.cores.hoist_values import HoistValues
 from gyrator_codegen.passes.cores.map_products import MapProducts
+from gyrator_codegen.passes.cores.move_bits import MoveBits
 from gyrator_codegen.passes.cores.offer_choices import OfferChoices
 from gyrator_codegen.passes.cores.plain_divisions import PlainDivisions
 from gyrator_codegen.passes.cores.reductions.cascade_sums import CascadeSums
@@ -54,6 +55,7 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
     compared = lanes if lanes > 1 else LANES_GUESS
     return (
         MergeRepeats(),
+        MoveBits(),
         UnrollPeriods(compared),
         UnrollParts(compared),
         InterleaveScans(cores, compared),

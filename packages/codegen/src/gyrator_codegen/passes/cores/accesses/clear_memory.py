@@ -4,14 +4,13 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
+from gyrator_codegen.constants import is_zero
 from gyrator_codegen.lanes import lane_slope
 from gyrator_codegen.nests import nest
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Const, Store, StoreMode
 from gyrator_ir.expr import ONE, ShapeFacts
 from gyrator_ir.tile.nodes import TiledKernel
-
-_ZEROS = ("0", "0.0", "False")  # not minus zero, whose sign bit is set
 
 
 @frozen
@@ -28,7 +27,7 @@ class ClearMemory(KernelPass):
         loops = nest(tiled)
         if loops is None or not loops.across or len({s.buffer for s in stores}) < len(stores):
             return tiled
-        zeros = {s.name for s in body if isinstance(s, Const) and repr(s.value) in _ZEROS}
+        zeros = {s.name for s in body if isinstance(s, Const) and is_zero(s.value)}
         # The address must be affine: one that is only contiguous within a vector may jump after it.
         cleared = tuple(
             s.buffer
