@@ -167,5 +167,7 @@ GY_FN vf32 gy_lower(vf32 x, vf32 c) { return (vf32)__builtin_ia32_minps512_mask(
 #else
 GY_FN vf32 gy_raise(vf32 x, vf32 c) { return (vf32)__builtin_ia32_maxps256(c, x); }
 GY_FN vf32 gy_lower(vf32 x, vf32 c) { return (vf32)__builtin_ia32_minps256(c, x); }
+GY_FN gy_hf64 gy_raise(gy_hf64 x, gy_hf64 c) { return __builtin_ia32_maxpd256(c, x); }
+GY_FN gy_hf64 gy_lower(gy_hf64 x, gy_hf64 c) { return __builtin_ia32_minpd256(c, x); }
 #endif
 #endif

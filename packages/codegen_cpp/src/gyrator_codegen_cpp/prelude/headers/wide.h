@@ -41,34 +41,53 @@ GY_FN gy_hf64 gy_scale_w(gy_hf64 p, gy_hf64 n) { return __builtin_ia32_scalefpd5
 //% gy_exp_reduced_w
 // exp(r + e) = 1 + r + the result for |r| <= ln(2) / 2 and e far smaller.
 template <class T> GY_FN T gy_exp_reduced_w(T r, T e) {
-  T q = gy_poly(r, 2.092793036717549e-09, 2.511343727695741e-08, 2.755722991134869e-07, 2.7557230819226314e-06,
-    2.4801587378197918e-05, 0.00019841269900457611, 0.0013888888888855854, 0.008333333333315377, 0.041666666666666734,
-    0.16666666666666685, 0.5);
-  return gy_mad(r * r, q, gy_mad(e, r, e));
+  T s = r * r;
+  T even = gy_poly(s, 2.092793036717549e-09, 2.755722991134869e-07, 2.4801587378197918e-05, 0.0013888888888855854,
+    0.041666666666666734);
+  T odd = gy_poly(s, 2.511343727695741e-08, 2.7557230819226314e-06, 0.00019841269900457611, 0.008333333333315377);
+  T q = gy_horner(r, gy_mad(odd, r, even), 0.16666666666666685, 0.5);
+  return gy_mad(s, q, gy_mad(e, r, e));
 }
 //% gy_exp_split_w
-// x + y = n ln(2) + r + e; the product of n and the upper part of ln(2) is exact, and so is its difference from x.
-template <class T> GY_FN T gy_exp_split_w(T x, T y, T &r, T &e) {
+// x = n ln(2) + r + e; the product of n and the upper part of ln(2) is exact, and so is its difference from x.
+template <class T> GY_FN T gy_exp_split_w(T x, T &r, T &e) {
   T n = gy_mad(x, T{} + 1.4426950408889634, T{} + 6755399441055744.0) - 6755399441055744.0;
   T a = gy_mad(n, T{} - 0.6931471803691238, x);
   r = gy_mad(n, T{} - 1.9082149292705877e-10, a);
-  e = gy_mad(n, T{} - 1.9082149292705877e-10, a - r) + y;
+  e = gy_mad(n, T{} - 1.9082149292705877e-10, a - r);
   return n;
 }
 //% gy_exp_parts_w
-// exp(x + y) = 2^n (h + l); the result is n.
-template <class T> GY_FN T gy_exp_parts_w(T x, T y, T &h, T &l) {
-  T r, e, n = gy_exp_split_w(x, y, r, e), p = gy_exp_reduced_w(r, e);
+// exp(x) = 2^n (h + l), or exp(x + y); the result is n.
+template <class T, class... Y> GY_FN T gy_exp_parts_w(T x, T &h, T &l, Y... y) {
+  T r, e, n = gy_exp_split_w(x, r, e), p = gy_exp_reduced_w(r, (e + ... + y));
   h = gy_sum_w(T{} + 1.0, r, l);
   l = l + p;
   return n;
 }
 //% gy_exp_f64 : GY_WIDE
 template <class T> GY_FN T gy_exp_w(T x) {
-  T h, l, n = gy_exp_parts_w(gy_clamp_w(x, -746.0, 710.0), T{}, h, l);
+  T h, l, n = gy_exp_parts_w(gy_clamp_w(x, -746.0, 710.0), h, l);
   return gy_scale_w(h + l, n);
 }
+#if GY_ISA != 256
 GY_WIDE(exp)
+#else
+// Where |x| is at most 704, the result is a normal number, and the exponent is added to that of h + l.
+template <class T> GY_FN T gy_exp_near_w(T x) {
+  T h, l, n = gy_exp_parts_w(x, h, l);
+  return gy_scale_bits(h + l, gy_pow2_bits(n + 6755399441055744.0));
+}
+template <class T> GY_FN auto gy_exp_is_far_w(T x) { return gy_bits(gy_abs(x)) > 0x4086000000000000; }
+static __attribute__((noinline, cold)) sf64 gy_exp_far_w(sf64 x) { return gy_exp_w(x); }
+static __attribute__((noinline, cold)) gy_hf64 gy_exp_far_w(gy_hf64 x) { return gy_exp_w(x); }
+GY_FN sf64 gy_exp_f64(sf64 x) { return gy_exp_is_far_w(x) ? gy_exp_far_w(x) : gy_exp_near_w(x); }
+GY_FN vf64 gy_exp_f64(vf64 x) {
+  if (__builtin_expect(gy_any_w(gy_exp_is_far_w(x.lo) | gy_exp_is_far_w(x.hi)), 0))
+    return vf64{gy_exp_far_w(x.lo), gy_exp_far_w(x.hi)};
+  return vf64{gy_exp_near_w(x.lo), gy_exp_near_w(x.hi)};
+}
+#endif
 //% gy_exp2_f64 : GY_WIDE
 template <class T> GY_FN T gy_exp2_w(T x) {
   x = gy_clamp_w(x, -1080.0, 1030.0);
@@ -81,7 +100,7 @@ GY_WIDE(exp2)
 //% gy_expm1_parts_w
 // (exp(x) - 1) / 2 = h + l, for x from -40 to 710.
 template <class T> GY_FN T gy_expm1_parts_w(T x, T &l) {
-  T r, e, n = gy_exp_split_w(x, T{}, r, e), p = gy_exp_reduced_w(r, e);
+  T r, e, n = gy_exp_split_w(x, r, e), p = gy_exp_reduced_w(r, e);
   T s = gy_power_w(n - 1.0), k, m, a = gy_sum_w(s, T{} - 0.5, k);
   T h = gy_any_sum_w(a, s * r, m);
   l = gy_mad(s, p, k + m);
@@ -99,7 +118,7 @@ GY_FN sf64 gy_sigmoid_f64(sf64 x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
 #else
 // With E = exp(-|x|) it is 1 / (1 + E), or E / (1 + E) below 0.
 template <class T> GY_FN T gy_sigmoid_w(T x) {
-  T h, l, n = gy_exp_parts_w(gy_raise(-gy_abs(x), T{} - 746.0), T{}, h, l), lost;
+  T h, l, n = gy_exp_parts_w(gy_raise(-gy_abs(x), T{} - 746.0), h, l), lost;
   T e = gy_scale_w(gy_sum_w(h, l, l), n);
   l = gy_scale_w(l, n);
   T d = gy_sum_w(T{} + 1.0, e, lost);
@@ -263,7 +282,7 @@ template <class T> GY_FN T gy_erf_w(T x) {
     -3.418244563343044e-05, -0.00012887720371961714, 0.000228380391418904, 0.0008759154517755862,
     -0.002642365964723459, -0.003993701165902277, 0.039922539075592074, -0.12503305237882878, 0.2517131932174493,
     -0.37173673394897333, 0.2108063640611436);
-  T h, l, n = gy_exp_parts_w(-z, gy_mad(-a, a, z), h, l);
+  T h, l, n = gy_exp_parts_w(-z, h, l, gy_mad(-a, a, z));
   T large = gy_mad(q * (h + l), -gy_power_w(n), T{} + 1.0);
   return gy_sel(a < 1.0, gy_mad(x, p, x), gy_copysign(large, x));
 }
