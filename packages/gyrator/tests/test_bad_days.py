@@ -410,7 +410,7 @@ def test_a_process_that_dies_in_mid_compile_harms_nobody(
     assert started.exists() and dying.pid is not None
     for _ in range(5):  # Python drops an interrupt that falls into a finaliser: press again
         os.kill(dying.pid, end)
-        dying.join(30)
+        dying.join(2)
         if not dying.is_alive():
             break
     if end == signal.SIGINT:
