@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 MODEL = """
 import json, sys
 import torch
@@ -15,7 +17,12 @@ with Session(options={"cache": False, "strict": True, "progress": False}) as ses
     call(torch.randn(3, 8)).sum().backward()
     with torch.no_grad():
         call(torch.randn(3, 8))
-print(json.dumps(sorted(sys.modules)))
+loaded = sorted(sys.modules)
+x = torch.ones(3, requires_grad=True)
+with Session(options={"cache": False, "strict": True}) as session:
+    torch.compile(lambda v: (v.sin() * v.sin()).sum(), backend=session.backend)(x).backward()
+assert x.grad is not None
+print(json.dumps([loaded, sorted(sys.modules)]))
 """
 ON_THE_WAY = {"gyrator_lowering", "gyrator_scheduler", "gyrator_codegen_cpp", "gyrator_runtime"}
 ELSEWHERE = (
@@ -47,25 +54,24 @@ ELSEWHERE = (
 """Modules, and folders of them, that a model on the CPU with a C++ compiler has no use for."""
 
 
-def test_a_first_compile_imports_nothing_of_other_languages_and_tools() -> None:
+@pytest.fixture(scope="module")
+def loaded() -> list[list[str]]:
+    """The modules that a model's first step loads, and those after one that is partitioned."""
     done = subprocess.run([sys.executable, "-c", MODEL], check=True, capture_output=True, text=True)
-    loaded = json.loads(done.stdout)
-    assert {name.partition(".")[0] for name in loaded} >= ON_THE_WAY
-    assert [n for n in loaded if any(n == e or n.startswith(f"{e}.") for e in ELSEWHERE)] == []
+    actual: list[list[str]] = json.loads(done.stdout)
+    return actual
 
 
-def test_training_imports_nothing_that_only_torchinductor_needs() -> None:
+def test_a_first_compile_imports_nothing_of_other_languages_and_tools(
+    loaded: list[list[str]],
+) -> None:
+    names, _ = loaded
+    assert {name.partition(".")[0] for name in names} >= ON_THE_WAY
+    assert [n for n in names if any(n == e or n.startswith(f"{e}.") for e in ELSEWHERE)] == []
+
+
+def test_training_imports_nothing_that_only_torchinductor_needs(loaded: list[list[str]]) -> None:
     """AOTAutograd's partitioner would import its lowerings: a sixth of a first training step."""
-    code = """
-import sys
-import torch
-from gyrator import Session
-x = torch.ones(3, requires_grad=True)
-with Session(options={"cache": False, "strict": True}) as session:
-    torch.compile(lambda v: (v.sin() * v.sin()).sum(), backend=session.backend)(x).backward()
-assert x.grad is not None
-names = ("lowering", "pattern_matcher", "ir", "scheduler", "compile_fx")
-print([n for n in names if f"torch._inductor.{n}" in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "[]\n"
+    _, names = loaded
+    parts = ("lowering", "pattern_matcher", "ir", "scheduler", "compile_fx")
+    assert [n for n in parts if f"torch._inductor.{n}" in names] == []

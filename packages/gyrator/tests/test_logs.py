@@ -2,15 +2,22 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import run_forked
 from runner_cache import with_runner
 
 from gyrator.options import OptionError, Options, environment_options, make_options
+
+# What `import torch` does with the variables: the process is forked from one that has done it.
+_SETUP = """
+from torch._logging import _internal
+_internal.LOG_TRACE_HANDLER = None
+_internal._init_logs()
+"""
+
 
 _PROGRAM = """
 import torch
@@ -33,8 +40,8 @@ for rows in (4, 6):
 def _run(tmp_path: Path, program: str = _PROGRAM, **environment: str) -> str:
     cache = with_runner(tmp_path / "cache")
     variables = os.environ | {"GYRATOR_CACHE_DIR": str(cache)} | environment
-    command = [sys.executable, "-c", program]
-    actual = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    actual = run_forked(_SETUP + program, environment=variables)
+    assert actual.returncode == 0, actual.stderr
     return actual.stderr
 
 
