@@ -1,13 +1,11 @@
 """Tensors of the host and run-time numbers in graphs of a device, in every host language.
 
-The device can be registered once a process, and stays: the checks run in a child, and report.
+The device can be registered once a process, and stays: the checks run in one child, and report.
 """
 
 import json
 import subprocess
 import sys
-
-import pytest
 
 SCRIPT = r"""
 import json, sys
@@ -17,7 +15,7 @@ from gyrator.session import Session
 from gyrator_toy.device import start
 from torch.utils._pytree import tree_map_only
 
-wrapper, folder = sys.argv[1:]
+(folder,) = sys.argv[1:]
 start()
 torch._dynamo.config.capture_scalar_outputs = True
 torch._dynamo.config.specialize_float = False
@@ -75,42 +73,43 @@ CASES = {
     "products": (lambda x, t: (x @ x.t()) * t, [x], [number], []),
 }
 UNTRAINED = "across", "written", "integers", "put", "whole", "returned", "filled"
-report = {}
-for name, (f, there, here, numbers) in CASES.items():
-    for training in (False, True):
-        if training and name in UNTRAINED:
-            continue
-        # The forward graph of a trained function differs only in what it saves.
-        if not training and name not in UNTRAINED and wrapper != "python":
-            continue
-        torch._dynamo.reset()
-        records = []
-        mine = [t.to("toy").requires_grad_(training) for t in there]
-        theirs = [t.clone().requires_grad_(training) for t in there]
-        options = {"strict": True, "wrapper": wrapper}
-        with Session(config=config, options=options, observer=records.append) as session:
-            g = torch.compile(f, backend=session.backend, fullgraph=True)
-            for _ in range(2):
-                got = g(*mine, *here, *numbers)
-        want = f(*theirs, *here, *numbers)
-        torch.testing.assert_close(tree_map_only(torch.Tensor, lambda t: t.cpu(), got), want)
-        if training:
-            for out, at in ((got, mine), (want, theirs)):
-                parts = [p for p in torch.utils._pytree.tree_leaves(out) if torch.is_tensor(p)]
-                sum(p.sum().cpu() for p in parts if p.requires_grad).backward()
-            torch.testing.assert_close([t.grad.cpu() for t in mine], [t.grad for t in theirs])
-        report[f"{name} {training}"] = [
-            e.reason for r in records for e in r.externs
-        ]
+
+def check(name, wrapper, training):
+    f, there, here, numbers = CASES[name]
+    torch._dynamo.reset()
+    records = []
+    mine = [t.to("toy").requires_grad_(training) for t in there]
+    theirs = [t.clone().requires_grad_(training) for t in there]
+    options = {"strict": True, "wrapper": wrapper}
+    with Session(config=config, options=options, observer=records.append) as session:
+        g = torch.compile(f, backend=session.backend, fullgraph=True)
+        for _ in range(2):
+            got = g(*mine, *here, *numbers)
+    want = f(*theirs, *here, *numbers)
+    torch.testing.assert_close(tree_map_only(torch.Tensor, lambda t: t.cpu(), got), want)
+    if training:
+        for out, at in ((got, mine), (want, theirs)):
+            parts = [p for p in torch.utils._pytree.tree_leaves(out) if torch.is_tensor(p)]
+            sum(p.sum().cpu() for p in parts if p.requires_grad).backward()
+        torch.testing.assert_close([t.grad.cpu() for t in mine], [t.grad for t in theirs])
+    return [e.reason for r in records for e in r.externs]
+
+# The forward graph of a trained function differs only in what it saves.
+report = {
+    f"{name} {wrapper} {training}": check(name, wrapper, training)
+    for wrapper in ("python", "cpp", "fx")
+    for name in CASES
+    for training in (False, True)
+    if (not training if name in UNTRAINED else training or wrapper == "python")
+}
 # Threads of autograd may outlive the interpreter, and end the process before it has written all.
 print("REPORT " + json.dumps(report), flush=True)
 """
 
 
-@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
-def test_programs_of_a_device_read_what_the_host_holds(wrapper, tmp_path):
+def test_programs_of_a_device_read_what_the_host_holds(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, wrapper, str(tmp_path)],
+        [sys.executable, "-c", SCRIPT, str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=280,
@@ -119,5 +118,5 @@ def test_programs_of_a_device_read_what_the_host_holds(wrapper, tmp_path):
     lines = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
     assert lines, done.stderr[-3000:]
     report = json.loads(lines[-1].removeprefix("REPORT "))
-    assert len(report) == (27 if wrapper == "python" else 17)
+    assert len(report) == 27 + 17 + 17
     assert not any("several devices" in reason for found in report.values() for reason in found)
