@@ -101,6 +101,32 @@ def test_versions_of_mutated_inputs_rise(compiled: Compile, grad: bool) -> None:
         y.sum().backward()
 
 
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("view", [True, False])  # AOTAutograd makes views of inputs
+def test_inference_tensors_are_written_in_inference_mode_only(
+    compiled: Compile, view: bool, grad: bool
+) -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x.view(-1) if view else x @ w
+
+    w = torch.randn(5, 5, requires_grad=grad)
+    with torch.inference_mode():
+        x = torch.randn(5, 5)
+    c = compiled(f)
+    for _ in range(2):
+        for g in (f, c):
+            with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+                g(x, w)
+        before = x.clone()
+        with torch.inference_mode():
+            c(x, w)
+        assert torch.equal(x, before * 2)
+    y = x.clone()
+    same(f(y.clone(), w), c(y, w))
+    assert torch.equal(y, x * 2)
+
+
 @pytest.mark.parametrize("which", ["input", "output"])
 def test_saved_tensors_that_were_modified_are_noticed(compiled: Compile, which: str) -> None:
     x = torch.randn(5, requires_grad=True) * 1

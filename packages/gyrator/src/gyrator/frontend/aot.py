@@ -18,7 +18,7 @@ from torch._dynamo.utils import (
 from torch._guards import CompileContext, TracingContext, compile_context
 
 from gyrator.engine.context import GraphCompiler
-from gyrator.frontend.direct import GraphFacts, callable_for, facts_of
+from gyrator.frontend.direct import GraphFacts, callable_for, facts_of, protecting
 from gyrator.frontend.double_backward import Replay, forward_mode, with_double_backward
 from gyrator.frontend.dynamo.attention_masks import open_fused_attention
 from gyrator.frontend.dynamo.corrections import (
@@ -151,10 +151,11 @@ class Frontend:
                 if tracing.trained
                 else forward_mode(compiled, gm)
             )
+            compiled = protecting(compiled, tracing.written, inputs)
             return self._faster(compiled, replay, None, inputs) if direct else compiled
         if facts.tangents is None:
             self._store(key, facts, tracing.front, None, tracing.folding)
-            call = callable_for(facts, tracing.front.call, None, replay)
+            call = callable_for(facts, tracing.front.call, None, replay, inputs)
             return self._faster(call, replay, key, inputs)
 
         def compile_backward() -> Boxed:
@@ -163,7 +164,7 @@ class Frontend:
             return program.call
 
         back: Boxed = compile_backward() if _saving() else _LazyBackward(compile_backward)
-        call = callable_for(facts, tracing.front.call, back, replay)
+        call = callable_for(facts, tracing.front.call, back, replay, inputs)
         return self._faster(call, replay, key, inputs)
 
     def _faster(
@@ -236,7 +237,8 @@ class Frontend:
                 return None
             runs.append(run if folding is None else with_constants(folding, run, self.constants))
         replay = Replay.of(function, inputs, facts.refusal or refusal)
-        call = callable_for(facts, runs[0], runs[1] if len(runs) > 1 else None, replay)
+        back = runs[1] if len(runs) > 1 else None
+        call = callable_for(facts, runs[0], back, replay, inputs)
         return self._faster(call, replay, key, inputs)
 
     def _key(
@@ -556,6 +558,12 @@ class Tracing:
     def trained(self) -> bool:
         """Whether the graph was partitioned for training."""
         return "forward" in self.graphs
+
+    @property
+    def written(self) -> Sequence[int]:
+        """Indices of the inputs that the graph itself writes."""
+        metadata = self.metadata
+        return () if metadata is None else metadata.mutated_graph_handled_indices
 
     @property
     def refusal(self) -> str:

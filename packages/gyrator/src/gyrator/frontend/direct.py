@@ -105,9 +105,16 @@ def facts_of(
 
 
 def callable_for(
-    facts: GraphFacts, forward: Boxed, backward: Boxed | None, replay: Replay
+    facts: GraphFacts,
+    forward: Boxed,
+    backward: Boxed | None,
+    replay: Replay,
+    inputs: Sequence[Any],
 ) -> Callable[..., Sequence[Any]]:
-    """Return a function that takes the graph's inputs as separate arguments."""
+    """Return a function that takes the graph's inputs as separate arguments.
+
+    `inputs` are those that the graph is compiled for; empty if they are unknown.
+    """
     run = _without_autocast(forward) if facts.autocast else forward
     if facts.tangents is None:
         call = _inference(run, replay.function)
@@ -116,7 +123,36 @@ def callable_for(
             raise ValueError("a training graph needs its backward program")
         back = _without_autocast(backward) if facts.autocast else backward
         call = _training(facts, facts.tangents, run, back, replay)
-    return _bumping(call, facts.mutated) if facts.mutated else call
+    if not facts.mutated:
+        return call
+    return protecting(_bumping(call, facts.mutated), facts.mutated, inputs)
+
+
+def protecting(
+    call: Callable[..., Any], mutated: Sequence[int], inputs: Sequence[Any]
+) -> Callable[..., Any]:
+    """Return a function that raises eager's error for writes to inference tensors outside
+    inference mode.
+
+    Args:
+        call: the compiled graph.
+        mutated: indices of the inputs that it writes.
+        inputs: the inputs that it is compiled for; empty if they are unknown. Dynamo's guards
+            separate normal tensors outside inference mode, which need no check at every call.
+    """
+    written = [k for k in mutated if not inputs or inputs[k].is_inference()]
+    if not written:
+        return call
+
+    def check(*args: Any) -> Any:
+        if not torch.is_inference_mode_enabled() and any(args[k].is_inference() for k in written):
+            raise RuntimeError(
+                "Inplace update to inference tensor outside InferenceMode is not allowed: clone "
+                "the tensor to get a normal one"
+            )
+        return call(*args)
+
+    return check
 
 
 def _inference(run: Boxed, function: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
