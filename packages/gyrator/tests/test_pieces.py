@@ -1,6 +1,7 @@
 """One op that cannot be compiled costs that op: PyTorch runs it, what surrounds it is compiled."""
 
 import copy
+import math
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -149,6 +150,24 @@ SIZES = ((torch.randn(7, 5),), (torch.randn(11, 6),))
 )
 def test_sizes_that_are_rounded_floats(compiled: Compiled, fn: Callable[..., Any]) -> None:
     compiled.check(fn, *SIZES, dynamic=True)
+
+
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+@pytest.mark.parametrize("convert", [int, math.floor])
+def test_floats_that_are_no_integers_raise(wrapper: str, convert: Callable[..., int]) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.arange(4) * convert(x.sum().item())
+
+    options = {"wrapper": wrapper, "strict": True, "progress": False}
+    patch = torch._dynamo.config.patch(capture_scalar_outputs=True)
+    with patch, Session(options=options) as session:
+        call = torch.compile(fn, backend=session.backend)
+        for number in (-2.5, 7.9, 2.0**62, -(2.0**62)):
+            x = torch.tensor([number])
+            assert torch.equal(call(x), fn(x))
+        for number in (math.nan, math.inf, -math.inf, 2.0**63, -1e30):
+            with pytest.raises(RuntimeError, match="to integer"):
+                call(torch.tensor([number]))
 
 
 @pytest.mark.parametrize("wrapper", ["cpp", "fx"])

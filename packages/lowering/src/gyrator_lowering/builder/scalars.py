@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 from torch.fx import Node
 
 from gyrator_ir.diagnostics import UnsupportedError
-from gyrator_ir.expr import Sym, SymKind, floordiv, le
+from gyrator_ir.expr import Const, Sym, SymKind, floordiv, le
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
 from gyrator_ir.loop.nodes import AssertCond, Input, ScalarRead, TensorInput
 from gyrator_ir.modes import Numerics
@@ -32,6 +32,7 @@ _RELATIONS = {
     "GreaterThan": "ge", "StrictGreaterThan": "gt",
 }  # fmt: skip
 _BINARY = {"FloatTrueDiv": "div", "IntTrueDiv": "div", "FloatPow": "pow", "PowByNatural": "pow"}
+_LEAST = -(1 << 63)
 _MOST = (1 << 63) - 1
 _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 
@@ -66,16 +67,24 @@ def _real(b: LoopBuilder) -> DType:
 def read_size(
     b: LoopBuilder, symbol: Sym, value: sympy.Basic, leaves: Mapping[Any, ScalarValue]
 ) -> None:
-    """Compute a size that is a rounded float on the host, and bind the symbol to it."""
+    """Compute a size that is a rounded float on the host, and bind the symbol to it.
+
+    The program raises an error for a float that is not a number of 64 bits.
+    """
 
     def body(ops: Tracer, _: object) -> Value:
         unrounded = _float(b, ops, value.args[0], leaves, DType.F64)
-        return ops.cast(ops.let(ROUNDINGS[type(value).__name__], unrounded), DType.I64)
+        rounded = ops.let(ROUNDINGS[type(value).__name__], unrounded)
+        fits = ops.lt(ops.abs(rounded), ops.const(2.0**63, DType.F64))  # false for NaN
+        return ops.where(fits, ops.cast(rounded, DType.I64), ops.const(_LEAST, DType.I64))
 
     if HOST not in b.targets:
         raise _unknown(b, "size", value)
     buffer = b.pointwise(body, Spec(DType.I64, Device(HOST), (), ()))
     b.operations.append(ScalarRead(b.op_name(), buffer.ref, symbol, b.origin))
+    message = "cannot convert float NaN, infinity or a float of more than 64 bits to integer"
+    converted = le(_LEAST // 2 + 1, floordiv(symbol, Const(2)))  # without overflow of 64 bits
+    b.operations.append(AssertCond(b.op_name(), converted, message, b.origin))
 
 
 def _bool(
