@@ -8,32 +8,10 @@ from gyrator_ir.body.nodes import Axis
 from gyrator_ir.body.rewrite import expressions, reads, writes
 from gyrator_ir.expr import Cond, Expr, Sym, SymKind
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.loop.nodes import (
-    Arg,
-    AssertCond,
-    CallOp,
-    CollectiveCall,
-    CollectiveWait,
-    CondOp,
-    DeviceCopy,
-    Extern,
-    ListArg,
-    LoopOperation,
-    Operation,
-    Pointwise,
-    Reduction,
-    RepeatOp,
-    ScalarRead,
-    Scan,
-    Scatter,
-    Sort,
-    Template,
-    TensorRef,
-    UserTritonKernel,
-    WhileOp,
-)
+from gyrator_ir.loop import nodes
+from gyrator_ir.loop.nodes import Arg, LoopOperation, Operation, TensorRef
 
-LOOPS = (Pointwise, Scatter, Reduction, Scan, Sort)
+LOOPS = (nodes.Pointwise, nodes.Scatter, nodes.Reduction, nodes.Scan, nodes.Sort)
 """Operation classes that become kernels."""
 
 
@@ -60,9 +38,9 @@ def points_of(op: LoopOperation) -> tuple[Axis, ...]:
 def inner_of(op: LoopOperation) -> tuple[Axis, ...]:
     """Return the axes that are reduced, scanned or sorted; none for pointwise operations."""
     match op:
-        case Reduction(inner=inner):
+        case nodes.Reduction(inner=inner):
             return inner
-        case Scan(inner=inner) | Sort(inner=inner):
+        case nodes.Scan(inner=inner) | nodes.Sort(inner=inner):
             return (inner,)
         case _:
             return ()
@@ -71,13 +49,13 @@ def inner_of(op: LoopOperation) -> tuple[Axis, ...]:
 def statements_of(op: LoopOperation) -> tuple[KernelStatement, ...]:
     """Return the body, the reduction, scan or sort, and the stores as one sequence."""
     match op:
-        case Pointwise() | Scatter():
+        case nodes.Pointwise() | nodes.Scatter():
             return op.body
-        case Reduction(body=body, reduce=reduce, stores=stores):
+        case nodes.Reduction(body=body, reduce=reduce, stores=stores):
             return (*body, reduce, *stores)
-        case Scan(body=body, scan=scan, stores=stores):
+        case nodes.Scan(body=body, scan=scan, stores=stores):
             return (*body, scan, *stores)
-        case Sort(body=body, sort=sort, stores=stores):
+        case nodes.Sort(body=body, sort=sort, stores=stores):
             return (*body, sort, *stores)
 
 
@@ -86,7 +64,7 @@ def refs_in(args: Iterable[Arg | Cond]) -> Iterator[TensorRef]:
     for arg in args:
         if isinstance(arg, TensorRef):
             yield arg
-        elif isinstance(arg, ListArg):
+        elif isinstance(arg, nodes.ListArg):
             yield from refs_in(arg.items)
 
 
@@ -100,34 +78,34 @@ def exprs_in(args: Iterable[Arg | Cond]) -> Iterator[Expr | Cond]:
             yield from arg.shape
             yield from arg.strides
             yield arg.offset
-        elif isinstance(arg, ListArg):
+        elif isinstance(arg, nodes.ListArg):
             yield from exprs_in(arg.items)
 
 
 def arguments_of(op: Operation) -> tuple[Arg | Cond, ...]:
     """Return all arguments of a call operation, keywords included; none for loops."""
     match op:
-        case Extern(args=args, kwargs=kwargs):
+        case nodes.Extern(args=args, kwargs=kwargs):
             return (*args, *(a for _, a in kwargs))
-        case Template(inputs=inputs, attributes=attributes, fallback=fallback):
+        case nodes.Template(inputs=inputs, attributes=attributes, fallback=fallback):
             called = () if fallback is None else arguments_of(fallback)
             return (*inputs, *(a for _, a in attributes), *called)
-        case UserTritonKernel(args=args, constants=constants, grid=grid):
+        case nodes.UserTritonKernel(args=args, constants=constants, grid=grid):
             passed = (*(a for _, a in args), *(a for _, a in constants))
             return (*passed, *(e for row in grid for e in row))
-        case CollectiveCall(args=args):
+        case nodes.CollectiveCall(args=args):
             return args
-        case DeviceCopy(source=source) | ScalarRead(source=source):
+        case nodes.DeviceCopy(source=source) | nodes.ScalarRead(source=source):
             return (source,)
-        case AssertCond(condition=condition):
+        case nodes.AssertCond(condition=condition):
             return (condition,)
-        case CondOp(predicate=predicate, operands=operands):
+        case nodes.CondOp(predicate=predicate, operands=operands):
             return (predicate, *operands)
-        case WhileOp(carried=carried, invariants=invariants):
+        case nodes.WhileOp(carried=carried, invariants=invariants):
             return (*carried, *invariants)
-        case RepeatOp(count=count, carried=carried, operands=operands):
+        case nodes.RepeatOp(count=count, carried=carried, operands=operands):
             return (count, *carried, *operands)
-        case CallOp(operands=operands):
+        case nodes.CallOp(operands=operands):
             return operands
         case _:
             return ()
@@ -136,16 +114,16 @@ def arguments_of(op: Operation) -> tuple[Arg | Cond, ...]:
 def results_of(op: Operation) -> tuple[str, ...]:
     """Return the buffers that a call operation creates or fills, in order."""
     match op:
-        case Extern(results=results):
+        case nodes.Extern(results=results):
             lists = ((r,) if isinstance(r, str) else r for r in results)
             return tuple(n for r in lists if isinstance(r, tuple) for n in r)
-        case CollectiveCall() | CondOp() | WhileOp() | CallOp():
+        case nodes.CollectiveCall() | nodes.CondOp() | nodes.WhileOp() | nodes.CallOp():
             return op.results
-        case RepeatOp(results=results, stacks=stacks):
+        case nodes.RepeatOp(results=results, stacks=stacks):
             return (*results, *stacks)
-        case Template(outputs=outputs):
+        case nodes.Template(outputs=outputs):
             return tuple(o.buffer for o in outputs)
-        case DeviceCopy(destination=destination):
+        case nodes.DeviceCopy(destination=destination):
             return (destination,)
         case _:
             return ()
@@ -154,9 +132,13 @@ def results_of(op: Operation) -> tuple[str, ...]:
 def mutated_by(op: Operation) -> tuple[str, ...]:
     """Return the arguments of a call that it writes to."""
     match op:
-        case Extern(mutates=m) | UserTritonKernel(mutates=m) | CollectiveCall(mutates=m):
+        case (
+            nodes.Extern(mutates=m)
+            | nodes.UserTritonKernel(mutates=m)
+            | nodes.CollectiveCall(mutates=m)
+        ):
             return m
-        case CollectiveWait(buffer=buffer):
+        case nodes.CollectiveWait(buffer=buffer):
             return (buffer,)
         case _:
             return ()
@@ -165,9 +147,9 @@ def mutated_by(op: Operation) -> tuple[str, ...]:
 def defined_symbols(op: Operation) -> tuple[Sym, ...]:
     """Return the symbols whose values an operation determines."""
     match op:
-        case ScalarRead(symbol=symbol):
+        case nodes.ScalarRead(symbol=symbol):
             return (symbol,)
-        case Extern(results=results):
+        case nodes.Extern(results=results):
             return tuple(r for r in results if isinstance(r, Sym))
         case _:
             return ()
@@ -182,7 +164,7 @@ def access(op: Operation, shapes: dict[str, frozenset[Sym]]) -> Access:
         needs = _needs(_sized(op), (*loaded, *stored), shapes) if shapes else ()
         return Access(loaded, stored, needs)
     arguments = arguments_of(op)
-    if isinstance(op, CollectiveWait):
+    if isinstance(op, nodes.CollectiveWait):
         loaded, stored = (op.buffer,), (op.buffer,)
     else:
         loaded = tuple(dict.fromkeys(r.buffer for r in refs_in(arguments)))

@@ -8,40 +8,21 @@ from typing import Any
 import torch
 from attrs import define, field
 
-from gyrator_ir.expr import (
-    Add,
-    And,
-    Bool,
-    Cond,
-    Const,
-    Eq,
-    Expr,
-    FloorDiv,
-    Le,
-    Lt,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    Ne,
-    Node,
-    Or,
-    Sym,
-    Where,
-)
+from gyrator_ir import expr as x
+from gyrator_ir.expr import Cond, Expr, Node
 from gyrator_wrapper_fx import ops
 
 Value = torch.fx.Node | int | bool
 
 _RELATIONS: Mapping[type, Callable[..., Any]] = MappingProxyType(
-    {Eq: operator.eq, Ne: operator.ne, Lt: operator.lt, Le: operator.le}
+    {x.Eq: operator.eq, x.Ne: operator.ne, x.Lt: operator.lt, x.Le: operator.le}
 )
 
 _PLAIN: Mapping[type, Callable[..., Any]] = MappingProxyType(
-    {FloorDiv: operator.floordiv, Mod: operator.mod}
+    {x.FloorDiv: operator.floordiv, x.Mod: operator.mod}
 )
 _GUARDED: Mapping[type, Callable[..., Any]] = MappingProxyType(
-    {FloorDiv: ops.floordiv_or_zero, Mod: ops.mod_or_zero}
+    {x.FloorDiv: ops.floordiv_or_zero, x.Mod: ops.mod_or_zero}
 )
 
 
@@ -60,9 +41,9 @@ class SizeBuilder:
 
     def __call__(self, node: Expr | Cond, guarded: bool = False) -> Any:
         """Return the node (or the integer) of an expression."""
-        if isinstance(node, Const | Bool):
+        if isinstance(node, x.Const | x.Bool):
             return node.value
-        if isinstance(node, Sym):
+        if isinstance(node, x.Sym):
             return self.symbol(node.name)
         key = (node, guarded)
         if key not in self._memo:
@@ -78,22 +59,22 @@ class SizeBuilder:
 
     def _write(self, node: Expr | Cond, guarded: bool) -> Value:
         match node:
-            case Add():
+            case x.Add():
                 return self._sum(node, guarded)
-            case Mul():
+            case x.Mul():
                 return self._product(node, guarded)
-            case FloorDiv(a=a, b=b) | Mod(a=a, b=b):
-                pair = _GUARDED if guarded and not isinstance(b, Const) else _PLAIN
+            case x.FloorDiv(a=a, b=b) | x.Mod(a=a, b=b):
+                pair = _GUARDED if guarded and not isinstance(b, x.Const) else _PLAIN
                 return self._call(pair[type(node)], self(a, guarded), self(b, guarded))
-            case Min(args=args) | Max(args=args):
-                function = torch.sym_min if isinstance(node, Min) else torch.sym_max
+            case x.Min(args=args) | x.Max(args=args):
+                function = torch.sym_min if isinstance(node, x.Min) else torch.sym_max
                 return self._chain(function, [self(a, guarded) for a in args])
-            case Where(cond=cond, a=a, b=b):
+            case x.Where(cond=cond, a=a, b=b):
                 return self._call(ops.select, self(cond, guarded), self(a, True), self(b, True))
-            case And(args=conditions) | Or(args=conditions):
-                function = operator.and_ if isinstance(node, And) else operator.or_
+            case x.And(args=conditions) | x.Or(args=conditions):
+                function = operator.and_ if isinstance(node, x.And) else operator.or_
                 return self._chain(function, [self(c, guarded) for c in conditions])
-            case Eq(a=a, b=b) | Ne(a=a, b=b) | Lt(a=a, b=b) | Le(a=a, b=b):
+            case x.Eq(a=a, b=b) | x.Ne(a=a, b=b) | x.Lt(a=a, b=b) | x.Le(a=a, b=b):
                 return self._call(_RELATIONS[type(node)], self(a, guarded), self(b, guarded))
         raise TypeError(f"no translation for {type(node).__name__}")
 
@@ -103,11 +84,11 @@ class SizeBuilder:
             result = self._call(function, result, value)
         return result
 
-    def _product(self, node: Mul, guarded: bool) -> Value:
+    def _product(self, node: x.Mul, guarded: bool) -> Value:
         factors = [self(atom, guarded) for atom, power in node.factors for _ in range(power)]
         return self._chain(operator.mul, factors)
 
-    def _sum(self, node: Add, guarded: bool) -> Value:
+    def _sum(self, node: x.Add, guarded: bool) -> Value:
         result: Value | None = None
         for term, coefficient in node.terms:
             value = self(term, guarded)

@@ -4,21 +4,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from gyrator_ir.body.nodes import (
-    Bind,
-    Check,
-    Const,
-    IndexValue,
-    Let,
-    Load,
-    Reduce,
-    ReduceKind,
-    ScanKind,
-    ScanStep,
-    SortStep,
-    Store,
-    StoreMode,
-)
+from gyrator_ir.body import nodes
+from gyrator_ir.body.nodes import Check, ReduceKind, ScanKind, StoreMode
 from gyrator_ir.body.rewrite import AnyStatement
 from gyrator_ir.text.forms import build
 from gyrator_ir.text.lines import Line
@@ -66,16 +53,16 @@ def _member(s: Scanner, words: type[StrEnum], description: str) -> Any:
     return words(word)
 
 
-def _store(s: Scanner) -> Store:
+def _store(s: Scanner) -> nodes.Store:
     mode = _member(s, StoreMode, "a store mode") if s.take(".") else StoreMode.SET
     address = _address(s)
     s.expect(",")
-    return build(s.line, Store, address | {"value": s.name(), "mode": mode, "mask": _mask(s)})
+    return build(s.line, nodes.Store, address | {"value": s.name(), "mode": mode, "mask": _mask(s)})
 
 
-def _load_or_bind(s: Scanner, name: str) -> Load | Bind:
+def _load_or_bind(s: Scanner, name: str) -> nodes.Load | nodes.Bind:
     if s.take("load"):
-        return build(s.line, Load, {"name": name, **_address(s), "mask": _mask(s)})
+        return build(s.line, nodes.Load, {"name": name, **_address(s), "mask": _mask(s)})
     if not s.take("bind"):
         s.fail("`load` or `bind`; a computed value states its type, `c: f32 = add a, b`")
     value = s.name()
@@ -88,7 +75,7 @@ def _load_or_bind(s: Scanner, name: str) -> Load | Bind:
         "check": _check(s),
         "mask": _mask(s),
     }
-    return build(s.line, Bind, values)
+    return build(s.line, nodes.Bind, values)
 
 
 def _check(s: Scanner) -> Check:
@@ -111,16 +98,16 @@ def _typed(s: Scanner, first: str) -> AnyStatement:
     cls: Callable[..., AnyStatement]
     if s.take("reduce"):
         s.expect(".")
-        cls, values["names"] = Reduce, names
+        cls, values["names"] = nodes.Reduce, names
         values["kind"] = _member(s, ReduceKind, "a reduction")
         values["args"] = _names(s)
     elif s.take("scan"):
         s.expect(".")
-        cls, values["names"] = ScanStep, names
+        cls, values["names"] = nodes.ScanStep, names
         values["kind"] = _member(s, ScanKind, "a scan")
         values |= {"args": _names(s), "reverse": s.take("reverse")}
     elif s.take("sort"):
-        cls, values["names"] = SortStep, names
+        cls, values["names"] = nodes.SortStep, names
         values["args"] = _names(s)
         values |= {"descending": s.take("descending"), "stable": s.take("stable")}
     else:
@@ -134,10 +121,10 @@ def _single(s: Scanner, values: dict[str, Any]) -> Callable[..., AnyStatement]:
     """Parse `const 0.5`, `index i0` or `add a, b` into `values`, and return the class."""
     if s.take("const"):
         values["value"] = s.number()
-        return Const
+        return nodes.Const
     if s.take("index"):
         values["expr"] = s.expr()
-        return IndexValue
+        return nodes.IndexValue
     values["op"] = s.name()
     values["args"] = _names(s)
-    return Let
+    return nodes.Let

@@ -21,22 +21,8 @@ from typing import Any, NoReturn
 
 from attrs import define, field, frozen
 
-from gyrator_ir.body.nodes import (
-    REDUCE_ARITY,
-    Axis,
-    Bind,
-    Const,
-    IndexValue,
-    Let,
-    Load,
-    Reduce,
-    ReduceKind,
-    ScanKind,
-    ScanStep,
-    SortStep,
-    Store,
-    StoreMode,
-)
+from gyrator_ir.body import nodes
+from gyrator_ir.body.nodes import Axis, ReduceKind, ScanKind, StoreMode
 from gyrator_ir.body.ops import result_dtype
 from gyrator_ir.body.print import show_statement
 from gyrator_ir.body.rewrite import AnyStatement
@@ -113,15 +99,15 @@ class Checker:
         self.rows: tuple[int, ...] = ()
         """Origins of the operation that is being checked."""
         self._check: Mapping[type, Callable[[Any, Scope], None]] = {
-            Load: self._load,
-            Let: self._let,
-            Const: self._const,
-            IndexValue: self._index_value,
-            Bind: self._bind,
-            Store: self._store,
-            Reduce: self._reduce,
-            ScanStep: self._scan,
-            SortStep: self._sort,
+            nodes.Load: self._load,
+            nodes.Let: self._let,
+            nodes.Const: self._const,
+            nodes.IndexValue: self._index_value,
+            nodes.Bind: self._bind,
+            nodes.Store: self._store,
+            nodes.Reduce: self._reduce,
+            nodes.ScanStep: self._scan,
+            nodes.SortStep: self._sort,
         }
 
     def fail(self, number: int, message: str, where: Where = "", help: str = "") -> NoReturn:
@@ -200,7 +186,7 @@ class Checker:
             names = sorted(x.name for x in expr.free_symbols - scope.symbols)
             self.fail(7, f"symbol {names[0]!r} is not in scope", show_statement(s))
 
-    def _address(self, s: Load | Store, scope: Scope) -> DType:
+    def _address(self, s: nodes.Load | nodes.Store, scope: Scope) -> DType:
         storage = self.storages.get(s.buffer)
         if storage is None:
             self.fail(2, f"buffer {s.buffer!r} is not declared", show_statement(s))
@@ -218,10 +204,10 @@ class Checker:
                 )
         return storage.dtype
 
-    def _load(self, s: Load, scope: Scope) -> None:
+    def _load(self, s: nodes.Load, scope: Scope) -> None:
         self._define(s.name, self._address(s, scope), s, scope)
 
-    def _let(self, s: Let, scope: Scope) -> None:
+    def _let(self, s: nodes.Let, scope: Scope) -> None:
         values = scope.values
         try:
             dtypes = tuple([values[a] for a in s.args])
@@ -232,7 +218,7 @@ class Checker:
             self.fail(5, wrong, show_statement(s))
         self._define(s.name, s.dtype, s, scope)
 
-    def _const(self, s: Const, scope: Scope) -> None:
+    def _const(self, s: nodes.Const, scope: Scope) -> None:
         kind, dtype = type(s.value), s.dtype
         fits = (
             kind is bool
@@ -245,13 +231,13 @@ class Checker:
             self.fail(10, f"{s.value!r} is not a constant of type {dtype}", show_statement(s))
         self._define(s.name, dtype, s, scope)
 
-    def _index_value(self, s: IndexValue, scope: Scope) -> None:
+    def _index_value(self, s: nodes.IndexValue, scope: Scope) -> None:
         self._in_scope(s.expr, s, scope)
         if not s.dtype.is_int:
             self.fail(5, f"an index must be of an integer type, not {s.dtype}", show_statement(s))
         self._define(s.name, s.dtype, s, scope)
 
-    def _bind(self, s: Bind, scope: Scope) -> None:
+    def _bind(self, s: nodes.Bind, scope: Scope) -> None:
         dtype = self._use(s.value, s, scope)
         if not dtype.is_int:
             self.fail(
@@ -268,7 +254,7 @@ class Checker:
         self._in_scope(s.size, s, scope)
         scope.symbols.add(s.symbol)
 
-    def _store(self, s: Store, scope: Scope) -> None:
+    def _store(self, s: nodes.Store, scope: Scope) -> None:
         dtype = self._use(s.value, s, scope)
         expected = self._address(s, scope)
         if dtype is not expected:
@@ -281,7 +267,11 @@ class Checker:
     # Collectives ------------------------------------------------------------------------------
 
     def _collective(
-        self, s: Reduce | ScanStep | SortStep, args: int, results: int, scope: Scope
+        self,
+        s: nodes.Reduce | nodes.ScanStep | nodes.SortStep,
+        args: int,
+        results: int,
+        scope: Scope,
     ) -> None:
         if len(s.args) != args or len(s.names) != results:
             self.fail(
@@ -300,8 +290,8 @@ class Checker:
         for name, dtype in zip(s.names, s.types, strict=True):
             self._define(name, dtype, s, scope)
 
-    def _reduce(self, s: Reduce, scope: Scope) -> None:
-        args, results = REDUCE_ARITY[s.kind]
+    def _reduce(self, s: nodes.Reduce, scope: Scope) -> None:
+        args, results = nodes.REDUCE_ARITY[s.kind]
         floats = s.kind in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX)
         bits = s.kind is ReduceKind.XOR
         numbers = s.kind in (ReduceKind.SUM, ReduceKind.PROD, ReduceKind.DOT)
@@ -314,12 +304,12 @@ class Checker:
             self.fail(5, f"reduce.{s.kind} does not support {s.dtype}", show_statement(s))
         self._collective(s, args, results, scope)
 
-    def _scan(self, s: ScanStep, scope: Scope) -> None:
+    def _scan(self, s: nodes.ScanStep, scope: Scope) -> None:
         if (s.kind is ScanKind.LOGSUMEXP and not s.dtype.is_float) or s.dtype is DType.BOOL:
             self.fail(5, f"scan.{s.kind} does not support {s.dtype}", show_statement(s))
         self._collective(s, 1, 1, scope)
 
-    def _sort(self, s: SortStep, scope: Scope) -> None:
+    def _sort(self, s: nodes.SortStep, scope: Scope) -> None:
         self._collective(s, 1, 2, scope)
 
 

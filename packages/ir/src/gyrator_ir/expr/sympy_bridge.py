@@ -14,6 +14,7 @@ from typing import Any
 import sympy as _untyped_sympy
 
 from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_ir.expr import nodes as x
 from gyrator_ir.expr.build import (
     absolute,
     maximum,
@@ -24,29 +25,7 @@ from gyrator_ir.expr.build import (
 )
 from gyrator_ir.expr.conditions import all_of, any_of, both, either, negate, relation
 from gyrator_ir.expr.division import ceildiv, floordiv, mod
-from gyrator_ir.expr.nodes import (
-    FALSE,
-    TRUE,
-    Add,
-    And,
-    Bool,
-    Cond,
-    Const,
-    Eq,
-    Expr,
-    FloorDiv,
-    Le,
-    Lt,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    Ne,
-    Node,
-    Sym,
-    Where,
-    expr,
-)
+from gyrator_ir.expr.nodes import FALSE, TRUE, Cond, Const, Expr, Node, Sym, expr
 
 sympy: Any = _untyped_sympy  # its functions carry no annotations
 
@@ -357,22 +336,22 @@ def _export(node: Node, f: Callable[[Node], Any], symbols: Mapping[Sym, Any]) ->
         return symbols.get(node, sympy.Symbol(node.name, integer=True))
     if isinstance(node, Const):
         return sympy.Integer(node.value)
-    if isinstance(node, Add):
+    if isinstance(node, x.Add):
         return sympy.Add(*(c * f(term) for term, c in node.terms), node.const)
-    if isinstance(node, Mul):
+    if isinstance(node, x.Mul):
         return sympy.Mul(*(f(atom) ** power for atom, power in node.factors))
-    if isinstance(node, FloorDiv):
+    if isinstance(node, x.FloorDiv):
         return _FloorDiv(f(node.a), f(node.b))
-    if isinstance(node, Mod):
+    if isinstance(node, x.Mod):
         return sympy.Mod(f(node.a), f(node.b))
-    if isinstance(node, Min | Max):
-        return (sympy.Min if isinstance(node, Min) else sympy.Max)(*map(f, node.args))
-    if isinstance(node, Where):
+    if isinstance(node, x.Min | x.Max):
+        return (sympy.Min if isinstance(node, x.Min) else sympy.Max)(*map(f, node.args))
+    if isinstance(node, x.Where):
         return _Where(f(node.cond), f(node.a), f(node.b))
-    if isinstance(node, Bool):
+    if isinstance(node, x.Bool):
         return sympy.true if node.value else sympy.false
-    if isinstance(node, Eq | Ne | Lt | Le):
-        relations = {Eq: sympy.Eq, Ne: sympy.Ne, Lt: sympy.Lt, Le: sympy.Le}
+    if isinstance(node, x.Eq | x.Ne | x.Lt | x.Le):
+        relations = {x.Eq: sympy.Eq, x.Ne: sympy.Ne, x.Lt: sympy.Lt, x.Le: sympy.Le}
         return relations[type(node)](f(node.a), f(node.b))
-    join = sympy.And if isinstance(node, And) else sympy.Or
+    join = sympy.And if isinstance(node, x.And) else sympy.Or
     return join(*map(f, node.args))  # type: ignore[attr-defined]

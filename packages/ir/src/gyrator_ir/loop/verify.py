@@ -28,42 +28,9 @@ from gyrator_ir.body.print import show_statement
 from gyrator_ir.body.verify import SIZE_KINDS, Checker, Scope, Where, storage_of
 from gyrator_ir.expr import Cond, Expr, Sym, SymKind
 from gyrator_ir.expr import Const as ConstExpr
+from gyrator_ir.loop import nodes
 from gyrator_ir.loop.formulas import check_formulas, sizes_in
-from gyrator_ir.loop.nodes import (
-    Arg,
-    AssertCond,
-    Buffer,
-    CallOp,
-    CallOperation,
-    CollectiveCall,
-    CollectiveWait,
-    CondOp,
-    Constant,
-    DeviceCopy,
-    Extern,
-    Input,
-    ListArg,
-    Literal,
-    LoopOperation,
-    LoopProgram,
-    OpaqueInput,
-    Operation,
-    Output,
-    Pointwise,
-    Reduction,
-    RepeatOp,
-    ScalarRead,
-    Scan,
-    Scatter,
-    SizeInput,
-    Sort,
-    Template,
-    TensorInput,
-    TensorRef,
-    TypeArg,
-    UserTritonKernel,
-    WhileOp,
-)
+from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, TensorRef
 from gyrator_ir.loop.print import show_operation
 from gyrator_ir.loop.templates import template_error
 from gyrator_ir.text.program import show_buffer
@@ -97,31 +64,34 @@ class DataFlow:
     def __init__(
         self,
         checker: Checker,
-        inputs: Sequence[Input],
-        constants: Sequence[Constant],
+        inputs: Sequence[nodes.Input],
+        constants: Sequence[nodes.Constant],
         created: Sequence[Buffer],
     ) -> None:
         self.checker = checker
         self.symbols: set[Sym] = set()
         self.written: set[str] = set()
         self.created = {b.name: b for b in created}
-        tensors = [i.buffer for i in inputs if type(i) is TensorInput]
+        tensors = [i.buffer for i in inputs if type(i) is nodes.TensorInput]
         declared = (*tensors, *(c.buffer for c in constants), *created)
         self.writer = Writer({b.name: b for b in declared})
         self._declare(inputs, constants, created)
 
     def _declare(
-        self, inputs: Sequence[Input], constants: Sequence[Constant], created: Sequence[Buffer]
+        self,
+        inputs: Sequence[nodes.Input],
+        constants: Sequence[nodes.Constant],
+        created: Sequence[Buffer],
     ) -> None:
         names: set[str] = set()
         for i in inputs:
             match i:
-                case TensorInput(buffer):
+                case nodes.TensorInput(buffer):
                     self._initialized(buffer)
                     name = buffer.name
-                case SizeInput(expr, name):
+                case nodes.SizeInput(expr, name):
                     self.symbols |= expr.free_symbols
-                case OpaqueInput(name):
+                case nodes.OpaqueInput(name):
                     pass
                 case _:
                     self.checker.fail(18, f"{i!r} is not an input")
@@ -210,17 +180,17 @@ class DataFlow:
         elif not again:
             self.checker.fail(12, f"{name!r} is written by a second operation", where)
 
-    def finish(self, outputs: Sequence[Output]) -> None:
+    def finish(self, outputs: Sequence[nodes.Output]) -> None:
         """Check the results, and that every created buffer was written."""
         for name, created in self.created.items():
             if name not in self.written:
                 self.checker.fail(13, f"{name!r} is never written", self._show(created))
         for o in outputs:
-            if not isinstance(o, TensorRef | Expr | Literal):
+            if not isinstance(o, TensorRef | Expr | nodes.Literal):
                 self.checker.fail(18, f"{o!r} is not an output")
             self.argument(o, partial(_returned, o, self.writer))
 
-    def argument(self, arg: Arg, where: Where) -> None:
+    def argument(self, arg: nodes.Arg, where: Where) -> None:
         """Check an argument of a call, or a result of the program."""
         match arg:
             case TensorRef(buffer, _, shape, strides, offset):
@@ -229,10 +199,10 @@ class DataFlow:
                 self.check_sizes((*shape, *strides, offset), where)
             case Expr():
                 self.check_sizes((arg,), where)
-            case ListArg(items):
+            case nodes.ListArg(items):
                 for item in items:
                     self.argument(item, where)
-            case Literal() | TypeArg():
+            case nodes.Literal() | nodes.TypeArg():
                 pass
             case _:
                 self.checker.fail(18, f"{arg!r} is not an argument", where)
@@ -249,31 +219,31 @@ class CallChecker:
         """Number of operands and of results of each subprogram."""
         self.user_kernels = frozenset(user_kernels)
 
-    def check(self, op: CallOperation, where: Where) -> None:
+    def check(self, op: nodes.CallOperation, where: Where) -> None:
         """Check one operation, and record its writes."""
         flow = self.flow
         match op:
-            case Extern():
+            case nodes.Extern():
                 self._extern(op, where)
-            case Template():
+            case nodes.Template():
                 self._template(op, where)
-            case UserTritonKernel():
+            case nodes.UserTritonKernel():
                 self._user_kernel(op, where)
-            case CollectiveCall(_, _, args, results, mutates):
+            case nodes.CollectiveCall(_, _, args, results, mutates):
                 self._arguments(args, where)
                 self._mutates(mutates, where)
                 self._results(results, where)
-            case CollectiveWait(_, buffer):
+            case nodes.CollectiveWait(_, buffer):
                 flow.read(buffer, where)
-            case DeviceCopy(_, source, destination):
+            case nodes.DeviceCopy(_, source, destination):
                 flow.argument(source, where)
                 flow.write(destination, where)
-            case ScalarRead(_, source, symbol):
+            case nodes.ScalarRead(_, source, symbol):
                 flow.argument(source, where)
                 flow.bind(symbol, where)
-            case AssertCond(_, condition):
+            case nodes.AssertCond(_, condition):
                 flow.checker.sizes(_sides(condition), flow.symbols, where)
-            case CondOp(_, predicate, then, otherwise, operands, results):
+            case nodes.CondOp(_, predicate, then, otherwise, operands, results):
                 if isinstance(predicate, TensorRef):
                     flow.argument(predicate, where)
                 else:
@@ -282,7 +252,7 @@ class CallChecker:
                 for name in (then, otherwise):
                     self._program(name, len(operands), len(results), where)
                 self._new_results(results, where)
-            case WhileOp(_, condition, body, carried, invariants, results, stacked):
+            case nodes.WhileOp(_, condition, body, carried, invariants, results, stacked):
                 self._arguments((*carried, *invariants), where)
                 operands_count = len(carried) + len(invariants)
                 self._program(condition, operands_count, 1, where)
@@ -290,18 +260,18 @@ class CallChecker:
                 self._one_result_each(carried, results, where)
                 record = self._new_results if stacked else self._results
                 record(results, where)
-            case RepeatOp(_, count, body, carried, operands, results, stacks):
+            case nodes.RepeatOp(_, count, body, carried, operands, results, stacks):
                 self._arguments((count, *carried, *operands), where)
                 operands_count = 1 + len(carried) + len(operands) + len(stacks)
                 self._program(body, operands_count, len(carried), where)
                 self._one_result_each(carried, results, where)
                 self._results((*results, *stacks), where)
-            case CallOp(_, program, operands, results):
+            case nodes.CallOp(_, program, operands, results):
                 self._arguments(operands, where)
                 self._program(program, len(operands), len(results), where)
                 self._new_results(results, where)
 
-    def _arguments(self, args: Iterable[Arg], where: Where) -> None:
+    def _arguments(self, args: Iterable[nodes.Arg], where: Where) -> None:
         for arg in args:
             self.flow.argument(arg, where)
 
@@ -316,7 +286,7 @@ class CallChecker:
         self._results(results, where)
 
     def _one_result_each(
-        self, carried: Sequence[Arg], results: Sequence[str], where: Where
+        self, carried: Sequence[nodes.Arg], results: Sequence[str], where: Where
     ) -> None:
         if len(results) != len(carried):
             message = f"{len(carried)} carried operands, but {len(results)} results"
@@ -339,7 +309,7 @@ class CallChecker:
                 where,
             )
 
-    def _extern(self, op: Extern, where: Where) -> None:
+    def _extern(self, op: nodes.Extern, where: Where) -> None:
         flow = self.flow
         self._arguments(op.args, where)
         self._arguments((arg for _, arg in op.kwargs), where)
@@ -371,7 +341,7 @@ class CallChecker:
                 case _:
                     flow.checker.fail(18, f"{result!r} is not a result", where)
 
-    def _template(self, op: Template, where: Where) -> None:
+    def _template(self, op: nodes.Template, where: Where) -> None:
         flow = self.flow
         self._arguments(op.inputs, where)
         call = op.fallback
@@ -393,7 +363,7 @@ class CallChecker:
         if results != {o.buffer for o in op.outputs}:
             flow.checker.fail(19, "the fallback must compute the template's outputs", where)
 
-    def _user_kernel(self, op: UserTritonKernel, where: Where) -> None:
+    def _user_kernel(self, op: nodes.UserTritonKernel, where: Where) -> None:
         if op.kernel not in self.user_kernels:
             self.flow.checker.fail(15, f"there is no user kernel {op.kernel!r}", where)
         for sizes in op.grid:
@@ -408,7 +378,7 @@ class CallChecker:
         self._mutates(op.mutates, where)
         tensors = {name for name, arg in op.args if isinstance(arg, TensorRef)}
         for name, block in op.descriptors:
-            if name not in tensors or not isinstance(block, ListArg):
+            if name not in tensors or not isinstance(block, nodes.ListArg):
                 self.flow.checker.fail(
                     15, f"{name!r} is not a tensor with a list of block sizes", where
                 )
@@ -424,7 +394,7 @@ class _Verifier:
     def __init__(self, program: LoopProgram) -> None:
         self.program = program
         self.checker = Checker("LOOP", {}, program.origins)
-        check_classes(self.checker, Constant, program.constants)
+        check_classes(self.checker, nodes.Constant, program.constants)
         check_classes(self.checker, Buffer, program.buffers)
         check_classes(self.checker, Operation, program.operations)
         self.checker.storages = {b.name: storage_of(b) for b in program.all_buffers}
@@ -459,21 +429,21 @@ class _Verifier:
 
     def _operation(self, op: Operation) -> None:
         match op:
-            case Pointwise(_, axes, body) | Scatter(_, axes, body):
+            case nodes.Pointwise(_, axes, body) | nodes.Scatter(_, axes, body):
                 self._loop(op, axes, (), body)
                 self._effects(op, body)
-            case Reduction(_, axes, inner, body, reduce, stores):
+            case nodes.Reduction(_, axes, inner, body, reduce, stores):
                 scope = self._loop(op, axes, inner, body)
                 self.checker.statements((reduce,), scope)
                 outer = Scope({n: scope.values[n] for n in reduce.names}, set(self.flow.symbols))
                 self.checker.axes(axes, outer, partial(_head, op, self.flow.writer))
                 self.checker.statements(stores, outer)
                 self._effects(op, (*body, *stores))
-            case Scan(_, axes, line, body, scan, stores):
+            case nodes.Scan(_, axes, line, body, scan, stores):
                 scope = self._loop(op, axes, (line,), body)
                 self.checker.statements((scan, *stores), scope)
                 self._effects(op, (*body, *stores))
-            case Sort(_, axes, line, body, sort, stores):
+            case nodes.Sort(_, axes, line, body, sort, stores):
                 scope = self._loop(op, axes, (line,), body)
                 self.checker.statements((sort, *stores), scope)
                 self._effects(op, (*body, *stores))
@@ -482,7 +452,7 @@ class _Verifier:
 
     def _loop(
         self,
-        op: LoopOperation,
+        op: nodes.LoopOperation,
         axes: tuple[Axis, ...],
         inner: tuple[Axis, ...],
         body: tuple[Statement, ...],
@@ -492,9 +462,9 @@ class _Verifier:
         self.checker.statements(body, scope)
         return scope
 
-    def _effects(self, op: LoopOperation, body: tuple[Statement, ...]) -> None:
+    def _effects(self, op: nodes.LoopOperation, body: tuple[Statement, ...]) -> None:
         """Check the reads of an operation, then record its writes."""
-        flow, scatters = self.flow, isinstance(op, Scatter)
+        flow, scatters = self.flow, isinstance(op, nodes.Scatter)
         stored: dict[str, None] = {}
         for s in body:
             if type(s) is Load:
@@ -512,5 +482,5 @@ def _head(op: Operation, writer: Writer) -> str:
     return show_operation(op, writer)[0]
 
 
-def _returned(output: Output, writer: Writer) -> str:
+def _returned(output: nodes.Output, writer: Writer) -> str:
     return f"return {ARG.show(output, writer)}"

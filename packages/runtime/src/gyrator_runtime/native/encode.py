@@ -9,6 +9,7 @@ import struct
 from itertools import groupby
 from typing import assert_never
 
+from gyrator_runtime.native import words as codes
 from gyrator_runtime.native.kernels import CheckHandler, Checks, KernelFunction
 from gyrator_runtime.native.program import (
     Call,
@@ -32,31 +33,8 @@ from gyrator_runtime.native.program import (
 )
 from gyrator_runtime.native.ready import Encoded
 from gyrator_runtime.native.shim import load_shim
-from gyrator_runtime.native.words import (
-    ARG_CONST,
-    ARG_INT,
-    ARG_INT_TUPLE,
-    ARG_REG,
-    CALL,
-    CALL_TUPLE,
-    CONFORM,
-    DIRECT_TENSORS,
-    DROP,
-    END,
-    EVAL,
-    EXPR_OPS,
-    GET_ITEM,
-    LAUNCH,
-    LOAD_INT,
-    MAX_DIMS,
-    MAX_WORDS,
-    MOVE,
-    OPERATE,
-    RETURN,
-    SEPARATE,
-)
 
-_EXPR = {name: number for number, name in enumerate(EXPR_OPS)}
+_EXPR = {name: number for number, name in enumerate(codes.EXPR_OPS)}
 
 
 def encode(program: PlanProgram) -> Encoded:
@@ -102,7 +80,7 @@ class _Encoder:
                     self.other(instruction)
             if launches:
                 self.launches(launches)
-        self.code.append(END)
+        self.code.append(codes.END)
 
     def other(
         self,
@@ -118,20 +96,20 @@ class _Encoder:
                 self.conform(instruction)
             case Separate(registers, others, function):
                 counts = (self.const(function), len(registers), len(others))
-                code += (SEPARATE, *counts, *registers, *others)
+                code += (codes.SEPARATE, *counts, *registers, *others)
                 for register in registers:
                     self.forget(register)
             case Drop(register):
-                code += (DROP, register)
+                code += (codes.DROP, register)
             case GetItem(target, source, index):
-                code += (GET_ITEM, target, source, index)
+                code += (codes.GET_ITEM, target, source, index)
                 self.forget(target)
             case Move(target, source):
-                code += (MOVE, target, source)
+                code += (codes.MOVE, target, source)
                 self.forget(target)
             case Return(values):
                 words = [w for v in values for w in self.value(v)]
-                code += (RETURN, len(values), *words)
+                code += (codes.RETURN, len(values), *words)
             case _:
                 assert_never(instruction)
 
@@ -149,7 +127,7 @@ class _Encoder:
         pointers = sum(len(launch.buffers) for launch in group)
         sizes_count = sum(len(launch.sizes) for launch in group)
         self.groups.append(len(self.code))
-        header = (LAUNCH, int(group[0].release_gil), len(group), pointers, sizes_count)
+        header = (codes.LAUNCH, int(group[0].release_gil), len(group), pointers, sizes_count)
         self.code += (*header, *words)
 
     def call(self, call: Call) -> None:
@@ -159,11 +137,11 @@ class _Encoder:
         static = [_static(v) for v in call.args]
         if not call.kwargs and all(is_static for is_static, _ in static):
             prebuilt = self.const(tuple(value for _, value in static))
-            self.code += (CALL_TUPLE, target, function, prebuilt)
+            self.code += (codes.CALL_TUPLE, target, function, prebuilt)
         else:
             names = self.const(tuple(n for n, _ in call.kwargs)) if call.kwargs else -1
             words = [w for v in values for w in self.value(v)]
-            self.code += (CALL, target, function, names, len(values), *words)
+            self.code += (codes.CALL, target, function, names, len(values), *words)
         if call.target is not None:
             self.forget(call.target)
 
@@ -171,12 +149,14 @@ class _Encoder:
         shim = load_shim()
         dtypes = {} if shim is None else shim.dtypes
         layouts = [t.layout for t in operate.tensors if t.layout is not None]
-        if sum(1 + 2 * len(layout.sizes) for layout in layouts) > MAX_WORDS:
-            raise ValueError(f"an operator has more than {MAX_WORDS} offsets, sizes and strides")
+        if sum(1 + 2 * len(layout.sizes) for layout in layouts) > codes.MAX_WORDS:
+            raise ValueError(
+                f"an operator has more than {codes.MAX_WORDS} offsets, sizes and strides"
+            )
         direct = (
-            len(operate.tensors) in DIRECT_TENSORS
+            len(operate.tensors) in codes.DIRECT_TENSORS
             and len(operate.numbers) == 2 * (len(operate.tensors) - 3)
-            and all(x.dtype in dtypes and len(x.sizes) <= MAX_DIMS for x in layouts)
+            and all(x.dtype in dtypes and len(x.sizes) <= codes.MAX_DIMS for x in layouts)
         )
         words: list[int] = []
         for tensor in operate.tensors:
@@ -193,32 +173,32 @@ class _Encoder:
         if direct and operate.operator is not None:
             self.operators.append((len(self.code) + 1, *operate.operator))
         counts = (len(operate.tensors), len(operate.numbers))
-        self.code += (OPERATE, 0, self.const(operate.function), *counts, *words)
+        self.code += (codes.OPERATE, 0, self.const(operate.function), *counts, *words)
 
     def conform(self, conform: Conform) -> None:
         shim = load_shim()
         layout, device = conform.layout, conform.device
         dtype = -1
-        if shim is not None and len(layout.sizes) <= MAX_DIMS:
+        if shim is not None and len(layout.sizes) <= codes.MAX_DIMS:
             dtype = shim.every_dtype.get(layout.dtype, -1)
         slots = [self.slot(s) for s in (*layout.sizes, *layout.strides)]
         function = self.const(conform.function)
         header = (conform.register, function, dtype, -1, -1, len(layout.sizes))
         self.devices.append((len(self.code) + 4, str(device)))
-        self.code += (CONFORM, *header, *slots)
+        self.code += (codes.CONFORM, *header, *slots)
         self.forget(conform.register)
 
     def value(self, value: Value) -> tuple[int, ...]:
         is_static, static = _static(value)
         if is_static:
-            return (ARG_CONST, self.const(static))
+            return (codes.ARG_CONST, self.const(static))
         match value:
             case Reg(register):
-                return (ARG_REG, register)
+                return (codes.ARG_REG, register)
             case IntTuple(items):
-                return (ARG_INT_TUPLE, len(items), *(self.slot(i) for i in items))
+                return (codes.ARG_INT_TUPLE, len(items), *(self.slot(i) for i in items))
             case int() | SizeArg() | SizeProgram():
-                return (ARG_INT, self.slot(value))
+                return (codes.ARG_INT, self.slot(value))
             case _:
                 raise TypeError(f"not a plan value: {value!r}")
 
@@ -231,14 +211,14 @@ class _Encoder:
             return self.slots[size]
         if isinstance(size, SizeArg):
             slot = self.new_slot(0)
-            self.code += (LOAD_INT, slot, size.register)
+            self.code += (codes.LOAD_INT, slot, size.register)
         else:
             words: list[int] = []
             for name, operand in size.code:
                 word = self.slot(SizeArg(operand)) if name == "arg" else operand
                 words += (_EXPR[name], word)
             slot = self.new_slot(0)
-            self.code += (EVAL, slot, len(size.code), *words)
+            self.code += (codes.EVAL, slot, len(size.code), *words)
         self.slots[size] = slot
         for register in _registers(size):
             self.readers.setdefault(register, []).append(size)

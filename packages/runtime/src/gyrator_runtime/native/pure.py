@@ -13,26 +13,9 @@ from typing import Any, SupportsIndex
 import torch
 from attrs import define, field
 
+from gyrator_runtime.native import words as codes
 from gyrator_runtime.native.kernels import DeviceLaunch, KernelFunction, TensorLaunch
 from gyrator_runtime.native.ready import Ready
-from gyrator_runtime.native.words import (
-    ARG_CONST,
-    ARG_INT,
-    ARG_REG,
-    CALL,
-    CALL_TUPLE,
-    CONFORM,
-    DROP,
-    EVAL,
-    EXPR_OPS,
-    GET_ITEM,
-    LAUNCH,
-    LOAD_INT,
-    MOVE,
-    OPERATE,
-    RETURN,
-    SEPARATE,
-)
 
 _LIMIT = 1 << 63
 _Kernel = Callable[[Any, Any], int]
@@ -164,11 +147,11 @@ class _Run:
     def value(self) -> Any:
         """Return the next argument."""
         kind, place = self.words(2)
-        if kind == ARG_REG:
+        if kind == codes.ARG_REG:
             return self.read(place)
-        if kind == ARG_CONST:
+        if kind == codes.ARG_CONST:
             return self.plan.const(place)
-        if kind == ARG_INT:
+        if kind == codes.ARG_INT:
             return self.ints[place]
         return self.slots(place)
 
@@ -186,7 +169,7 @@ class _Run:
     def evaluate(self) -> None:
         slot, count = self.words(2)
         words = self.words(2 * count)
-        code = [(EXPR_OPS[words[k]], words[k + 1]) for k in range(0, 2 * count, 2)]
+        code = [(codes.EXPR_OPS[words[k]], words[k + 1]) for k in range(0, 2 * count, 2)]
         self.ints[slot] = evaluate(code, self.ints)
 
     def launch(self) -> None:
@@ -254,18 +237,18 @@ class _Run:
 
 
 _STEPS: dict[int, Callable[[_Run], None]] = {
-    LOAD_INT: _Run.load_int,
-    EVAL: _Run.evaluate,
-    LAUNCH: _Run.launch,
-    CALL_TUPLE: _Run.call_tuple,
-    CALL: _Run.call,
-    DROP: _Run.drop,
-    GET_ITEM: _Run.get_item,
-    MOVE: _Run.move,
-    OPERATE: _Run.operate,
-    CONFORM: _Run.conform,
-    SEPARATE: _Run.separate,
-    RETURN: _Run.returned,
+    codes.LOAD_INT: _Run.load_int,
+    codes.EVAL: _Run.evaluate,
+    codes.LAUNCH: _Run.launch,
+    codes.CALL_TUPLE: _Run.call_tuple,
+    codes.CALL: _Run.call,
+    codes.DROP: _Run.drop,
+    codes.GET_ITEM: _Run.get_item,
+    codes.MOVE: _Run.move,
+    codes.OPERATE: _Run.operate,
+    codes.CONFORM: _Run.conform,
+    codes.SEPARATE: _Run.separate,
+    codes.RETURN: _Run.returned,
 }
 
 

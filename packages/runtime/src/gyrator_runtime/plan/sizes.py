@@ -3,32 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from gyrator_ir.expr import (
-    Add,
-    And,
-    Bool,
-    Const,
-    Eq,
-    FloorDiv,
-    Le,
-    Lt,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    Ne,
-    Node,
-    Or,
-    Sym,
-    Where,
-)
+from gyrator_ir import expr as x
+from gyrator_ir.expr import Node, Sym
 
 Code: TypeAlias = tuple[tuple[str, int], ...]
 """The code of a `SizeProgram`."""
 
 _BEYOND = 1 << 63
 """The smallest number that does not fit in a word."""
-_BINARY = {FloorDiv: "floordiv", Mod: "mod", Eq: "eq", Ne: "ne", Lt: "lt", Le: "le"}
+_BINARY = {x.FloorDiv: "floordiv", x.Mod: "mod", x.Eq: "eq", x.Ne: "ne", x.Lt: "lt", x.Le: "le"}
 
 
 def size_code(node: Node, symbol: Callable[[Sym], Code]) -> Code:
@@ -39,29 +22,31 @@ def size_code(node: Node, symbol: Callable[[Sym], Code]) -> Code:
     match node:
         case Sym():
             return symbol(node)
-        case Const(value=value):
+        case x.Const(value=value):
             return (("const", value),)
-        case Bool(value=value):
+        case x.Bool(value=value):
             return (("const", int(value)),)
-        case Add():
+        case x.Add():
             return _sum(node, symbol)
-        case Mul():
+        case x.Mul():
             atoms = [a for a, power in node.factors for _ in range(power)]
             return _chained("mul", [size_code(a, symbol) for a in atoms])
-        case Min() | Max():
-            op = "min" if isinstance(node, Min) else "max"
+        case x.Min() | x.Max():
+            op = "min" if isinstance(node, x.Min) else "max"
             return _chained(op, [size_code(a, symbol) for a in node.args])
-        case Where():
+        case x.Where():
             return _choice(*(size_code(n, symbol) for n in (node.cond, node.a, node.b)))
-        case And() | Or():
+        case x.And() | x.Or():
             *first, code = (size_code(a, symbol) for a in node.args)
             for condition in reversed(first):
-                sides = (code, _FALSE) if isinstance(node, And) else (_TRUE, code)
+                sides = (code, _FALSE) if isinstance(node, x.And) else (_TRUE, code)
                 code = _choice(condition, *sides)
             return code
-        case Lt(a=a, b=Const(value=value)) if value == _BEYOND:  # canonical for `a <= 2**63 - 1`
+        case x.Lt(a=a, b=x.Const(value=value)) if (
+            value == _BEYOND
+        ):  # canonical for `a <= 2**63 - 1`
             return _chained("le", (size_code(a, symbol), (("const", _BEYOND - 1),)))
-        case FloorDiv() | Mod() | Eq() | Ne() | Lt() | Le():
+        case x.FloorDiv() | x.Mod() | x.Eq() | x.Ne() | x.Lt() | x.Le():
             both = size_code(node.a, symbol), size_code(node.b, symbol)
             return _chained(_BINARY[type(node)], both)
     raise TypeError(f"not an expression: {node!r}")
@@ -70,7 +55,7 @@ def size_code(node: Node, symbol: Callable[[Sym], Code]) -> Code:
 _TRUE, _FALSE = (("const", 1),), (("const", 0),)
 
 
-def _sum(node: Add, symbol: Callable[[Sym], Code]) -> Code:
+def _sum(node: x.Add, symbol: Callable[[Sym], Code]) -> Code:
     code: Code = ()
     for term, coefficient in node.terms:
         term_code = size_code(term, symbol)

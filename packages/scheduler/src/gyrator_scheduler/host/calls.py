@@ -6,25 +6,8 @@ from attrs import frozen
 
 from gyrator_ir.expr import Const, Sym
 from gyrator_ir.host import nodes as h
-from gyrator_ir.loop.nodes import (
-    Arg,
-    AssertCond,
-    Buffer,
-    CallOp,
-    CallOperation,
-    CollectiveCall,
-    CollectiveWait,
-    CondOp,
-    DeviceCopy,
-    Extern,
-    ListArg,
-    Literal,
-    RepeatOp,
-    ScalarRead,
-    TensorRef,
-    UserTritonKernel,
-    WhileOp,
-)
+from gyrator_ir.loop import nodes
+from gyrator_ir.loop.nodes import Arg, Buffer, CallOperation, TensorRef
 from gyrator_scheduler.access import results_of
 from gyrator_scheduler.errors import SchedulerError
 from gyrator_scheduler.host.names import Names
@@ -51,28 +34,28 @@ class CallWriter:
         """
         work = self.work
         match node:
-            case Extern():
+            case nodes.Extern():
                 self._extern(node)
-            case UserTritonKernel():
+            case nodes.UserTritonKernel():
                 self._user_kernel(node)
-            case CollectiveCall():
+            case nodes.CollectiveCall():
                 work.append(h.CollectiveStart(node.target, self._values(node.args), node.results))
-            case CollectiveWait():
+            case nodes.CollectiveWait():
                 work.append(h.CollectiveFinish(node.buffer))
-            case DeviceCopy():
+            case nodes.DeviceCopy():
                 source = self._tensor(node.source)
                 work.append(h.Copy(node.destination, source, node.non_blocking))
-            case ScalarRead():
+            case nodes.ScalarRead():
                 work.append(h.ReadScalar(node.symbol, self._tensor(node.source)))
-            case AssertCond():
+            case nodes.AssertCond():
                 work.append(h.AssertTrue(node.condition, node.message))
-            case CondOp():
+            case nodes.CondOp():
                 self._branch(node)
-            case WhileOp():
+            case nodes.WhileOp():
                 self._loop(node)
-            case RepeatOp():
+            case nodes.RepeatOp():
                 self._repeat(node)
-            case CallOp():
+            case nodes.CallOp():
                 operands = self._values(node.operands)
                 work.append(h.CallProgram(node.program, operands, node.results))
 
@@ -85,14 +68,14 @@ class CallWriter:
     def _values(self, args: Sequence[Arg]) -> tuple[h.Value, ...]:
         return tuple(map(self._value, args))
 
-    def _extern(self, node: Extern) -> None:
+    def _extern(self, node: nodes.Extern) -> None:
         args = self._values(node.args)
         kwargs = tuple((k, self._value(a)) for k, a in node.kwargs)
         out = node.out, node.out_names
         call = h.ExternCall(node.target, args, kwargs, node.results, *out, node.uncaptured)
         self.work.append(call)
 
-    def _user_kernel(self, node: UserTritonKernel) -> None:
+    def _user_kernel(self, node: nodes.UserTritonKernel) -> None:
         values = {k: self._value(a) for k, a in node.args}
         args = dict(node.args)
         for parameter, block in node.descriptors:
@@ -107,7 +90,7 @@ class CallWriter:
         arguments = tuple(values.items())
         self.work.append(h.TritonLaunch(node.kernel, node.grid, arguments, constants))
 
-    def _branch(self, node: CondOp) -> None:
+    def _branch(self, node: nodes.CondOp) -> None:
         test = node.predicate
         condition = h.Ref(self._tensor(test)) if isinstance(test, TensorRef) else test
         args = self._values(node.operands)
@@ -117,7 +100,7 @@ class CallWriter:
             arms.append(((h.CallProgram(program, args, values),), values))
         self.work.append(h.Branch(condition, *arms[0], *arms[1], node.results))
 
-    def _initial(self, node: WhileOp | RepeatOp) -> tuple[str, ...]:
+    def _initial(self, node: nodes.WhileOp | nodes.RepeatOp) -> tuple[str, ...]:
         tensors: list[str] = []
         for arg in node.carried:
             if not isinstance(arg, TensorRef):
@@ -129,7 +112,7 @@ class CallWriter:
             tensors.append(self._tensor(arg))
         return tuple(tensors)
 
-    def _loop(self, node: WhileOp) -> None:
+    def _loop(self, node: nodes.WhileOp) -> None:
         initial = self._initial(node)
         carried = tuple(self.names.fresh("carried") for _ in initial)
         following = tuple(self.names.fresh("next") for _ in initial)
@@ -142,7 +125,7 @@ class CallWriter:
         self.work.append(h.Loop(*loop, node.results, node.stacked))
         self._separate(node, initial, invariants)
 
-    def _repeat(self, node: RepeatOp) -> None:
+    def _repeat(self, node: nodes.RepeatOp) -> None:
         initial = self._initial(node)
         carried = tuple(self.names.fresh("carried") for _ in initial)
         following = tuple(self.names.fresh("next") for _ in initial)
@@ -154,7 +137,10 @@ class CallWriter:
         self._separate(node, initial, arguments)
 
     def _separate(
-        self, node: WhileOp | RepeatOp, initial: tuple[str, ...], arguments: Sequence[h.Value]
+        self,
+        node: nodes.WhileOp | nodes.RepeatOp,
+        initial: tuple[str, ...],
+        arguments: Sequence[h.Value],
     ) -> None:
         """Give the results of a loop separate storage. They may alias its initial values, if no
         iteration runs, and a body may return its arguments."""
@@ -164,8 +150,8 @@ class CallWriter:
 
 
 def _integers(block: Arg) -> list[int]:
-    items = block.items if isinstance(block, ListArg) else ()
-    return [n.value for n in items if isinstance(n, Literal) and isinstance(n.value, int)]
+    items = block.items if isinstance(block, nodes.ListArg) else ()
+    return [n.value for n in items if isinstance(n, nodes.Literal) and isinstance(n.value, int)]
 
 
 def separation(work: Sequence[h.Instruction], packed: Set[str]) -> list[h.Instruction]:
@@ -205,7 +191,7 @@ def conformity(
 
     With `strict`, a difference is an error if the op is a custom op.
     """
-    if not isinstance(node, Extern) or node.out is not None:
+    if not isinstance(node, nodes.Extern) or node.out is not None:
         return []
     foreign = node.target.partition(".")[0] not in _LIBRARIES
     mend = h.Mend.NOTHING if strict and foreign else h.Mend.ALL

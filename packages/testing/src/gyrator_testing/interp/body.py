@@ -11,21 +11,8 @@ from typing import Any
 import numpy as np
 from attrs import define, field, frozen
 
-from gyrator_ir.body.nodes import (
-    Axis,
-    Bind,
-    Check,
-    Const,
-    IndexValue,
-    Let,
-    Load,
-    Reduce,
-    ScanStep,
-    SortStep,
-    Statement,
-    Store,
-    StoreMode,
-)
+from gyrator_ir.body import nodes
+from gyrator_ir.body.nodes import Axis, Check, Statement, StoreMode
 from gyrator_ir.expr import Expr, Sym
 from gyrator_testing.interp import folds, ops
 from gyrator_testing.interp.dtypes import NUMPY, Array, cast, scalar
@@ -97,22 +84,22 @@ class Frame:
 
     def _statement(self, s: Statement) -> None:
         match s:
-            case Load(name, buffer, index, mask):
+            case nodes.Load(name, buffer, index, mask):
                 self.values[name] = self._load(buffer, index, mask)
-            case Let(name, op, args, dtype):
+            case nodes.Let(name, op, args, dtype):
                 result = ops.apply(op, [self.value(a) for a in args], dtype)
                 if result.dtype != NUMPY[dtype]:
                     raise InterpreterError.of(
                         "GY-INTERP-005", f"{op!r} gave {result.dtype}, and {name!r} is {dtype}"
                     )
                 self.values[name] = result
-            case Const(name, value, dtype):
+            case nodes.Const(name, value, dtype):
                 self.values[name] = scalar(value, dtype)
-            case IndexValue(name, index, dtype):
+            case nodes.IndexValue(name, index, dtype):
                 self.values[name] = cast(self.address(index), dtype)
-            case Bind():
+            case nodes.Bind():
                 self.symbols[s.symbol] = self._bind(s)
-            case Store(buffer, index, value, mode, mask):
+            case nodes.Store(buffer, index, value, mode, mask):
                 self._store(buffer, index, value, mode, mask)
 
     def _cell(self, buffer: str) -> Cell:
@@ -150,7 +137,7 @@ class Frame:
         result[chosen] = cell.storage[address[chosen]]
         return result
 
-    def _bind(self, s: Bind) -> Array:
+    def _bind(self, s: nodes.Bind) -> Array:
         value = self.value(s.value).astype(np.int64)
         size = np.asarray(value_of(s.size, self.symbols), np.int64)
         if s.wrap:
@@ -186,18 +173,18 @@ class Frame:
         elif address.size:
             _UFUNC_OF_MODE[mode].at(cell.storage, placed.ravel(), new.ravel())
 
-    def collect(self, step: Reduce | ScanStep | SortStep, outer: int) -> None:
+    def collect(self, step: nodes.Reduce | nodes.ScanStep | nodes.SortStep, outer: int) -> None:
         """Evaluate a collective over the axes of the space after the first `outer` ones."""
         points, line = self.space[:outer], self.space[outer:]
         length = math.prod(line)
         rows = [np.ascontiguousarray(self.full(a)).reshape(*points, length) for a in step.args]
         match step:
-            case Reduce(names, kind, _, dtype):
+            case nodes.Reduce(names, kind, _, dtype):
                 ones = (1,) * len(line)
                 columns = [r.reshape(points + ones) for r in folds.reduce(kind, rows, dtype)]
-            case ScanStep(names, kind, _, _, reverse):
+            case nodes.ScanStep(names, kind, _, _, reverse):
                 columns = [folds.scan(kind, rows[0], reverse).reshape(self.space)]
-            case SortStep(names, _, _, descending):
+            case nodes.SortStep(names, _, _, descending):
                 columns = [r.reshape(self.space) for r in folds.sort(rows[0], descending)]
         self.values.update(zip(names, columns, strict=True))
 

@@ -7,33 +7,8 @@ import numpy as np
 from attrs import define, field
 
 from gyrator_ir.expr import Cond, Expr, Sym
-from gyrator_ir.loop.nodes import (
-    Arg,
-    AssertCond,
-    Buffer,
-    CallOp,
-    CallOperation,
-    CollectiveCall,
-    CollectiveWait,
-    CondOp,
-    Constant,
-    DeviceCopy,
-    Extern,
-    Input,
-    ListArg,
-    Literal,
-    OpaqueInput,
-    Output,
-    RepeatOp,
-    ScalarRead,
-    SizeInput,
-    Template,
-    TensorInput,
-    TensorRef,
-    TypeArg,
-    UserTritonKernel,
-    WhileOp,
-)
+from gyrator_ir.loop import nodes
+from gyrator_ir.loop.nodes import Buffer, TensorRef
 from gyrator_testing.interp import template
 from gyrator_testing.interp.body import Cell
 from gyrator_testing.interp.dtypes import Array
@@ -94,59 +69,59 @@ class Machine:
         strides = tuple(integer(s, self.symbols) for s in declared.strides)
         return view(self._flat(name), Layout(declared.dtype, shape, strides), name)
 
-    def argument(self, arg: Arg) -> Any:
+    def argument(self, arg: nodes.Arg) -> Any:
         """Return an argument in the form expected by the functions in `externs`."""
         match arg:
             case TensorRef():
                 return self.tensor(arg)
-            case Literal(value):
+            case nodes.Literal(value):
                 return value
-            case ListArg(items):
+            case nodes.ListArg(items):
                 return [self.argument(item) for item in items]
-            case TypeArg():
+            case nodes.TypeArg():
                 return arg
         return integer(arg, self.symbols)
 
-    def output(self, value: Output) -> Any:
+    def output(self, value: nodes.Output) -> Any:
         """Return a result of the program."""
         match value:
             case TensorRef():
                 return self.tensor(value)
-            case Literal(constant):
+            case nodes.Literal(constant):
                 return constant
         return integer(value, self.symbols)
 
-    def run(self, op: CallOperation) -> None:
+    def run(self, op: nodes.CallOperation) -> None:
         """Execute one operation."""
         match op:
-            case Extern():
+            case nodes.Extern():
                 self._extern(op)
-            case Template():
+            case nodes.Template():
                 self._template(op)
-            case UserTritonKernel(_, kernel, _, args, constants):
+            case nodes.UserTritonKernel(_, kernel, _, args, constants):
                 keywords = {k: self.argument(a) for k, a in (*args, *constants)}
                 function_of(self.externs, kernel)(**keywords)
-            case CollectiveCall(_, target, args, results):
+            case nodes.CollectiveCall(_, target, args, results):
                 values = function_of(self.externs, target)(*map(self.argument, args))
                 self.assign(results, values)
-            case CollectiveWait():
+            case nodes.CollectiveWait():
                 pass
-            case DeviceCopy(_, source, destination):
+            case nodes.DeviceCopy(_, source, destination):
                 self.fill(destination, self.tensor(source))
-            case ScalarRead(_, source, symbol):
+            case nodes.ScalarRead(_, source, symbol):
                 self.symbols[symbol] = int(self.tensor(source).item())
-            case AssertCond(_, condition, message):
+            case nodes.AssertCond(_, condition, message):
                 if not truth_of(condition, self.symbols):
                     raise RuntimeError(message)
-            case CondOp():
+            case nodes.CondOp():
                 chosen = op.then if self._decide(op.predicate) else op.otherwise
                 operands = [self.argument(a) for a in op.operands]
                 self.assign(op.results, self.subprogram(chosen, operands))
-            case WhileOp():
+            case nodes.WhileOp():
                 self._while(op)
-            case RepeatOp():
+            case nodes.RepeatOp():
                 self._repeat(op)
-            case CallOp(_, program, operands, results):
+            case nodes.CallOp(_, program, operands, results):
                 self.assign(results, self.subprogram(program, [self.argument(a) for a in operands]))
 
     def fill(self, name: str, value: Any) -> None:
@@ -184,14 +159,14 @@ class Machine:
             raise InterpreterError.of("GY-INTERP-001", f"buffer {name!r} has no storage")
         return self.storage[name]
 
-    def _extern(self, op: Extern) -> None:
+    def _extern(self, op: nodes.Extern) -> None:
         args = [self.argument(a) for a in op.args]
         keywords = {k: self.argument(a) for k, a in op.kwargs}
         values = function_of(self.externs, op.target)(*args, **keywords)
         if op.results:
             self.assign(op.results, values)
 
-    def _template(self, op: Template) -> None:
+    def _template(self, op: nodes.Template) -> None:
         for out in op.outputs:
             if out.buffer not in self.storage:
                 self.storage[out.buffer] = created(self.buffers[out.buffer], self.symbols)
@@ -205,7 +180,7 @@ class Machine:
             return bool(self.tensor(predicate).item())
         return bool(truth_of(predicate, self.symbols))
 
-    def _while(self, op: WhileOp) -> None:
+    def _while(self, op: nodes.WhileOp) -> None:
         carried: list[Any] = [self.argument(a) for a in op.carried]
         invariants = [self.argument(a) for a in op.invariants]
         rows: list[list[Any]] = []
@@ -217,7 +192,7 @@ class Machine:
             carried = [np.stack(column) for column in zip(*(rows or [carried]), strict=True)]
         self.assign(op.results, carried)
 
-    def _repeat(self, op: RepeatOp) -> None:
+    def _repeat(self, op: nodes.RepeatOp) -> None:
         carried: list[Any] = [self.argument(a) for a in op.carried]
         for name in op.stacks:
             self.storage[name] = created(self.buffers[name], self.symbols)
@@ -253,7 +228,9 @@ def _own(values: Sequence[Any]) -> list[Any]:
     return [v.copy() if isinstance(v, np.ndarray) else v for v in values]
 
 
-def bind_inputs(machine: Machine, inputs: Sequence[Input], arguments: Sequence[object]) -> None:
+def bind_inputs(
+    machine: Machine, inputs: Sequence[nodes.Input], arguments: Sequence[object]
+) -> None:
     """Bind inputs to storages (shared with the caller's arrays) and symbols to values.
 
     Symbols without a `SizeInput` are bound by the sizes, then by the strides, that consist of them.
@@ -267,24 +244,24 @@ def bind_inputs(machine: Machine, inputs: Sequence[Input], arguments: Sequence[o
         )
     pairs = list(zip(inputs, arguments, strict=True))
     for i, value in pairs:
-        if isinstance(i, SizeInput) and isinstance(i.expr, Sym):
+        if isinstance(i, nodes.SizeInput) and isinstance(i.expr, Sym):
             _bind_symbol(machine.symbols, i.expr, _size(i, value))
     for i, value in pairs:
-        if isinstance(i, TensorInput) and isinstance(value, np.ndarray):
+        if isinstance(i, nodes.TensorInput) and isinstance(value, np.ndarray):
             _bind_layout(machine.symbols, i.buffer, value)
     for i, value in pairs:
         match i:
-            case TensorInput(buffer):
+            case nodes.TensorInput(buffer):
                 machine.storage[buffer.name] = bound(value, buffer, machine.symbols)
-            case SizeInput(expr, name):
+            case nodes.SizeInput(expr, name):
                 if integer(expr, machine.symbols) != (got := _size(i, value)):
                     raise InterpreterError.of("GY-INTERP-002", f"{name!r} is {expr!r}, got {got}")
-            case OpaqueInput():
+            case nodes.OpaqueInput():
                 pass
 
 
 def bind_constants(
-    machine: Machine, constants: Sequence[Constant], arrays: Mapping[str, Array]
+    machine: Machine, constants: Sequence[nodes.Constant], arrays: Mapping[str, Array]
 ) -> None:
     """Bind constants to the storages of the arrays under their keys."""
     for c in constants:
@@ -293,7 +270,7 @@ def bind_constants(
         machine.storage[c.buffer.name] = bound(arrays[c.key], c.buffer, machine.symbols)
 
 
-def _size(i: SizeInput, value: object) -> int:
+def _size(i: nodes.SizeInput, value: object) -> int:
     if not isinstance(value, int | np.integer):
         raise InterpreterError.of(
             "GY-INTERP-002", f"{i.name!r} wants an integer, got {type(value).__name__}"
