@@ -3,20 +3,8 @@
 from collections.abc import Collection, Iterable, Iterator
 
 from gyrator_codegen.writer import Names
-from gyrator_ir.body.nodes import (
-    Axis,
-    Bind,
-    Const,
-    IndexValue,
-    Let,
-    Load,
-    Reduce,
-    ReduceKind,
-    ScanStep,
-    SortStep,
-    Store,
-    StoreMode,
-)
+from gyrator_ir.body import nodes
+from gyrator_ir.body.nodes import ReduceKind, StoreMode
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym, SymKind
@@ -35,7 +23,7 @@ def static(e: Expr) -> int | None:
     return e.value if isinstance(e, Number) else None
 
 
-def linear_position(axes: Iterable[Axis]) -> Expr:
+def linear_position(axes: Iterable[nodes.Axis]) -> Expr:
     """Return the row-major linear index over axes."""
     position: Expr = ZERO
     for a in axes:
@@ -48,9 +36,9 @@ def element_types(kernel: Kernel) -> Iterator[tuple[str, DType]]:
     yield from ((b.name, b.dtype) for b in kernel.parameters)
     yield from ((t.name, t.dtype) for t in kernel.locals)
     for s in kernel.statements:
-        if isinstance(s, Let | Const | IndexValue):
+        if isinstance(s, nodes.Let | nodes.Const | nodes.IndexValue):
             yield s.name, s.dtype
-        elif isinstance(s, Reduce | ScanStep):
+        elif isinstance(s, nodes.Reduce | nodes.ScanStep):
             yield s.names[0], s.dtype
 
 
@@ -61,13 +49,13 @@ def value_names(kernel: Kernel) -> Names:
 
 def ordered(stage: Stage) -> bool:
     """Return whether a stage has a scan or a sort, and so visits the inner elements in order."""
-    return any(isinstance(s, ScanStep | SortStep) for s in stage.body)
+    return any(isinstance(s, nodes.ScanStep | nodes.SortStep) for s in stage.body)
 
 
 def in_order(kernel: Kernel) -> bool:
     """Return whether the kernel has a rounding reduction that must be done in element order."""
     return kernel.numerics in (Numerics.BATCH_INVARIANT, Numerics.BITWISE) and any(
-        isinstance(s, Reduce) and s.dtype.is_float and s.kind in _ROUNDING
+        isinstance(s, nodes.Reduce) and s.dtype.is_float and s.kind in _ROUNDING
         for s in kernel.statements
     )
 
@@ -83,13 +71,13 @@ def stores_in_order(kernel: Kernel) -> bool:
         if s.mode is StoreMode.SET
         else s.buffer in floats and s.mode in (StoreMode.ADD, StoreMode.MUL)
         for s in kernel.statements
-        if isinstance(s, Store)
+        if isinstance(s, nodes.Store)
     )
 
 
 def work(body: Iterable[KernelStatement]) -> int:
     """Return the approximate cost of a body relative to an addition."""
-    return sum(OPS[s.op].cost if isinstance(s, Let) else 1 for s in body)
+    return sum(OPS[s.op].cost if isinstance(s, nodes.Let) else 1 for s in body)
 
 
 def invariant(
@@ -109,15 +97,15 @@ def invariant(
     rest: list[KernelStatement] = []
     for s in body:
         match s:
-            case Const():
+            case nodes.Const():
                 still = True
-            case Let():
+            case nodes.Let():
                 still = varying.isdisjoint(s.args)
-            case IndexValue(expr=e):
+            case nodes.IndexValue(expr=e):
                 still = moving.isdisjoint(e.free_symbols)
-            case Load(buffer=buffer, index=index, mask=None):
+            case nodes.Load(buffer=buffer, index=index, mask=None):
                 still = loads and buffer not in written and moving.isdisjoint(index.free_symbols)
-            case Bind(value=value, mask=None, size=e):
+            case nodes.Bind(value=value, mask=None, size=e):
                 still = loads and value not in varying and moving.isdisjoint(e.free_symbols)
             case _:
                 still = False
@@ -125,7 +113,7 @@ def invariant(
             fixed.append(s)
             continue
         varying.update(defined(s))
-        if isinstance(s, Bind):
+        if isinstance(s, nodes.Bind):
             moving.add(s.symbol)
         rest.append(s)
     return fixed, rest

@@ -10,26 +10,8 @@ from gyrator_ir.body.rewrite import expressions, reads, writes
 from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, sorted_symbols
 from gyrator_ir.host import nodes as h
 from gyrator_ir.kernel.nodes import Kernel, Level, Lifetime, Schedule, ScheduleNode, Stage
-from gyrator_ir.loop.nodes import (
-    Arg,
-    AssertCond,
-    Buffer,
-    Extern,
-    Input,
-    ListArg,
-    LoopProgram,
-    OpaqueInput,
-    Operation,
-    Pointwise,
-    Reduction,
-    ScalarRead,
-    Scan,
-    Scatter,
-    SizeInput,
-    Sort,
-    TensorInput,
-    TensorRef,
-)
+from gyrator_ir.loop import nodes as loop
+from gyrator_ir.loop.nodes import Buffer, Input, LoopProgram, TensorInput, TensorRef
 from gyrator_ir.loop.uses import buffers_of
 from gyrator_ir.types import Device
 
@@ -55,16 +37,16 @@ def baseline_schedule(program: LoopProgram) -> Schedule:
     return evolve(schedule, lifetimes=_lifetimes(schedule))
 
 
-def _node(op: Operation, buffers: dict[str, Buffer]) -> ScheduleNode:
+def _node(op: loop.Operation, buffers: dict[str, Buffer]) -> ScheduleNode:
     inner: tuple[Axis, ...] = ()
     match op:
-        case Pointwise(_, axes, body) | Scatter(_, axes, body):
+        case loop.Pointwise(_, axes, body) | loop.Scatter(_, axes, body):
             stages = [Stage(Level.OUTER, body)]
-        case Reduction(_, axes, inner, body, fold, stores):
+        case loop.Reduction(_, axes, inner, body, fold, stores):
             stages = [Stage(Level.INNER, (*body, fold)), Stage(Level.OUTER, stores)]
-        case Scan(_, axes, line, body, scan, stores):
+        case loop.Scan(_, axes, line, body, scan, stores):
             inner, stages = (line,), [Stage(Level.INNER, (*body, scan, *stores))]
-        case Sort(_, axes, line, body, sort, stores):
+        case loop.Sort(_, axes, line, body, sort, stores):
             inner, stages = (line,), [Stage(Level.INNER, (*body, sort, *stores))]
         case _:
             return op
@@ -136,9 +118,9 @@ def _parameter(i: Input) -> h.Parameter:
     match i:
         case TensorInput(buffer):
             return h.Parameter(buffer.name, "tensor")
-        case SizeInput(_, name):
+        case loop.SizeInput(_, name):
             return h.Parameter(name, "size")
-        case OpaqueInput(name):
+        case loop.OpaqueInput(name):
             return h.Parameter(name, "opaque")
 
 
@@ -159,7 +141,7 @@ class _Host:
         tensors = [i.buffer for i in self.schedule.inputs if isinstance(i, TensorInput)]
         checks: list[h.Instruction] = []
         for i in self.schedule.inputs:
-            if not isinstance(i, SizeInput):
+            if not isinstance(i, loop.SizeInput):
                 continue
             if isinstance(i.expr, Sym) and i.expr not in self.symbols:
                 self.symbols.add(i.expr)
@@ -187,11 +169,11 @@ class _Host:
         match node:
             case Kernel(name=name, parameters=parameters, sizes=sizes):
                 self.out.append(h.Launch(name, tuple(p.name for p in parameters), sizes))
-            case Extern():
+            case loop.Extern():
                 self._extern(node)
-            case ScalarRead(_, source, symbol):
+            case loop.ScalarRead(_, source, symbol):
                 self.out.append(h.ReadScalar(symbol, self._tensor(source)))
-            case AssertCond(_, condition, message):
+            case loop.AssertCond(_, condition, message):
                 self.out.append(h.AssertTrue(condition, message))
             case _:
                 raise NotImplementedError(f"a {type(node).__name__} in a baseline host program")
@@ -204,11 +186,11 @@ class _Host:
         self.out.append(h.Return(values))
 
     def _made_by_call(self, name: str, node: ScheduleNode) -> bool:
-        if not isinstance(node, Extern) or node.out is not None:
+        if not isinstance(node, loop.Extern) or node.out is not None:
             return False
         return any(name == r or (isinstance(r, tuple) and name in r) for r in node.results)
 
-    def _extern(self, op: Extern) -> None:
+    def _extern(self, op: loop.Extern) -> None:
         self.out.append(
             h.ExternCall(
                 op.target,
@@ -230,10 +212,10 @@ class _Host:
         self.out.append(h.View(name, ref.buffer, ref.dtype, ref.shape, ref.strides, ref.offset))
         return name
 
-    def _value(self, arg: Arg) -> h.Value:
+    def _value(self, arg: loop.Arg) -> h.Value:
         match arg:
             case TensorRef():
                 return h.Ref(self._tensor(arg))
-            case ListArg(items):
+            case loop.ListArg(items):
                 return h.ListValue(tuple(map(self._value, items)))
         return arg

@@ -33,22 +33,8 @@ from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, expr, minimum
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Schedule
-from gyrator_ir.loop.nodes import (
-    Buffer,
-    Extern,
-    Literal,
-    LoopProgram,
-    Operation,
-    Output,
-    Pointwise,
-    Reduction,
-    Scan,
-    Scatter,
-    SizeInput,
-    Sort,
-    TensorInput,
-    TensorRef,
-)
+from gyrator_ir.loop import nodes
+from gyrator_ir.loop.nodes import Buffer, LoopProgram, TensorRef
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import Device, DType
 from gyrator_testing.baseline import baseline_host, baseline_schedule
@@ -163,7 +149,7 @@ class _Bodies:
         self.sizes: list[Expr] = []
         self.tensors: list[_Tensor] = []
         self.created: list[Buffer] = []
-        self.operations: list[Operation] = []
+        self.operations: list[nodes.Operation] = []
         self.facts = ShapeFacts()
 
     def pick(self, choices: Sequence[Any]) -> Any:
@@ -330,11 +316,11 @@ class _Generator(_Bodies):
 
     def program(self, dynamic: bool | None, max_operations: int) -> LoopProgram:
         symbols = self._symbols(self.draw(st.booleans()) if dynamic is None else dynamic)
-        inputs: list[Any] = [SizeInput(s, f"n_{s.name}") for s in symbols]
+        inputs: list[Any] = [nodes.SizeInput(s, f"n_{s.name}") for s in symbols]
         for k in range(self.draw(st.integers(1, 3))):
             buffer = self._input(f"x{k}")
             self.tensors.append(_Tensor(buffer, mutable=True))
-            inputs.append(TensorInput(buffer))
+            inputs.append(nodes.TensorInput(buffer))
         makers: dict[str, Callable[[str], None]] = {
             "pointwise": self._pointwise,
             "reduction": self._reduction,
@@ -380,8 +366,8 @@ class _Generator(_Bodies):
             strides = dense((*shape[:-1], shape[-1] + 3))
         return Buffer(name, self.pick(self.dtypes), CPU, shape, strides)
 
-    def _outputs(self, symbols: Sequence[Sym]) -> tuple[Output, ...]:
-        outputs: list[Output] = []
+    def _outputs(self, symbols: Sequence[Sym]) -> tuple[nodes.Output, ...]:
+        outputs: list[nodes.Output] = []
         for b in self.created:
             if self.draw(st.integers(0, 2)) or b is self.created[-1]:
                 order = self.draw(st.permutations(range(len(b.shape))))
@@ -390,7 +376,7 @@ class _Generator(_Bodies):
                 outputs.append(TensorRef(b.name, b.dtype, shape, strides, ZERO))
         outputs += [s + 1 for s in symbols[:1]]
         if self.draw(st.booleans()):
-            outputs.append(Literal(self.pick((None, 3, -0.0, True))))
+            outputs.append(nodes.Literal(self.pick((None, 3, -0.0, True))))
         return tuple(outputs)
 
     # Operations -------------------------------------------------------------------------------
@@ -406,7 +392,7 @@ class _Generator(_Bodies):
         self.created.append(b)
         return b
 
-    def _add(self, cls: Callable[..., Operation], *parts: Any) -> None:
+    def _add(self, cls: Callable[..., nodes.Operation], *parts: Any) -> None:
         row = len(self.operations)
         self.operations.append(cls(f"op{row}", *parts, origins=(row,)))
 
@@ -422,7 +408,7 @@ class _Generator(_Bodies):
             value = self._cast(body, value, self.pick(self.dtypes))
         out = self._create(body.values[value], shape)
         store = Store(out.name, _identity(out, axes), value)
-        self._add(Pointwise, axes, (*body.statements, store))
+        self._add(nodes.Pointwise, axes, (*body.statements, store))
         self._written(out)
 
     def _value_for_fold(self, body: _Body) -> str:
@@ -447,7 +433,7 @@ class _Generator(_Bodies):
         stores = tuple(
             Store(b.name, _identity(b, axes), n) for b, n in zip(outs, names, strict=True)
         )
-        self._add(Reduction, axes, inner, tuple(body.statements), fold, stores)
+        self._add(nodes.Reduction, axes, inner, tuple(body.statements), fold, stores)
         self._written(*outs)
 
     def _scan_or_sort(self, kind: str) -> None:
@@ -467,7 +453,7 @@ class _Generator(_Bodies):
         stores = tuple(
             Store(b.name, _identity(b, axes), n) for b, n in zip(outs, step.names, strict=True)
         )
-        cls = Sort if kind == "sort" else Scan
+        cls = nodes.Sort if kind == "sort" else nodes.Scan
         self._add(cls, axes[:-1], axes[-1], tuple(body.statements), step, stores)
         self._written(*outs)
 
@@ -488,7 +474,7 @@ class _Generator(_Bodies):
         at = self._bind(body, target.shape[0]) * target.strides[0]
         mode = self.pick((StoreMode.ADD, StoreMode.MIN, StoreMode.MAX))
         store = Store(target.name, at, value, mode)
-        self._add(Scatter, axes, (*body.statements, store))
+        self._add(nodes.Scatter, axes, (*body.statements, store))
 
     def _extern(self, _: str) -> None:
         choices = [
@@ -503,7 +489,9 @@ class _Generator(_Bodies):
         turned = TensorRef(b.name, b.dtype, b.shape[::-1], b.strides[::-1], ZERO)
         out = self._create(b.dtype, (b.shape[0], b.shape[0]))
         variant = ("aten.mm.out", ("out",)) if self.draw(st.booleans()) else (None, ())
-        self._add(Extern, "aten.mm.default", (a, turned), (), (out.name,), *variant, (), "library")
+        self._add(
+            nodes.Extern, "aten.mm.default", (a, turned), (), (out.name,), *variant, (), "library"
+        )
         self._written(out)
 
     def _mutation(self, _: str) -> None:
@@ -512,7 +500,7 @@ class _Generator(_Bodies):
         body = self._body(axes, avoid=target.name)
         value = self._cast(body, self.pick(sorted(body.values)), target.dtype)
         store = Store(target.name, _identity(target, axes), value)
-        self._add(Pointwise, axes, (*body.statements, store))
+        self._add(nodes.Pointwise, axes, (*body.statements, store))
 
 
 def _identity(b: Buffer, axes: Sequence[Axis]) -> Expr:

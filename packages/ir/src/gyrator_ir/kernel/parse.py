@@ -4,19 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyrator_ir.body.parse import read_statement
+from gyrator_ir.kernel import nodes
 from gyrator_ir.kernel.forms import FORMS
-from gyrator_ir.kernel.nodes import (
-    Kernel,
-    KernelGroup,
-    Launchable,
-    Level,
-    Local,
-    Numerics,
-    Schedule,
-    ScheduleNode,
-    Stage,
-    TemplateKernel,
-)
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Schedule, TemplateKernel
 from gyrator_ir.kernel.print import KIND, VERSION
 from gyrator_ir.loop.forms import CALLS, TEMPLATE_PARTS
 from gyrator_ir.loop.formulas import read_formula
@@ -70,13 +60,13 @@ def _schedule(line: Line) -> Schedule:
     return build(line, Schedule, values)
 
 
-def _node(line: Line, buffers: Mapping[str, Buffer]) -> ScheduleNode:
+def _node(line: Line, buffers: Mapping[str, Buffer]) -> nodes.ScheduleNode:
     if line.text.startswith("kernel "):
         return read_kernel(line)
     return read_operation(line, buffers)  # type: ignore[return-value]  # loops are no words here
 
 
-def read_launchable(line: Line) -> Launchable:
+def read_launchable(line: Line) -> nodes.Launchable:
     """Parse a kernel, kernel group or template kernel, as printed by `show_kernel`."""
     s = Scanner(line)
     s.expect("kernel")
@@ -137,7 +127,7 @@ def read_kernel(line: Line) -> Kernel:
     values["axes"] = AXES.read(s)
     values["inner"] = AXES.read(s) if s.take("inner") else ()
     values["sizes"] = SYMBOLS.read(s) if s.take("sizes") else ()
-    values["numerics"] = next((n for n in Numerics if s.take(n.value)), Numerics.EAGER)
+    values["numerics"] = next((n for n in nodes.Numerics if s.take(n.value)), nodes.Numerics.EAGER)
     values["origins"] = ORIGINS.read(s)
     s.end()
     groups = sections(
@@ -161,20 +151,20 @@ def _parameter(line: Line) -> Buffer:
     return read_line(line, "parameter", read_buffer)
 
 
-def _local(s: Scanner) -> Local:
+def _local(s: Scanner) -> nodes.Local:
     name = s.name()
     s.expect(":")
     dtype = s.dtype()
     s.expect("[")
-    local = Local(name, dtype, s.expr())
+    local = nodes.Local(name, dtype, s.expr())
     s.expect("]")
     return local
 
 
-def _stage(line: Line) -> Stage:
-    if line.text not in Level.__members__.values():
+def _stage(line: Line) -> nodes.Stage:
+    if line.text not in nodes.Level.__members__.values():
         line.fail("expected `outer` or `inner` alone on its line")
-    return Stage(Level(line.text), tuple(map(read_statement, line.children)))
+    return nodes.Stage(nodes.Level(line.text), tuple(map(read_statement, line.children)))
 
 
 def _item(line: Line) -> Any:

@@ -1,20 +1,9 @@
 """Printer of Kernel IR. `parse(show(s)) == s` for every schedule that verifies."""
 
 from gyrator_ir.body.print import show_statement
+from gyrator_ir.kernel import nodes
 from gyrator_ir.kernel.forms import FORMS
-from gyrator_ir.kernel.nodes import (
-    Kernel,
-    KernelGroup,
-    Launchable,
-    Lifetime,
-    Numerics,
-    Partition,
-    Refusal,
-    Schedule,
-    ScheduleNode,
-    TemplateKernel,
-    Together,
-)
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Schedule, TemplateKernel
 from gyrator_ir.loop.forms import TEMPLATE_PARTS
 from gyrator_ir.loop.formulas import show_formula
 from gyrator_ir.loop.print import show_call
@@ -39,13 +28,13 @@ def show_head(k: Kernel, writer: Writer) -> str:
     """Print `kernel k0 on cpu (i0 < 4096) inner (r0 < 1024) sizes (s0) fast @0`."""
     inner = f" inner {AXES.show(k.inner, writer)}" if k.inner else ""
     sizes = f" sizes ({', '.join(s.name for s in k.sizes)})" if k.sizes else ""
-    fast = "" if k.numerics is Numerics.EAGER else f" {k.numerics.value}"
+    fast = "" if k.numerics is nodes.Numerics.EAGER else f" {k.numerics.value}"
     origins = f" {ORIGINS.show(k.origins, writer)}" if k.origins else ""
     axes = AXES.show(k.axes, writer)
     return f"kernel {k.name} on {show_device(k.device)} {axes}{inner}{sizes}{fast}{origins}"
 
 
-def show_kernel(k: Launchable, writer: Writer) -> list[str]:
+def show_kernel(k: nodes.Launchable, writer: Writer) -> list[str]:
     """Print a kernel; the first line is its head."""
     if isinstance(k, TemplateKernel):
         return _template(k, writer)
@@ -79,12 +68,12 @@ def _group(k: KernelGroup, writer: Writer) -> list[str]:
     return [f"kernel {k.name} on {show_device(k.device)} together ({members})", *indented(lines)]
 
 
-def show_node(node: ScheduleNode, writer: Writer) -> list[str]:
+def show_node(node: nodes.ScheduleNode, writer: Writer) -> list[str]:
     """Print a kernel or a call."""
     return show_kernel(node, writer) if isinstance(node, Kernel) else show_call(node, writer)
 
 
-def show_line(node: Refusal | Lifetime | Partition | Together) -> str:
+def show_line(node: nodes.Refusal | nodes.Lifetime | nodes.Partition | nodes.Together) -> str:
     """Print `life b1 2 to 5 reuses b0`, `partition 0 to 3 on cuda:0` and the like."""
     return FORMS.by_class[type(node)].head(node, Writer())
 

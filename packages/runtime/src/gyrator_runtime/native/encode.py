@@ -9,28 +9,10 @@ import struct
 from itertools import groupby
 from typing import assert_never
 
+from gyrator_runtime.native import program as p
 from gyrator_runtime.native import words as codes
 from gyrator_runtime.native.kernels import CheckHandler, Checks, KernelFunction
-from gyrator_runtime.native.program import (
-    Call,
-    Conform,
-    Const,
-    Drop,
-    GetItem,
-    Instruction,
-    IntTuple,
-    Launch,
-    Move,
-    Operate,
-    PlanProgram,
-    Reg,
-    Return,
-    Separate,
-    Size,
-    SizeArg,
-    SizeProgram,
-    Value,
-)
+from gyrator_runtime.native.program import PlanProgram, Size, SizeArg, SizeProgram
 from gyrator_runtime.native.ready import Encoded
 from gyrator_runtime.native.shim import load_shim
 
@@ -70,11 +52,11 @@ class _Encoder:
         """By register, the sizes that read it, a superset of those in `slots`."""
         self.const_slots: dict[int, int] = {}
 
-    def run(self, instructions: tuple[Instruction, ...]) -> None:
+    def run(self, instructions: tuple[p.Instruction, ...]) -> None:
         for _, group in groupby(instructions, _shared_launch):
-            launches: list[Launch] = []
+            launches: list[p.Launch] = []
             for instruction in group:
-                if isinstance(instruction, Launch):
+                if isinstance(instruction, p.Launch):
                     launches.append(instruction)
                 else:
                     self.other(instruction)
@@ -84,36 +66,43 @@ class _Encoder:
 
     def other(
         self,
-        instruction: Call | Operate | Conform | Separate | Drop | GetItem | Move | Return,
+        instruction: p.Call
+        | p.Operate
+        | p.Conform
+        | p.Separate
+        | p.Drop
+        | p.GetItem
+        | p.Move
+        | p.Return,
     ) -> None:
         code = self.code
         match instruction:
-            case Call():
+            case p.Call():
                 self.call(instruction)
-            case Operate():
+            case p.Operate():
                 self.operate(instruction)
-            case Conform():
+            case p.Conform():
                 self.conform(instruction)
-            case Separate(registers, others, function):
+            case p.Separate(registers, others, function):
                 counts = (self.const(function), len(registers), len(others))
                 code += (codes.SEPARATE, *counts, *registers, *others)
                 for register in registers:
                     self.forget(register)
-            case Drop(register):
+            case p.Drop(register):
                 code += (codes.DROP, register)
-            case GetItem(target, source, index):
+            case p.GetItem(target, source, index):
                 code += (codes.GET_ITEM, target, source, index)
                 self.forget(target)
-            case Move(target, source):
+            case p.Move(target, source):
                 code += (codes.MOVE, target, source)
                 self.forget(target)
-            case Return(values):
+            case p.Return(values):
                 words = [w for v in values for w in self.value(v)]
                 code += (codes.RETURN, len(values), *words)
             case _:
                 assert_never(instruction)
 
-    def launches(self, group: list[Launch]) -> None:
+    def launches(self, group: list[p.Launch]) -> None:
         words: list[int] = []
         for launch in group:
             buffers = [
@@ -130,7 +119,7 @@ class _Encoder:
         header = (codes.LAUNCH, int(group[0].release_gil), len(group), pointers, sizes_count)
         self.code += (*header, *words)
 
-    def call(self, call: Call) -> None:
+    def call(self, call: p.Call) -> None:
         target = -1 if call.target is None else call.target
         values = (*call.args, *(v for _, v in call.kwargs))
         function = self.const(call.function)
@@ -145,7 +134,7 @@ class _Encoder:
         if call.target is not None:
             self.forget(call.target)
 
-    def operate(self, operate: Operate) -> None:
+    def operate(self, operate: p.Operate) -> None:
         shim = load_shim()
         dtypes = {} if shim is None else shim.dtypes
         layouts = [t.layout for t in operate.tensors if t.layout is not None]
@@ -175,7 +164,7 @@ class _Encoder:
         counts = (len(operate.tensors), len(operate.numbers))
         self.code += (codes.OPERATE, 0, self.const(operate.function), *counts, *words)
 
-    def conform(self, conform: Conform) -> None:
+    def conform(self, conform: p.Conform) -> None:
         shim = load_shim()
         layout, device = conform.layout, conform.device
         dtype = -1
@@ -188,14 +177,14 @@ class _Encoder:
         self.code += (codes.CONFORM, *header, *slots)
         self.forget(conform.register)
 
-    def value(self, value: Value) -> tuple[int, ...]:
+    def value(self, value: p.Value) -> tuple[int, ...]:
         is_static, static = _static(value)
         if is_static:
             return (codes.ARG_CONST, self.const(static))
         match value:
-            case Reg(register):
+            case p.Reg(register):
                 return (codes.ARG_REG, register)
-            case IntTuple(items):
+            case p.IntTuple(items):
                 return (codes.ARG_INT_TUPLE, len(items), *(self.slot(i) for i in items))
             case int() | SizeArg() | SizeProgram():
                 return (codes.ARG_INT, self.slot(value))
@@ -238,18 +227,18 @@ class _Encoder:
         return len(self.consts) - 1
 
 
-def _shared_launch(instruction: Instruction) -> bool | None:
+def _shared_launch(instruction: p.Instruction) -> bool | None:
     """Return a key that is equal for launches that may be encoded together, None for others."""
-    return instruction.release_gil if isinstance(instruction, Launch) else None
+    return instruction.release_gil if isinstance(instruction, p.Launch) else None
 
 
-def _static(value: Value) -> tuple[bool, object]:
+def _static(value: p.Value) -> tuple[bool, object]:
     match value:
-        case Const(known):
+        case p.Const(known):
             return True, known
         case int():
             return True, value
-        case IntTuple(items) if all(isinstance(i, int) for i in items):
+        case p.IntTuple(items) if all(isinstance(i, int) for i in items):
             return True, items
         case _:
             return False, None
@@ -262,9 +251,9 @@ def _registers(size: SizeArg | SizeProgram) -> tuple[int, ...]:
     return tuple({operand: None for name, operand in size.code if name == "arg"})
 
 
-def _sizes(value: Value) -> tuple[Size, ...]:
+def _sizes(value: p.Value) -> tuple[Size, ...]:
     match value:
-        case IntTuple(items):
+        case p.IntTuple(items):
             return items
         case SizeArg() | SizeProgram():
             return (value,)
@@ -275,35 +264,35 @@ def _sizes(value: Value) -> tuple[Size, ...]:
 def _check_registers(program: PlanProgram) -> None:
     used: set[int] = set()
     sizes: list[Size] = []
-    values: list[Value] = []
+    values: list[p.Value] = []
     for instruction in program.instructions:
         match instruction:
-            case Launch():
+            case p.Launch():
                 used.update(b.register for b in instruction.buffers)
                 sizes += (b.offset for b in instruction.buffers)
                 sizes += instruction.sizes
-            case Call():
+            case p.Call():
                 used.update(() if instruction.target is None else (instruction.target,))
                 values += (*instruction.args, *(v for _, v in instruction.kwargs))
-            case Operate():
+            case p.Operate():
                 used.update(t.register for t in instruction.tensors)
                 for layouts in (t.layout for t in instruction.tensors if t.layout is not None):
                     sizes += (layouts.offset, *layouts.sizes, *layouts.strides)
-            case Conform(register, _, layout):
+            case p.Conform(register, _, layout):
                 used.add(register)
                 sizes += (*layout.sizes, *layout.strides)
-            case Separate(registers, others, _):
+            case p.Separate(registers, others, _):
                 used.update((*registers, *others))
-            case Drop(register):
+            case p.Drop(register):
                 used.add(register)
-            case GetItem(target, source, _) | Move(target, source):
+            case p.GetItem(target, source, _) | p.Move(target, source):
                 used |= {target, source}
-            case Return(returned):
+            case p.Return(returned):
                 values += returned
             case _:
                 assert_never(instruction)
     for value in values:
-        if isinstance(value, Reg):
+        if isinstance(value, p.Reg):
             used.add(value.register)
         sizes += _sizes(value)
     for size in sizes:

@@ -6,26 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from gyrator_ir.expr import (
-    Add,
-    And,
-    Bool,
-    Cond,
-    Const,
-    Eq,
-    Expr,
-    FloorDiv,
-    Le,
-    Lt,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    Ne,
-    Or,
-    Sym,
-    Where,
-)
+from gyrator_ir import expr as x
+from gyrator_ir.expr import Cond, Expr, Sym
 from gyrator_testing.interp.dtypes import Array
 from gyrator_testing.interp.errors import InterpreterError
 
@@ -40,29 +22,29 @@ def value_of(node: Expr, env: Environment) -> Number:
         InterpreterError: GY-INTERP-001, if `env` lacks a symbol.
     """
     match node:
-        case Const():
+        case x.Const():
             return node.value
         case Sym():
             if node not in env:
                 raise InterpreterError.of("GY-INTERP-001", f"symbol {node.name!r} has no value")
             return env[node]
-        case Add():
+        case x.Add():
             total: Number = node.const
             for term, coefficient in node.terms:
                 total = total + coefficient * value_of(term, env)
             return total
-        case Mul():
+        case x.Mul():
             product: Number = 1
             for atom, power in node.factors:
                 product = product * value_of(atom, env) ** power
             return product
-        case FloorDiv() | Mod():
+        case x.FloorDiv() | x.Mod():
             return _divided(node, value_of(node.a, env), value_of(node.b, env))
-        case Min():
+        case x.Min():
             return _extremum([value_of(a, env) for a in node.args], min, np.minimum)
-        case Max():
+        case x.Max():
             return _extremum([value_of(a, env) for a in node.args], max, np.maximum)
-        case Where():
+        case x.Where():
             return _selected(node, env)
     raise TypeError(f"not an expression: {node!r}")
 
@@ -70,19 +52,19 @@ def value_of(node: Expr, env: Environment) -> Number:
 def truth_of(node: Cond, env: Environment) -> bool | Array:
     """Return the truth of a condition, like `value_of`."""
     match node:
-        case Bool():
+        case x.Bool():
             return node.value
-        case Eq():
+        case x.Eq():
             return value_of(node.a, env) == value_of(node.b, env)
-        case Ne():
+        case x.Ne():
             return value_of(node.a, env) != value_of(node.b, env)
-        case Lt():
+        case x.Lt():
             return value_of(node.a, env) < value_of(node.b, env)
-        case Le():
+        case x.Le():
             return value_of(node.a, env) <= value_of(node.b, env)
-        case And():
+        case x.And():
             return reduce(lambda a, b: a & b, [truth_of(a, env) for a in node.args])
-        case Or():
+        case x.Or():
             return reduce(lambda a, b: a | b, [truth_of(a, env) for a in node.args])
     raise TypeError(f"not a condition: {node!r}")
 
@@ -95,11 +77,11 @@ def integer(node: Expr, env: Environment) -> int:
     return int(value)
 
 
-def _divided(node: FloorDiv | Mod, a: Number, b: Number) -> Number:
+def _divided(node: x.FloorDiv | x.Mod, a: Number, b: Number) -> Number:
     if isinstance(a, int) and isinstance(b, int):
-        return a // b if isinstance(node, FloorDiv) else a % b
+        return a // b if isinstance(node, x.FloorDiv) else a % b
     with np.errstate(divide="ignore"):
-        quotient: Array = np.floor_divide(a, b) if isinstance(node, FloorDiv) else np.mod(a, b)
+        quotient: Array = np.floor_divide(a, b) if isinstance(node, x.FloorDiv) else np.mod(a, b)
     return quotient
 
 
@@ -110,7 +92,7 @@ def _extremum(values: list[Number], scalar: Any, ufunc: Any) -> Number:
     return np.asarray(reduce(ufunc, values))
 
 
-def _selected(node: Where, env: Environment) -> Number:
+def _selected(node: x.Where, env: Environment) -> Number:
     chosen = truth_of(node.cond, env)
     if not isinstance(chosen, np.ndarray):
         return value_of(node.a if chosen else node.b, env)

@@ -21,20 +21,9 @@ from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.kernel.nodes import Level, Stage
 from gyrator_ir.loop.contraction import needed_for
 from gyrator_ir.source import Configuration
+from gyrator_ir.tile import nodes
 from gyrator_ir.tile.choices import bound, settled
-from gyrator_ir.tile.nodes import (
-    Access,
-    Contraction,
-    Loop,
-    LoopKind,
-    Pair,
-    Reduction,
-    Repeat,
-    TiledGroup,
-    TiledKernel,
-    TiledTemplate,
-    TileProgram,
-)
+from gyrator_ir.tile.nodes import Access, LoopKind, TiledKernel, TileProgram
 from gyrator_ir.types import DType
 from gyrator_testing.interp import folds
 from gyrator_testing.interp.body import Cell, Frame, Memory
@@ -103,11 +92,11 @@ def tiled_kernels(program: TileProgram) -> list[TiledKernel]:
     member."""
     kernels: list[TiledKernel] = []
     for kernel in program.kernels:
-        if isinstance(kernel, Repeat):
+        if isinstance(kernel, nodes.Repeat):
             kernels.append(next(t for t in kernels if t.kernel.name == kernel.kernel))
-        elif isinstance(kernel, TiledGroup):
+        elif isinstance(kernel, nodes.TiledGroup):
             kernels += [kernel.kernels[n] for n in kernel.members]
-        elif not isinstance(kernel, TiledTemplate):
+        elif not isinstance(kernel, nodes.TiledTemplate):
             kernels.append(kernel)
     return kernels
 
@@ -220,7 +209,7 @@ class _Run:
         }
 
     def _cut(
-        self, loops: Sequence[Loop], region: Region
+        self, loops: Sequence[nodes.Loop], region: Region
     ) -> Iterator[tuple[tuple[int, ...], Region]]:
         """Yield the steps of nested loops: their numbers, and the region that each covers."""
         if not loops:
@@ -391,7 +380,7 @@ class _Run:
         sections = self._tiled.sections
         if not sections:
             return
-        symbol = next(x.axes[0] for x in self._tiled.loops if x.kind is LoopKind.LOOP)
+        symbol = next(x.axes[0] for x in self._tiled.loops if x.kind is nodes.LoopKind.LOOP)
         positions = np.asarray(frame.symbols[symbol])
         ends = [*(float(s.start) for s in sections[1:]), math.inf]
         for section, end in zip(sections, ends, strict=True):
@@ -402,7 +391,7 @@ class _Run:
                         problem = f"{name} is not always {result} from {section.start}"
                         raise InterpreterError.of("GY-INTERP-006", problem)
 
-    def _check_panels(self, stage: Stage, frame: Frame, c: Contraction) -> None:
+    def _check_panels(self, stage: Stage, frame: Frame, c: nodes.Contraction) -> None:
         """Raise if an access is not of its kind along the vectors of a factor or of results, which
         never go beyond the columns of a register tile."""
         for p in c.products:
@@ -457,7 +446,7 @@ class _Run:
         for name, result in zip(s.names, results, strict=True):
             outer.values[name] = result[:, None]
 
-    def _side_by_side(self, method: Reduction) -> int:
+    def _side_by_side(self, method: nodes.Reduction) -> int:
         """Return the number of accumulators of a point."""
         steps = {loop.axes: settled(loop.step) for loop in self._own}
         return settled(method.unroll) * math.prod(
@@ -471,7 +460,7 @@ _STEPS = {Access.UNIFORM: 0, Access.UNIT: 1, Access.STRIDED: 0, Access.GATHERED:
 """Difference of an index between neighbouring lanes, without the access's stride and terms."""
 
 
-def _together(stage: Stage, pairs: Sequence[Pair]) -> list[int]:
+def _together(stage: Stage, pairs: Sequence[nodes.Pair]) -> list[int]:
     """Return the order of a stage's statements in which pairs are adjacent: loads at the position
     of the first one, stores at that of the second."""
     positions = {n: float(n) for n in range(len(stage.body))}

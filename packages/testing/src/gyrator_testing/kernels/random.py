@@ -6,20 +6,8 @@ from typing import Any, TypeVar
 import numpy as np
 from attrs import define, field, frozen
 
-from gyrator_ir.body.nodes import (
-    Bind,
-    Const,
-    IndexValue,
-    Let,
-    Load,
-    Reduce,
-    ReduceKind,
-    ScanKind,
-    ScanStep,
-    SortStep,
-    Store,
-    StoreMode,
-)
+from gyrator_ir.body import nodes
+from gyrator_ir.body.nodes import ReduceKind, ScanKind, StoreMode
 from gyrator_ir.body.rewrite import AnyStatement
 from gyrator_ir.expr import Expr, Sym, expr, to_python
 from gyrator_ir.kernel.nodes import Kernel, Local, Stage
@@ -119,22 +107,22 @@ class _Maker:
     def load(self, symbols: Space, body: Body, dtype: DType, mask: str | None = None) -> str:
         e = self.address(symbols)
         name = self.name("a")
-        body.append(Load(name, self.array("x", dtype, e, symbols), e, mask))
+        body.append(nodes.Load(name, self.array("x", dtype, e, symbols), e, mask))
         return name
 
     def cast(self, name: str, source: DType, dtype: DType, body: Body) -> str:
         if source is dtype:
             return name
         new = self.name("c")
-        body.append(Let(new, "cast", (name,), dtype))
+        body.append(nodes.Let(new, "cast", (name,), dtype))
         return new
 
     def mask(self, symbols: Space, body: Body) -> str:
         at, bound, name = self.name("n"), self.name("k"), self.name("m")
         s = self.pick(list(symbols))
-        body.append(IndexValue(at, s + int(self.rng.integers(0, 3)), DType.I64))
-        body.append(Const(bound, int(self.rng.integers(0, symbols[s] + 2)), DType.I64))
-        body.append(Let(name, self.pick(("lt", "ge")), (at, bound), DType.BOOL))
+        body.append(nodes.IndexValue(at, s + int(self.rng.integers(0, 3)), DType.I64))
+        body.append(nodes.Const(bound, int(self.rng.integers(0, symbols[s] + 2)), DType.I64))
+        body.append(nodes.Let(name, self.pick(("lt", "ge")), (at, bound), DType.BOOL))
         return name
 
     def position(self, symbols: Space, body: Body, low: int, high: int) -> str:
@@ -143,7 +131,7 @@ class _Maker:
         name = self.name("a")
         source = self.array("x", DType.I64, e, symbols)
         self.arrays[source] = self.rng.integers(low, high, self.arrays[source].size)
-        body.append(Load(name, source, e))
+        body.append(nodes.Load(name, source, e))
         return name
 
     def gathered(self, symbols: Space, body: Body, dtype: DType) -> str:
@@ -151,12 +139,12 @@ class _Maker:
         n = int(self.rng.integers(1, 40))
         at = self.position(symbols, body, -n, n)
         t = Sym(self.name("t"))
-        body.append(Bind(t, at, expr(n), wrap=True))
+        body.append(nodes.Bind(t, at, expr(n), wrap=True))
         table = self.name("x")
         self.types[table], name = dtype, self.name("a")
         s = self.pick(list(symbols))
         self.arrays[table] = _data(self.rng, dtype, n * symbols[s])
-        body.append(Load(name, table, t * self.extents[s] + s))
+        body.append(nodes.Load(name, table, t * self.extents[s] + s))
         return name
 
     def value(self, symbols: Space, body: Body, operands: Sequence[Typed] = ()) -> Typed:
@@ -178,7 +166,7 @@ class _Maker:
 
     def binary(self, op: str, a: str, b: str, dtype: DType, body: Body) -> str:
         name = self.name("v")
-        body.append(Let(name, op, (a, b), dtype))
+        body.append(nodes.Let(name, op, (a, b), dtype))
         return name
 
     def step(self, a: str, dtype: DType, symbols: Space, body: Body) -> str:
@@ -189,21 +177,21 @@ class _Maker:
             return self.binary(self.pick(("add", "mul", "maximum", "minimum")), a, b, dtype, body)
         if choice == 1:
             k = self.name("k")
-            body.append(Const(k, 3 if dtype.is_int else 0.37, dtype))
+            body.append(nodes.Const(k, 3 if dtype.is_int else 0.37, dtype))
             return self.binary("mul", a, k, dtype, body)
         if choice == 2 and dtype.is_float:
             name = self.name("v")
-            body.append(Let(name, self.pick(("tanh", "sigmoid", "abs")), (a,), dtype))
+            body.append(nodes.Let(name, self.pick(("tanh", "sigmoid", "abs")), (a,), dtype))
             return name
         if choice == 3 and symbols:
             m, k, name = self.mask(symbols, body), self.name("k"), self.name("v")
-            body.append(Const(k, 2 if dtype.is_int else 2.0, dtype))
-            body.append(Let(name, "where", (m, a, k), dtype))
+            body.append(nodes.Const(k, 2 if dtype.is_int else 2.0, dtype))
+            body.append(nodes.Let(name, "where", (m, a, k), dtype))
             return name
         if choice == 4 and symbols:
             at, name = self.name("n"), self.name("v")
-            body.append(IndexValue(at, self.address(symbols), DType.I32))
-            body.append(Let(name, "cast", (at,), dtype))
+            body.append(nodes.IndexValue(at, self.address(symbols), DType.I32))
+            body.append(nodes.Let(name, "cast", (at,), dtype))
             return self.binary("add", a, name, dtype, body)
         return self.binary("add", a, a, dtype, body)
 
@@ -214,20 +202,20 @@ class _Maker:
         a = self.cast(a, dtype, out, body)
         e = self.address(symbols, injective=True)
         mask = self.mask(symbols, body) if symbols and self.chance(0.15) else None
-        body.append(Store(self.array("y", out, e, symbols), e, a, mask=mask))
+        body.append(nodes.Store(self.array("y", out, e, symbols), e, a, mask=mask))
 
     def scatter(self, symbols: Space, body: Body) -> None:
         """An atomic sum of integers at loaded addresses: the same for every order."""
         n = int(self.rng.integers(1, 30))
         at = self.position(symbols, body, 0, n)
         t = Sym(self.name("t"))
-        body.append(Bind(t, at, expr(n), check=self.chance(0.5)))
+        body.append(nodes.Bind(t, at, expr(n), check=self.chance(0.5)))
         dtype = self.pick((DType.I64, DType.I32))
         a = self.load(symbols, body, dtype)
         out = self.name("y")
         self.types[out], self.arrays[out] = dtype, _data(self.rng, dtype, n)
         mode = self.pick((StoreMode.ADD, StoreMode.MIN, StoreMode.MAX))
-        body.append(Store(out, t, a, mode))
+        body.append(nodes.Store(out, t, a, mode))
 
     # Stages
 
@@ -243,8 +231,8 @@ class _Maker:
             a, dtype = self.cast(a, dtype, DType.F32, body), DType.F32
         if kind is ReduceKind.PROD:
             k, name = self.name("k"), self.name("v")
-            body.append(Const(k, 1 if dtype.is_int else 1.0, dtype))
-            body.append(Let(name, "where", (self.mask(symbols, body), k, a), dtype))
+            body.append(nodes.Const(k, 1 if dtype.is_int else 1.0, dtype))
+            body.append(nodes.Let(name, "where", (self.mask(symbols, body), k, a), dtype))
             a = name
         args: tuple[str, ...] = (a,)
         if kind is ReduceKind.DOT:
@@ -256,7 +244,7 @@ class _Maker:
     ) -> list[Typed]:
         many = {ReduceKind.WELFORD: 3, ReduceKind.ONLINE_SOFTMAX: 2}.get(kind, 1)
         names = tuple(self.name("f") for _ in range(many))
-        s = Reduce(names, kind, args, dtype)
+        s = nodes.Reduce(names, kind, args, dtype)
         body.append(s)
         return list(zip(names, s.types, strict=True))
 
@@ -297,7 +285,7 @@ class _Maker:
                 extent = extent * self.extents[s]
             locals_.append(Local("row", DType.F32, extent))
             a, dtype = self.value(everything, body)
-            body.append(Store("row", position, self.cast(a, dtype, DType.F32, body)))
+            body.append(nodes.Store("row", position, self.cast(a, dtype, DType.F32, body)))
         stages = [inner(*body)]
         after: Body = []
         for n, d in results:
@@ -311,7 +299,7 @@ class _Maker:
             b, other = self.value(everything, last, operands=[(a, dtype), *numbers[:1]])
             if locals_:
                 row = self.name("a")
-                last.append(Load(row, "row", position))
+                last.append(nodes.Load(row, "row", position))
                 b = self.binary("add", self.cast(b, other, DType.F32, last), row, DType.F32, last)
                 other = DType.F32
             self.store(b, other, everything, last)
@@ -327,12 +315,12 @@ class _Maker:
                 kind = ScanKind.SUM
             if kind is ScanKind.PROD:
                 kind = ScanKind.MAX
-            s = ScanStep((name,), kind, (a,), dtype, self.chance(0.4))
+            s = nodes.ScanStep((name,), kind, (a,), dtype, self.chance(0.4))
             body.append(s)
             self.store(name, s.types[0], everything, body)
             return body
         names = self.name("f"), self.name("f")
-        body.append(SortStep(names, (a,), dtype, self.chance(0.5)))
+        body.append(nodes.SortStep(names, (a,), dtype, self.chance(0.5)))
         self.store(names[0], dtype, everything, body)
         self.store(names[1], DType.I64, everything, body)
         if self.chance(0.5):

@@ -7,20 +7,8 @@ from types import MappingProxyType
 import numpy as np
 from attrs import define, field, frozen
 
-from gyrator_ir.body.nodes import (
-    Bind,
-    Const,
-    IndexValue,
-    Let,
-    Load,
-    Reduce,
-    ReduceKind,
-    ScanKind,
-    ScanStep,
-    SortStep,
-    Store,
-    StoreMode,
-)
+from gyrator_ir.body import nodes
+from gyrator_ir.body.nodes import ReduceKind, ScanKind, StoreMode
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.body.ops import Numerics as Precision
 from gyrator_ir.body.rewrite import AnyStatement, expressions
@@ -145,8 +133,8 @@ class _Traits:
         types = kernel.storage
         eager = kernel.numerics is not Numerics.FAST
         values, rounded = _values(body, types, eager, kernel.device.type == HOST)
-        binds = [s for s in body if isinstance(s, Bind)]
-        lets = [s for s in body if isinstance(s, Let)]
+        binds = [s for s in body if isinstance(s, nodes.Bind)]
+        lets = [s for s in body if isinstance(s, nodes.Let)]
         sources = {s.symbol: values[s.value].sources for s in binds}
         indices: dict[str, tuple[Expr, ...]] = {}
         for s in binds:
@@ -155,11 +143,11 @@ class _Traits:
         scattered = [
             sources.get(symbol, frozenset())
             for s in body
-            if isinstance(s, Store) and s.mode is StoreMode.SET
+            if isinstance(s, nodes.Store) and s.mode is StoreMode.SET
             for symbol in s.index.free_symbols
         ]
         plain = (sources[s.symbol] for s in binds if not s.wrap)
-        finite = any(isinstance(s, Reduce) and s.kind is ReduceKind.WELFORD for s in body)
+        finite = any(isinstance(s, nodes.Reduce) and s.kind is ReduceKind.WELFORD for s in body)
         whole = any(
             s.op == "cast" and s.dtype.is_int and values[s.args[0]].dtype.is_float for s in lets
         )
@@ -172,7 +160,9 @@ class _Traits:
             scattered=frozenset().union(*scattered),
             nonzero=any(s.op in ("floordiv", "truncdiv", "mod", "rem") for s in lets),
             specials=special,
-            signed=any(isinstance(s, Reduce | ScanStep) and s.kind in extremes for s in body),
+            signed=any(
+                isinstance(s, nodes.Reduce | nodes.ScanStep) and s.kind in extremes for s in body
+            ),
             exact=frozenset(types) - rounded,
             width=computed_width(body),
         )
@@ -241,36 +231,36 @@ def _values(
     rounded: set[str] = set()
     for s in body:
         match s:
-            case Load(name, buffer):
+            case nodes.Load(name, buffer):
                 integers = frozenset({buffer} if types[buffer].is_int else ())
                 values[name] = _Value(types[buffer], integers, buffer in rounded)
-            case Const(name, _, dtype) | IndexValue(name, _, dtype):
+            case nodes.Const(name, _, dtype) | nodes.IndexValue(name, _, dtype):
                 values[name] = _Value(dtype)
-            case Let() | Reduce() | ScanStep() | SortStep():
+            case nodes.Let() | nodes.Reduce() | nodes.ScanStep() | nodes.SortStep():
                 args = [values[a] for a in s.args]
                 result = _Value(
                     s.dtype,
                     frozenset().union(*(a.sources for a in args)),
                     not eager or _rounds(s, host) or any(a.rounded for a in args),
                 )
-                names = (s.name,) if isinstance(s, Let) else s.names
+                names = (s.name,) if isinstance(s, nodes.Let) else s.names
                 values |= dict.fromkeys(names, result)
-            case Store(buffer, _, value, mode):
+            case nodes.Store(buffer, _, value, mode):
                 sums = mode in _ROUNDING_MODES and types[buffer].is_float
                 if sums or values[value].rounded:
                     rounded.add(buffer)
     return values, frozenset(rounded)
 
 
-def _rounds(s: Let | Reduce | ScanStep | SortStep, host: bool) -> bool:
+def _rounds(s: nodes.Let | nodes.Reduce | nodes.ScanStep | nodes.SortStep, host: bool) -> bool:
     """Return whether backends may differ in the last bits of a statement's result."""
     match s:
-        case Let():
+        case nodes.Let():
             approximate = not host and s.op in QUOTIENTS and s.dtype is DType.F32
             return approximate or OPS[s.op].numerics not in (Precision.EXACT, Precision.ROUNDED)
-        case Reduce(_, kind):
+        case nodes.Reduce(_, kind):
             return s.dtype.is_float and kind not in _EXTREMES
-        case ScanStep(_, kind):
+        case nodes.ScanStep(_, kind):
             inexact = (ScanKind.SUM, ScanKind.PROD, ScanKind.LOGSUMEXP)
             return s.dtype.is_float and kind in inexact
     return False
@@ -368,13 +358,13 @@ def _template_indices(
         return {}, frozenset()
     body: list[AnyStatement] = []
     for f in with_distinct_names(kernel.formulas):
-        body += [Const(name, 0.0, DType.F32) for name in f.parameters]
+        body += [nodes.Const(name, 0.0, DType.F32) for name in f.parameters]
         body += f.body
     values, _ = _values(body, {p.name: p.dtype for p in kernel.parameters}, True, True)
     indices: dict[str, tuple[Expr, ...]] = {}
     plain: set[str] = set()
     for s in body:
-        if isinstance(s, Bind):
+        if isinstance(s, nodes.Bind):
             for name in values[s.value].sources:
                 indices[name] = (*indices.get(name, ()), s.size)
                 plain |= set() if s.wrap else {name}
@@ -482,7 +472,7 @@ class _Trial:
         if not isinstance(self.kernel, Kernel):
             return name not in self.kernel.reads
         body = self.kernel.statements
-        stores = [s for s in body if isinstance(s, Store) and s.buffer == name]
+        stores = [s for s in body if isinstance(s, nodes.Store) and s.buffer == name]
         own = (StoreMode.SET, StoreMode.TOTAL)
         return name not in self.kernel.reads and all(s.mode in own for s in stores)
 
