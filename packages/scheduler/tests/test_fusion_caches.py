@@ -9,8 +9,7 @@ from scheduler_programs import Maker, target
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.nodes import Pointwise, Reduction
-from gyrator_scheduler.access import LOOPS
+from gyrator_ir.loop.nodes import LoopOperation, Pointwise, Reduction
 from gyrator_scheduler.fusion.cluster import singleton
 from gyrator_scheduler.fusion.kernel_cache import KernelCache
 from gyrator_scheduler.fusion.kernels import kernel_of
@@ -96,7 +95,7 @@ def test_what_fits_is_what_fits_under_other_names(seed: int) -> None:
     facts = ShapeFacts()
     ranges, heuristics = Ranges(facts), target()["cpu"].heuristics
     program = random_program(seed, 24)
-    loops = [op for op in program.operations if isinstance(op, LOOPS)]
+    loops = [op for op in program.operations if isinstance(op, LoopOperation)]
     matches = MatchCache()
     met: set[str] = set()
     for form, other in permutations(loops, 2):

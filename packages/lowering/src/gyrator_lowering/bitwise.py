@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from gyrator_ir.body.nodes import Let, ReduceKind, ScanKind
 from gyrator_ir.body.ops import OPS, Numerics
-from gyrator_ir.loop.nodes import Operation, Pointwise, Reduction, Scan, Scatter, Sort
+from gyrator_ir.loop.nodes import LoopOperation, Operation, Reduction, Scan, Sort
 from gyrator_ir.types import DType
 
 _BASIC = frozenset(
@@ -72,7 +72,7 @@ def why_not_bitwise(name: str, operations: Sequence[Operation]) -> str:
 
 def _lets(operations: Iterable[Operation]) -> Iterable[Let]:
     for operation in operations:
-        if isinstance(operation, Pointwise | Scatter | Reduction | Scan | Sort):
+        if isinstance(operation, LoopOperation):
             yield from (s for s in operation.body if isinstance(s, Let))
 
 

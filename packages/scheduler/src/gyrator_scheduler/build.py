@@ -7,10 +7,10 @@ from attrs import evolve, frozen
 from gyrator_ir.body.nodes import Reduce, ReduceKind, Store
 from gyrator_ir.deadline import NEVER, Deadline
 from gyrator_ir.kernel.nodes import Kernel, Lifetime, Refusal, Schedule, ScheduleNode, Together
-from gyrator_ir.loop.nodes import Buffer, LoopProgram, TensorRef
+from gyrator_ir.loop.nodes import Buffer, LoopOperation, LoopProgram, TensorRef
+from gyrator_ir.loop.uses import statements_of
 from gyrator_ir.target import Heuristics, Target
 from gyrator_ir.types import Device
-from gyrator_scheduler.access import LOOPS, statements_of
 from gyrator_scheduler.dependences import Dependences, dependences
 from gyrator_scheduler.errors import target_for
 from gyrator_scheduler.fusion.axes import guess
@@ -137,7 +137,7 @@ def build(
 
 
 def _device(op: object, buffers: Mapping[str, Buffer]) -> Device | None:
-    if not isinstance(op, LOOPS):
+    if not isinstance(op, LoopOperation):
         return None
     stored = next(s.buffer for s in statements_of(op) if isinstance(s, Store))
     return buffers[stored].device
@@ -346,7 +346,7 @@ def _exported(context: _Context, clusters: Sequence[Cluster]) -> dict[int, set[s
 
 
 def _node(context: _Context, c: Cluster, exported: set[str]) -> ScheduleNode:
-    if c.call is not None and not isinstance(c.call, LOOPS):
+    if c.call is not None and not isinstance(c.call, LoopOperation):
         return c.call
     index = c.members[0].index
     context.deadline.check(f"the kernel of {c.members[0].op.name}")

@@ -13,9 +13,9 @@ from gyrator_ir.expr import Const
 from gyrator_ir.kernel.nodes import Kernel, Lifetime, Partition, Schedule, ScheduleNode
 from gyrator_ir.loop.capture import uncaptured
 from gyrator_ir.loop.nodes import Buffer, Literal, TensorInput, TensorRef
+from gyrator_ir.loop.uses import arguments_of, defined_symbols, exprs_in
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device
-from gyrator_scheduler.access import arguments_of, defined_symbols, exprs_in
 from gyrator_scheduler.memory import touched
 from gyrator_scheduler.options import SchedulerOptions
 

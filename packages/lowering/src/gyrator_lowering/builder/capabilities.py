@@ -6,18 +6,8 @@ from gyrator_ir.body.nodes import Bind, IndexValue, Let, Load, Statement, Store
 from gyrator_ir.body.nodes import Const as Number
 from gyrator_ir.body.rewrite import writes
 from gyrator_ir.expr import Const, Expr
-from gyrator_ir.loop.nodes import (
-    CollectiveCall,
-    CollectiveWait,
-    Extern,
-    Operation,
-    Pointwise,
-    Reduction,
-    Scan,
-    Scatter,
-    Sort,
-    UserTritonKernel,
-)
+from gyrator_ir.loop.nodes import LoopOperation, Operation, Reduction, Scan, Sort
+from gyrator_ir.loop.uses import mutated_by, statements_of, stores_after
 from gyrator_ir.target import Capabilities
 from gyrator_ir.types import DType
 
@@ -48,10 +38,9 @@ def missing_capability(
     `capabilities_of` returns the capabilities of the device of a buffer, None for complete ones.
     """
     for operation in operations:
-        if not isinstance(operation, Pointwise | Scatter | Reduction | Scan | Sort):
+        if not isinstance(operation, LoopOperation):
             continue
-        stores = () if isinstance(operation, Pointwise | Scatter) else operation.stores
-        body: tuple[Statement, ...] = (*operation.body, *stores)
+        body = (*operation.body, *stores_after(operation))
         target = next((s.buffer for s in reversed(body) if isinstance(s, Store)), None)
         capabilities = None if target is None else capabilities_of(target)
         if capabilities is not None and (lack := _lack(operation, body, capabilities)):
@@ -62,26 +51,16 @@ def missing_capability(
 def accessed_buffers(operation: Operation) -> set[str]:
     """Return the buffers that a kernel reads or writes; none for operations that are not
     kernels."""
-    if not isinstance(operation, Pointwise | Scatter | Reduction | Scan | Sort):
+    if not isinstance(operation, LoopOperation):
         return set()
-    stores = () if isinstance(operation, Pointwise | Scatter) else operation.stores
-    return {s.buffer for s in (*operation.body, *stores) if isinstance(s, Load | Store)}
+    return {s.buffer for s in statements_of(operation) if isinstance(s, Load | Store)}
 
 
 def written_buffers(operation: Operation) -> set[str]:
     """Return the buffers that an operation writes to, except results that a call allocates."""
-    match operation:
-        case Pointwise(body=body) | Scatter(body=body):
-            return set(writes(body))
-        case Reduction(stores=stores) | Scan(stores=stores) | Sort(stores=stores):
-            return {s.buffer for s in stores}
-        case CollectiveWait(buffer=buffer):
-            return {buffer}
-        case (
-            Extern(mutates=names) | UserTritonKernel(mutates=names) | CollectiveCall(mutates=names)
-        ):
-            return set(names)
-    return set()
+    if isinstance(operation, LoopOperation):
+        return set(writes(statements_of(operation)))
+    return set(mutated_by(operation))
 
 
 def _lack(operation: Operation, body: tuple[Statement, ...], capabilities: Capabilities) -> str:

@@ -10,9 +10,7 @@ from attrs import evolve
 
 from gyrator_ir.body.nodes import Bind, Check
 from gyrator_ir.expr import Const, Expr, ShapeFacts
-from gyrator_ir.loop.nodes import Operation, Pointwise, Reduction, Scan, Scatter, Sort
-
-_Kernel = Pointwise | Scatter | Reduction | Scan | Sort
+from gyrator_ir.loop.nodes import LoopOperation, Operation
 
 
 def with_checks(
@@ -29,7 +27,7 @@ def with_checks(
 
 def _unchecked_binds(operation: Operation) -> Iterator[Bind]:
     """Iterate over the indices that are assumed to be in bounds."""
-    if isinstance(operation, _Kernel):
+    if isinstance(operation, LoopOperation):
         for s in operation.body:
             if isinstance(s, Bind) and s.check is Check.NONE and s.mask is None:
                 yield s
@@ -37,7 +35,7 @@ def _unchecked_binds(operation: Operation) -> Iterator[Bind]:
 
 def _checked(operation: Operation, sizes: Collection[Expr]) -> Operation:
     unchecked = {s for s in _unchecked_binds(operation) if s.size in sizes}
-    if not isinstance(operation, _Kernel) or not unchecked:
+    if not isinstance(operation, LoopOperation) or not unchecked:
         return operation
     body = [evolve(s, check=Check.RUNTIME) if s in unchecked else s for s in operation.body]
     return evolve(operation, body=tuple(body))

@@ -7,8 +7,9 @@ from attrs import define, field, frozen
 from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ReduceKind, Store, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, subs
 from gyrator_ir.loop.nodes import LoopOperation, Operation, Reduction, Scan, Scatter, Sort
+from gyrator_ir.loop.uses import inner_of, statements_of
 from gyrator_ir.types import DType
-from gyrator_scheduler.access import LOOPS, inner_of, is_indirect, points_of, statements_of
+from gyrator_scheduler.access import is_indirect
 from gyrator_scheduler.ranges import Ranges
 
 ORDERED_KINDS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
@@ -89,7 +90,7 @@ class Cluster:
 
 def singleton(index: int, op: Operation) -> Cluster:
     """Return a cluster of one operation. Axes of extent 1 are dropped."""
-    if not isinstance(op, LOOPS):
+    if not isinstance(op, LoopOperation):
         return Cluster(index, call=op)
     inner_axes = inner_of(op)
     ones = {a.symbol: ZERO for a in (*op.axes, *inner_axes) if a.extent is ONE}
@@ -100,7 +101,7 @@ def singleton(index: int, op: Operation) -> Cluster:
         inner = inner_axes[:1]
         ones.pop(inner[0].symbol)
     own: dict[Sym, Expr] = {a.symbol: a.symbol for a in (*op.axes, *inner_axes)}
-    c = Cluster(index, points=tuple(a for a in points_of(op) if a.symbol not in ones), inner=inner)
+    c = Cluster(index, points=tuple(a for a in op.axes if a.symbol not in ones), inner=inner)
     c.members.append(Member(index, op, {**own, **ones}, bool(inner)))
     c.scans = isinstance(op, Scan)
     c.never_fused = isinstance(op, Sort) or any(a.extent is ONE for a in inner)

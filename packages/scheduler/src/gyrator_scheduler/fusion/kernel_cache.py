@@ -11,8 +11,8 @@ from gyrator_ir.body.nodes import Load, Store
 from gyrator_ir.body.rewrite import rewritten
 from gyrator_ir.kernel.nodes import Kernel, Stage
 from gyrator_ir.loop.nodes import Buffer, LoopOperation
+from gyrator_ir.loop.uses import statements_of
 from gyrator_ir.target import Heuristics
-from gyrator_scheduler.access import statements_of
 from gyrator_scheduler.fusion.cluster import Cluster
 from gyrator_scheduler.fusion.match_cache import MatchCache
 

@@ -23,9 +23,10 @@ from gyrator_ir.body.rewrite import defined, expressions, named, renamed, used
 from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, product_of, subs, sum_of
 from gyrator_ir.kernel.nodes import KernelStatement, Level, Local, Stage
 from gyrator_ir.loop.nodes import Buffer, Reduction
+from gyrator_ir.loop.uses import statements_of
 from gyrator_ir.target import Heuristics
 from gyrator_ir.types import DType
-from gyrator_scheduler.access import is_indirect, statements_of
+from gyrator_scheduler.access import is_indirect
 from gyrator_scheduler.fusion.cluster import Cluster, Member
 from gyrator_scheduler.ranges import Ranges
 

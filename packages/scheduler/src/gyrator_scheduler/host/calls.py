@@ -8,7 +8,7 @@ from gyrator_ir.expr import Const, Sym
 from gyrator_ir.host import nodes as h
 from gyrator_ir.loop import nodes
 from gyrator_ir.loop.nodes import Arg, Buffer, CallOperation, TensorRef
-from gyrator_scheduler.access import results_of
+from gyrator_ir.loop.uses import results_of
 from gyrator_scheduler.errors import SchedulerError
 from gyrator_scheduler.host.names import Names
 

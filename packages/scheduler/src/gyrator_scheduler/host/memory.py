@@ -10,9 +10,9 @@ from attrs import define, field, frozen
 from gyrator_ir.expr import ZERO, Const, Expr, Sym, ceildiv, maximum
 from gyrator_ir.kernel.nodes import Kernel, Lifetime, Schedule
 from gyrator_ir.loop.nodes import Buffer, Template
+from gyrator_ir.loop.uses import defined_symbols
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device
-from gyrator_scheduler.access import defined_symbols
 from gyrator_scheduler.memory import bytes_of, guessed_bytes, touched
 from gyrator_scheduler.naming import fresh
 

@@ -21,9 +21,9 @@ from gyrator_ir.loop.nodes import (
     TensorInput,
     TensorRef,
 )
+from gyrator_ir.loop.uses import defined_symbols
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device
-from gyrator_scheduler.access import defined_symbols
 from gyrator_scheduler.fusion.kernels import canonical
 from gyrator_scheduler.host.calls import CallWriter, conformity, separation
 from gyrator_scheduler.host.inputs import bind_inputs, bind_results, check_inputs, parameters

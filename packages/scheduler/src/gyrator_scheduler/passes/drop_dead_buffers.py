@@ -19,7 +19,7 @@ from gyrator_ir.loop.nodes import (
     Sort,
     TensorRef,
 )
-from gyrator_scheduler.access import LOOPS, access
+from gyrator_scheduler.access import access
 from gyrator_scheduler.dependences import has_effects
 from gyrator_scheduler.passes.rewriting import each_subprogram
 
@@ -44,7 +44,7 @@ class DropDeadBuffers:
         for op in reversed(program.operations):
             accesses = access(op, {})
             new: Operation | None = op
-            if isinstance(op, LOOPS):
+            if isinstance(op, LoopOperation):
                 dead = {b for b in accesses.writes if b in created and b not in needed}
                 new = _without(op, dead) if dead else op
                 if new is not None and new is not op:

@@ -7,8 +7,9 @@ from attrs import evolve, frozen
 from gyrator_ir.body.nodes import Const, IndexValue, Let, Statement
 from gyrator_ir.body.rewrite import live, renamed
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction, Scan, Sort
+from gyrator_ir.loop.uses import collective_of
 from gyrator_ir.types import DType
-from gyrator_scheduler.passes.rewriting import collective_of, each_loop, with_collective
+from gyrator_scheduler.passes.rewriting import each_loop, with_collective
 
 
 @frozen

@@ -6,9 +6,9 @@ from attrs import frozen
 
 from gyrator_ir.expr import ONE
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction
-from gyrator_scheduler.access import inner_of, statements_of
+from gyrator_ir.loop.uses import inner_of, statements_of, stores_after
 from gyrator_scheduler.merging import addresses, drop_ones, merge, with_expressions
-from gyrator_scheduler.passes.rewriting import each_loop, rebuilt, stores_after
+from gyrator_scheduler.passes.rewriting import each_loop, rebuilt
 
 
 @frozen

@@ -8,10 +8,10 @@ from attrs import frozen
 from gyrator_ir.body.nodes import Axis, Load, Store
 from gyrator_ir.expr import ZERO, Expr, linear
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction
-from gyrator_scheduler.access import inner_of, statements_of
+from gyrator_ir.loop.uses import inner_of, statements_of, stores_after
 from gyrator_scheduler.fusion.axes import guess
 from gyrator_scheduler.fusion.cluster import ORDERED_KINDS
-from gyrator_scheduler.passes.rewriting import each_loop, rebuilt, stores_after
+from gyrator_scheduler.passes.rewriting import each_loop, rebuilt
 
 STORE_WEIGHT = 2
 """Weight of a store relative to a load: it also reads its cache line."""

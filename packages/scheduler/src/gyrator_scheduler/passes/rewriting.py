@@ -14,7 +14,6 @@ from gyrator_ir.body.nodes import (
     Store,
 )
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Operation, Reduction, Scan, Sort
-from gyrator_scheduler.access import LOOPS
 
 
 def with_operations(program: LoopProgram, operations: Sequence[Operation]) -> LoopProgram:
@@ -29,7 +28,7 @@ def each_loop(
     program: LoopProgram, rewrite: Callable[[LoopOperation], LoopOperation]
 ) -> LoopProgram:
     """Return the program with every loop operation rewritten, including subprograms."""
-    operations = [rewrite(op) if isinstance(op, LOOPS) else op for op in program.operations]
+    operations = [rewrite(op) if isinstance(op, LoopOperation) else op for op in program.operations]
     return each_subprogram(with_operations(program, operations), lambda p: each_loop(p, rewrite))
 
 
@@ -58,18 +57,6 @@ def rebuilt(
     if isinstance(op, (Scan, Sort)):
         return evolve(op, axes=points, inner=inner[0], body=new, stores=tuple(stores))
     return evolve(op, axes=points, body=new)
-
-
-def stores_after(op: LoopOperation) -> tuple[Store, ...]:
-    """Return the stores after an operation's reduction, scan or sort; none for pointwise ones."""
-    return op.stores if isinstance(op, (Reduction, Scan, Sort)) else ()
-
-
-def collective_of(op: Reduction | Scan | Sort) -> Collective:
-    """Return the reduction, scan or sort statement of an operation."""
-    match op:
-        case Reduction(reduce=step) | Scan(scan=step) | Sort(sort=step):
-            return step
 
 
 def with_collective(

@@ -7,14 +7,9 @@ from attrs import frozen
 from gyrator_ir.body.nodes import Axis, Bind, Statement
 from gyrator_ir.expr import Expr
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram
-from gyrator_scheduler.access import LOOPS, inner_of
+from gyrator_ir.loop.uses import inner_of, stores_after
 from gyrator_scheduler.merging import with_expressions
-from gyrator_scheduler.passes.rewriting import (
-    each_subprogram,
-    rebuilt,
-    stores_after,
-    with_operations,
-)
+from gyrator_scheduler.passes.rewriting import each_subprogram, rebuilt, with_operations
 from gyrator_scheduler.ranges import Ranges
 
 
@@ -29,7 +24,8 @@ class SimplifyIndices:
         """Return the program with simpler addresses."""
         ranges = Ranges(program.facts)
         operations = [
-            _simple(op, ranges) if isinstance(op, LOOPS) else op for op in program.operations
+            _simple(op, ranges) if isinstance(op, LoopOperation) else op
+            for op in program.operations
         ]
         return each_subprogram(with_operations(program, operations), self.run)
 

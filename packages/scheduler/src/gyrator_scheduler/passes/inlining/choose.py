@@ -8,8 +8,17 @@ from gyrator_ir.body.nodes import Axis, Bind, IndexValue, Let, Load, ReduceKind,
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, stride_of, subs
 from gyrator_ir.loop.contraction import roles
-from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Reduction, TensorRef
-from gyrator_scheduler.access import LOOPS, access, inner_of, is_indirect, statements_of
+from gyrator_ir.loop.nodes import (
+    Buffer,
+    LoopOperation,
+    LoopProgram,
+    Operation,
+    Pointwise,
+    Reduction,
+    TensorRef,
+)
+from gyrator_ir.loop.uses import inner_of, statements_of
+from gyrator_scheduler.access import access, is_indirect
 from gyrator_scheduler.fusion.axes import space
 from gyrator_scheduler.memory import guessed_bytes
 from gyrator_scheduler.passes.inlining.masks import Bounds, MaskBounds, solve_within
@@ -129,7 +138,7 @@ def _survey(
         accesses = access(op, {})
         for name in accesses.writes:
             writes[name] = writes.get(name, 0) + 1
-        if not isinstance(op, LOOPS):
+        if not isinstance(op, LoopOperation):
             blocked.update(accesses.reads)
             continue
         own_readers: dict[str, _Reader] = {}
@@ -160,7 +169,7 @@ def _only_store(op: Pointwise) -> Store | None:
 
 
 def _weight(op: Operation) -> _Weight:
-    if not isinstance(op, LOOPS):
+    if not isinstance(op, LoopOperation):
         return _Weight(0, 0, {}, 0, False)
     total = costliest = 0
     loads: dict[str, None] = {}
@@ -193,7 +202,7 @@ def _uses(
     uses: dict[tuple[int, Expr], Points] = {}
     for r in readers:
         reader = operations[r.index]
-        assert isinstance(reader, LOOPS)
+        assert isinstance(reader, LoopOperation)
         around = (*reader.axes, *inner_of(reader))
         if len(reader.body) > len(r.addresses):
             bound = (s for s in reader.body if isinstance(s, Bind))
@@ -228,7 +237,7 @@ def _covered(
     """Return whether some use computes every point of the producer, so that no check is lost."""
     for r in readers:
         reader = operations[r.index]
-        assert isinstance(reader, LOOPS)
+        assert isinstance(reader, LoopOperation)
         extents = {a.symbol: a.extent for a in (*reader.axes, *inner_of(reader))}
         masked = {s.index for s in reader.body if isinstance(s, Load) and s.mask is not None}
         for address in r.addresses:
@@ -248,7 +257,7 @@ def points_by_axis(op: Pointwise, points: Points) -> list[tuple[Axis, Expr]]:
 
 def _repetition(op: Pointwise, reader: Operation) -> float:
     """Return the ratio of a reader's points to the producer's, for typical sizes."""
-    assert isinstance(reader, LOOPS)
+    assert isinstance(reader, LoopOperation)
     return space((*reader.axes, *inner_of(reader))) / max(space(op.axes), 1)
 
 

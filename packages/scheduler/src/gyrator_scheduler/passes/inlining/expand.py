@@ -16,10 +16,10 @@ from gyrator_ir.loop.nodes import (
     Scan,
     Sort,
 )
+from gyrator_ir.loop.uses import collective_of, inner_of
 from gyrator_ir.types import DType
-from gyrator_scheduler.access import LOOPS, inner_of
 from gyrator_scheduler.passes.inlining.choose import Producer
-from gyrator_scheduler.passes.rewriting import collective_of, with_collective, with_operations
+from gyrator_scheduler.passes.rewriting import with_collective, with_operations
 from gyrator_scheduler.ranges import Ranges
 
 
@@ -33,7 +33,7 @@ def expand(program: LoopProgram, producers: Mapping[str, Producer]) -> LoopProgr
     for n, op in enumerate(program.operations):
         if id(op) in inlined:
             continue
-        if not isinstance(op, LOOPS) or not _reads(op, producers):
+        if not isinstance(op, LoopOperation) or not _reads(op, producers):
             operations.append(op)
             continue
         operations.append(_Expander(op, producers, buffers, ranges, index_of).run(n))
