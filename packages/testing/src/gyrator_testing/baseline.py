@@ -5,14 +5,13 @@ It makes no decisions, so that the stages after the scheduler can be tested inde
 
 from attrs import evolve
 
-from gyrator_ir.body.nodes import Axis
 from gyrator_ir.body.rewrite import expressions, reads, writes
 from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, sorted_symbols
 from gyrator_ir.host import nodes as h
 from gyrator_ir.kernel.nodes import Kernel, Level, Lifetime, Schedule, ScheduleNode, Stage
 from gyrator_ir.loop import nodes as loop
 from gyrator_ir.loop.nodes import Buffer, Input, LoopProgram, TensorInput, TensorRef
-from gyrator_ir.loop.uses import buffers_of
+from gyrator_ir.loop.uses import buffers_of, inner_of, statements_of
 from gyrator_ir.types import Device
 
 
@@ -38,18 +37,13 @@ def baseline_schedule(program: LoopProgram) -> Schedule:
 
 
 def _node(op: loop.Operation, buffers: dict[str, Buffer]) -> ScheduleNode:
-    inner: tuple[Axis, ...] = ()
-    match op:
-        case loop.Pointwise(_, axes, body) | loop.Scatter(_, axes, body):
-            stages = [Stage(Level.OUTER, body)]
-        case loop.Reduction(_, axes, inner, body, fold, stores):
-            stages = [Stage(Level.INNER, (*body, fold)), Stage(Level.OUTER, stores)]
-        case loop.Scan(_, axes, line, body, scan, stores):
-            inner, stages = (line,), [Stage(Level.INNER, (*body, scan, *stores))]
-        case loop.Sort(_, axes, line, body, sort, stores):
-            inner, stages = (line,), [Stage(Level.INNER, (*body, sort, *stores))]
-        case _:
-            return op
+    if not isinstance(op, loop.LoopOperation):
+        return op
+    axes, inner = op.axes, inner_of(op)
+    if isinstance(op, loop.Reduction):
+        stages = [Stage(Level.INNER, (*op.body, op.reduce)), Stage(Level.OUTER, op.stores)]
+    else:
+        stages = [Stage(Level.INNER if inner else Level.OUTER, statements_of(op))]
     statements = [s for stage in stages for s in stage.body]
     used = {**dict.fromkeys(reads(statements)), **dict.fromkeys(writes(statements))}
     exprs: list[Expr] = [a.extent for a in (*axes, *inner)]

@@ -1,23 +1,19 @@
 """Printer of Loop IR. `parse(show(p)) == p` for every program that verifies."""
 
-from collections.abc import Sequence
-
-from gyrator_ir.body.nodes import Axis
 from gyrator_ir.body.print import show_statement
-from gyrator_ir.body.rewrite import AnyStatement
 from gyrator_ir.loop.forms import CALLS, TEMPLATE
 from gyrator_ir.loop.formulas import show_formula
 from gyrator_ir.loop.nodes import (
     CallOperation,
+    LoopOperation,
     LoopProgram,
     Operation,
-    Pointwise,
     Reduction,
     Scan,
-    Scatter,
     Sort,
     Template,
 )
+from gyrator_ir.loop.uses import inner_of, statements_of
 from gyrator_ir.text.forms import ORIGINS
 from gyrator_ir.text.lines import indented
 from gyrator_ir.text.program import (
@@ -42,21 +38,14 @@ def show(program: LoopProgram) -> str:
 
 def show_operation(op: Operation, writer: Writer) -> list[str]:
     """Print one operation; the first line is its head."""
-    match op:
-        case Pointwise(name, axes, body, origins) | Scatter(name, axes, body, origins):
-            verb = "pointwise" if isinstance(op, Pointwise) else "scatter"
-            head = f"{verb} {name} {AXES.show(axes, writer)}{_origins(origins, writer)}"
-            return [head, *_body(body, writer)]
-        case Reduction(name, axes, inner, body, reduce, stores, origins):
-            head = _over("reduction", name, axes, inner, origins, writer)
-            return [head, *_body((*body, reduce, *stores), writer)]
-        case Scan(name, axes, line, body, scan, stores, origins):
-            head = _over("scan", name, axes, (line,), origins, writer)
-            return [head, *_body((*body, scan, *stores), writer)]
-        case Sort(name, axes, line, body, sort, stores, origins):
-            head = _over("sort", name, axes, (line,), origins, writer)
-            return [head, *_body((*body, sort, *stores), writer)]
-    return show_call(op, writer)
+    if not isinstance(op, LoopOperation):
+        return show_call(op, writer)
+    inner = inner_of(op)
+    over = f" over {AXES.show(inner, writer)}" if isinstance(op, Reduction | Scan | Sort) else ""
+    origins = f" {ORIGINS.show(op.origins, writer)}" if op.origins else ""
+    verb = type(op).__name__.lower()
+    head = f"{verb} {op.name} {AXES.show(op.axes, writer)}{over}{origins}"
+    return [head, *indented([show_statement(s, writer) for s in statements_of(op)])]
 
 
 def show_call(op: CallOperation, writer: Writer) -> list[str]:
@@ -64,25 +53,6 @@ def show_call(op: CallOperation, writer: Writer) -> list[str]:
     if isinstance(op, Template):
         return _template(op, writer)
     return [CALLS.by_class[type(op)].head(op, writer)]
-
-
-def _over(
-    verb: str,
-    name: str,
-    axes: Sequence[Axis],
-    inner: Sequence[Axis],
-    origins: tuple[int, ...],
-    w: Writer,
-) -> str:
-    return f"{verb} {name} {AXES.show(axes, w)} over {AXES.show(inner, w)}{_origins(origins, w)}"
-
-
-def _body(body: Sequence[AnyStatement], writer: Writer) -> list[str]:
-    return indented([show_statement(s, writer) for s in body])
-
-
-def _origins(origins: tuple[int, ...], writer: Writer) -> str:
-    return f" {ORIGINS.show(origins, writer)}" if origins else ""
 
 
 def _template(op: Template, writer: Writer) -> list[str]:

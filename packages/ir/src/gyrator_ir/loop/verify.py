@@ -23,16 +23,17 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from gyrator_ir.body.nodes import Axis, Load, Statement, Store
+from gyrator_ir.body.nodes import Load, Statement, Store
 from gyrator_ir.body.print import show_statement
 from gyrator_ir.body.verify import SIZE_KINDS, Checker, Scope, Where, storage_of
 from gyrator_ir.expr import Cond, Expr, Sym, SymKind
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.loop import nodes
 from gyrator_ir.loop.formulas import check_formulas, sizes_in
-from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, TensorRef
+from gyrator_ir.loop.nodes import Buffer, LoopOperation, LoopProgram, Operation, TensorRef
 from gyrator_ir.loop.print import show_operation
 from gyrator_ir.loop.templates import template_error
+from gyrator_ir.loop.uses import collective_of, inner_of, stores_after
 from gyrator_ir.text.program import show_buffer
 from gyrator_ir.text.scanner import Writer
 from gyrator_ir.text.values import ARG
@@ -428,41 +429,23 @@ class _Verifier:
                 self.checker.fail(17, f"there is no origin {row}, the table has {count}")
 
     def _operation(self, op: Operation) -> None:
-        match op:
-            case nodes.Pointwise(_, axes, body) | nodes.Scatter(_, axes, body):
-                self._loop(op, axes, (), body)
-                self._effects(op, body)
-            case nodes.Reduction(_, axes, inner, body, reduce, stores):
-                scope = self._loop(op, axes, inner, body)
-                self.checker.statements((reduce,), scope)
-                outer = Scope({n: scope.values[n] for n in reduce.names}, set(self.flow.symbols))
-                self.checker.axes(axes, outer, partial(_head, op, self.flow.writer))
-                self.checker.statements(stores, outer)
-                self._effects(op, (*body, *stores))
-            case nodes.Scan(_, axes, line, body, scan, stores):
-                scope = self._loop(op, axes, (line,), body)
-                self.checker.statements((scan, *stores), scope)
-                self._effects(op, (*body, *stores))
-            case nodes.Sort(_, axes, line, body, sort, stores):
-                scope = self._loop(op, axes, (line,), body)
-                self.checker.statements((sort, *stores), scope)
-                self._effects(op, (*body, *stores))
-            case _:
-                self.calls.check(op, partial(_head, op, self.flow.writer))
-
-    def _loop(
-        self,
-        op: nodes.LoopOperation,
-        axes: tuple[Axis, ...],
-        inner: tuple[Axis, ...],
-        body: tuple[Statement, ...],
-    ) -> Scope:
+        where = partial(_head, op, self.flow.writer)
+        if not isinstance(op, LoopOperation):
+            self.calls.check(op, where)
+            return
         scope = Scope(symbols=set(self.flow.symbols))
-        self.checker.axes((*axes, *inner), scope, partial(_head, op, self.flow.writer))
-        self.checker.statements(body, scope)
-        return scope
+        self.checker.axes((*op.axes, *inner_of(op)), scope, where)
+        self.checker.statements(op.body, scope)
+        if not isinstance(op, nodes.Pointwise | nodes.Scatter):
+            step = collective_of(op)
+            self.checker.statements((step,), scope)
+            if isinstance(op, nodes.Reduction):  # of the loop's values, only its results are left
+                scope = Scope({n: scope.values[n] for n in step.names}, set(self.flow.symbols))
+                self.checker.axes(op.axes, scope, where)
+            self.checker.statements(op.stores, scope)
+        self._effects(op, (*op.body, *stores_after(op)))
 
-    def _effects(self, op: nodes.LoopOperation, body: tuple[Statement, ...]) -> None:
+    def _effects(self, op: LoopOperation, body: tuple[Statement, ...]) -> None:
         """Check the reads of an operation, then record its writes."""
         flow, scatters = self.flow, isinstance(op, nodes.Scatter)
         stored: dict[str, None] = {}

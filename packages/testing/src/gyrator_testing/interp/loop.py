@@ -4,16 +4,15 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, SortStep, Statement, Store
 from gyrator_ir.loop.nodes import (
+    LoopOperation,
     LoopProgram,
     Operation,
     Pointwise,
     Reduction,
-    Scan,
     Scatter,
-    Sort,
 )
+from gyrator_ir.loop.uses import collective_of, inner_of, stores_after
 from gyrator_testing.interp.body import Frame, blocks
 from gyrator_testing.interp.calls import Machine, bind_constants, bind_inputs, find_program
 from gyrator_testing.interp.dtypes import Array
@@ -72,33 +71,15 @@ def _bound(exprs: Sequence[Any], machine: Machine) -> bool:
 
 
 def _operation(op: Operation, machine: Machine) -> None:
-    match op:
-        case Pointwise(_, axes, body) | Scatter(_, axes, body):
-            _loop(machine, axes, (), body, None, ())
-        case Reduction(_, axes, inner, body, fold, stores):
-            _loop(machine, axes, inner, body, fold, stores)
-        case Scan(_, axes, line, body, scan, stores):
-            _loop(machine, axes, (line,), body, scan, stores)
-        case Sort(_, axes, line, body, sort, stores):
-            _loop(machine, axes, (line,), body, sort, stores)
-        case _:
-            machine.run(op)
-
-
-def _loop(
-    machine: Machine,
-    axes: tuple[Axis, ...],
-    inner: tuple[Axis, ...],
-    body: tuple[Statement, ...],
-    step: Reduce | ScanStep | SortStep | None,
-    stores: tuple[Store, ...],
-) -> None:
-    cells = machine.cells()
-    for block in blocks(axes, inner, machine.symbols):
+    if not isinstance(op, LoopOperation):
+        machine.run(op)
+        return
+    inner, cells = inner_of(op), machine.cells()
+    for block in blocks(op.axes, inner, machine.symbols):
         frame = Frame(block.points + block.line, cells, machine.symbols | block.symbols)
-        frame.run(body)
-        if step is not None:
-            frame.collect(step, len(axes))
-        if isinstance(step, Reduce):
+        frame.run(op.body)
+        if not isinstance(op, Pointwise | Scatter):
+            frame.collect(collective_of(op), len(op.axes))
+        if isinstance(op, Reduction):
             frame.space = block.points + (1,) * len(inner)
-        frame.run(stores)
+        frame.run(stores_after(op))
