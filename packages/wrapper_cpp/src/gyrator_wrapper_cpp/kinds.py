@@ -122,18 +122,12 @@ class Kinds:
                 self._read(i.otherwise)
                 for name, value in zip(i.results, i.then_values, strict=True):
                     self._bind(name, self._of(value))
-            case h.Loop():
+            case h.Loop() | h.Repeat():
+                if isinstance(i, h.Repeat):
+                    self._symbols[i.symbol.name] = None
                 for name, value in zip(i.carried, i.initial, strict=True):
                     self._bind(name, self._of(value))
-                self._read(i.condition)
-                self._read(i.body)
-                for name, value in zip(i.results, i.initial, strict=True):
-                    self._bind(name, self._of(value))
-            case h.Repeat():
-                self._symbols[i.symbol.name] = None
-                for name, value in zip(i.carried, i.initial, strict=True):
-                    self._bind(name, self._of(value))
-                self._read(i.body)
+                self._read((*(i.condition if isinstance(i, h.Loop) else ()), *i.body))
                 for name, value in zip(i.results, i.initial, strict=True):
                     self._bind(name, self._of(value))
             case h.CallProgram() | h.CallPartition():

@@ -1,6 +1,6 @@
 """Bytes moved and floating-point operations of kernels and calls in one run."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from math import prod
 from types import MappingProxyType
 
@@ -9,7 +9,8 @@ from gyrator_ir.body.nodes import Axis, Let, Reduce
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.expr import Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, Level, Schedule, Stage
-from gyrator_ir.loop.nodes import Arg, Buffer, Extern, ListArg, Literal, TensorRef
+from gyrator_ir.loop.nodes import Arg, Buffer, Extern, Literal, TensorRef
+from gyrator_ir.loop.uses import arguments_of, refs_in, results_of
 
 
 def buffer_bytes(buffer: Buffer, facts: ShapeFacts) -> int:
@@ -74,7 +75,7 @@ _CONVOLUTIONS = (
 def call_bytes(call: Extern, schedule: Schedule) -> int:
     """Return the bytes of a call's arguments and results."""
     facts = schedule.facts
-    tensors = dict.fromkeys(_tensors((*call.args, *(value for _, value in call.kwargs))))
+    tensors = dict.fromkeys(refs_in(arguments_of(call)))
     argument_bytes = sum(strided_bytes(t.dtype, t.shape, t.strides, facts) for t in tensors)
     return argument_bytes + sum(buffer_bytes(b, facts) for b in _results(call, schedule))
 
@@ -115,13 +116,4 @@ def _size(tensor: Arg | Buffer, facts: ShapeFacts, first: int = 0) -> int:
 
 def _results(call: Extern, schedule: Schedule) -> list[Buffer]:
     buffers = {b.name: b for b in schedule.buffers}
-    named = (r if isinstance(r, tuple) else (r,) for r in call.results)
-    return [buffers[name] for part in named for name in part if name in buffers]
-
-
-def _tensors(args: Iterable[Arg]) -> Iterator[TensorRef]:
-    for arg in args:
-        if isinstance(arg, TensorRef):
-            yield arg
-        elif isinstance(arg, ListArg):
-            yield from _tensors(arg.items)
+    return [buffers[name] for name in results_of(call) if name in buffers]
