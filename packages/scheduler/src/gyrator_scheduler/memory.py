@@ -275,7 +275,7 @@ def _in_place(
     ]
     if not options:
         return None
-    accesses = [s for stage in kernel.stages for s in stage.body if isinstance(s, Load | Store)]
+    accesses = [s for s in kernel.statements if isinstance(s, Load | Store)]
     stores = [k for k, s in enumerate(accesses) if s.buffer == buffer.name and isinstance(s, Store)]
     if len(stores) != 1:
         return None

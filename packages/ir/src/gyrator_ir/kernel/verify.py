@@ -222,16 +222,8 @@ def _check_locals(stage: Stage, names: set[str], stored: set[str], checker: Chec
 
 
 def _check_parameters(k: Kernel, checker: Checker, where: Where) -> None:
-    loads: dict[str, None] = {}
-    stores: dict[str, None] = {}
-    for stage in k.stages:
-        for s in stage.body:
-            if type(s) is Load:
-                loads[s.buffer] = None
-            elif type(s) is Store:
-                stores[s.buffer] = None
-    local = {t.name for t in k.locals}
-    expected = [n for n in {**loads, **stores} if n not in local]
+    loads, stores = k.reads, k.writes
+    expected = list(dict.fromkeys((*loads, *stores)))
     got = [p.name for p in k.parameters]
     if got != expected:
         checker.fail(21, f"parameters must be {expected}, got {got}", where)
@@ -249,16 +241,9 @@ def _check_layouts(k: Launchable, checker: Checker, where: Where) -> None:
 
 
 def _check_sizes(k: Kernel, checker: Checker, where: Where) -> None:
-    used: set[Sym] = set()
-    for axis in (*k.axes, *k.inner):
-        used |= axis.extent.free_symbols
-    for local in k.locals:
-        used |= local.extent.free_symbols
-    for stage in k.stages:
-        for s in stage.body:
-            for expr in expressions(s):
-                used |= expr.free_symbols
-    _compare_sizes(k, used, checker, where)
+    extents = (*(a.extent for a in (*k.axes, *k.inner)), *(t.extent for t in k.locals))
+    exprs = (*extents, *(e for s in k.statements for e in expressions(s)))
+    _compare_sizes(k, {symbol for e in exprs for symbol in e.free_symbols}, checker, where)
 
 
 def _compare_sizes(k: Launchable, used: set[Sym], checker: Checker, where: Where) -> None:
@@ -337,12 +322,11 @@ class _Verifier:
         local = {t.name for t in k.locals}
         flow.check_sizes(k.sizes, where)
         stored: set[str] = set()
-        for stage in k.stages:
-            for s in stage.body:
-                if type(s) is Load and s.buffer not in local and s.buffer not in stored:
-                    flow.read(s.buffer, _line(s))
-                elif type(s) is Store and s.buffer not in local:
-                    stored.add(s.buffer)
+        for s in k.statements:
+            if type(s) is Load and s.buffer not in local and s.buffer not in stored:
+                flow.read(s.buffer, _line(s))
+            elif type(s) is Store and s.buffer not in local:
+                stored.add(s.buffer)
         for name in sorted(stored):
             flow.write(name, where, again=True)
 
