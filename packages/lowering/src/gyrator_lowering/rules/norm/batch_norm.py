@@ -1,7 +1,9 @@
 """Batch norm in its functional forms, and its gradient."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from attrs import frozen
 
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import ONE, Const, Expr, product_of
@@ -28,43 +30,8 @@ def _accumulator(x: TensorValue) -> DType:
     return DType.F64 if x.device.is_host and x.dtype is DType.F32 else x.dtype.compute
 
 
-def _statistics(b: LoopBuilder, x: TensorValue, eps: float) -> tuple[TensorValue, ...]:
-    """Return mean, sum of squared deviations and 1/sqrt(var + eps) of each channel."""
-    dtype = _accumulator(x)
-    channels = (x.shape[1],)
-    mean, squares, rstd = (b.temp(channels, dtype, x) for _ in range(3))
-    into = [mean, squares, None]
-    reduce_into(
-        b, ReduceKind.WELFORD, x, _dims(x), into, dtype, lambda ops, value: ops.cast(value, dtype)
-    )
-    n = _count(x)
-    b.pointwise_into(
-        rstd, lambda ops, i: ops.rsqrt(ops.load(squares, i) / operand(ops, n, (), dtype) + eps)
-    )
-    return mean, squares, rstd
-
-
 def _count(x: TensorValue) -> Expr:
     return product_of(x.shape[d] for d in _dims(x))
-
-
-def _normalized(
-    b: LoopBuilder,
-    x: TensorValue,
-    weight: TensorValue | None,
-    bias: TensorValue | None,
-    mean: TensorValue,
-    rstd: At,
-) -> TensorValue:
-    """Return `(x - mean) * rstd * weight + bias`; `rstd` is a function of a channel's index."""
-    dtype = x.dtype.compute
-
-    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        at = _channel(index)
-        value = ops.cast(ops.load(x, index), dtype) - ops.cast(ops.load(mean, at), dtype)
-        return affine(ops, value * rstd(ops, at), weight, bias, at)
-
-    return b.pointwise(body, b.outs[0])
 
 
 def _inverse(variance: TensorValue, eps: float, dtype: DType) -> At:
@@ -72,74 +39,84 @@ def _inverse(variance: TensorValue, eps: float, dtype: DType) -> At:
     return lambda ops, at: 1.0 / ops.sqrt(ops.cast(ops.load(variance, at), dtype) + eps)
 
 
-def _update(
-    b: LoopBuilder,
-    x: TensorValue,
-    batch: tuple[TensorValue, TensorValue],
-    running: Sequence[TensorValue | None],
-    momentum: float,
-    into: Sequence[TensorValue | Spec | None],
-) -> list[TensorValue]:
-    """Return `(1 - momentum) * running + momentum * new` for the mean and the unbiased variance, in
-    new buffers or in place; `batch` has the mean and the squares."""
-    mean, squares = batch
-    n = _count(x)
+@frozen
+class _BatchNorm:
+    """The operands of every form of the op."""
 
-    def variance(ops: Tracer, index: Sequence[Expr]) -> Value:
-        total = ops.load(squares, index)
-        return total / (operand(ops, n, (), total.dtype) - 1.0)
+    b: LoopBuilder
+    x: TensorValue
+    weight: TensorValue | None
+    bias: TensorValue | None
+    eps: float
 
-    def updated(old: TensorValue, new: At, into: TensorValue | Spec) -> TensorValue:
+    def normalized(self, mean: TensorValue, rstd: At) -> TensorValue:
+        """Return `(x - mean) * rstd * weight + bias`; `rstd` is a function of a channel's index."""
+        x, dtype = self.x, self.x.dtype.compute
+
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-            value = new(ops, index)
-            before = ops.cast(ops.load(old, index), value.dtype)
-            return before * (1.0 - momentum) + value * momentum
+            at = _channel(index)
+            value = ops.cast(ops.load(x, index), dtype) - ops.cast(ops.load(mean, at), dtype)
+            return affine(ops, value * rstd(ops, at), self.weight, self.bias, at)
 
-        result = b.buffer(into) if isinstance(into, Spec) else into
-        b.pointwise_into(result, body)
-        return result
+        return self.b.pointwise(body, self.b.outs[0])
 
-    new = (lambda ops, i: ops.load(mean, i)), variance
-    parts = zip(running, new, into, strict=True)
-    return [updated(o, n, to) for o, n, to in parts if o is not None and to is not None]
+    def infer(self, mean: TensorValue, variance: TensorValue) -> TensorValue:
+        """Return the output for running statistics."""
+        return self.normalized(mean, _inverse(variance, self.eps, self.x.dtype.compute))
 
+    def empties(self) -> Iterator[TensorValue]:
+        """Yield the empty tensors that eager returns if there is nothing to save."""
+        for out in self.b.outs[1:3]:
+            if out is not None:
+                yield self.b.pointwise(lambda ops, _: ops.const(0, DType.F32), out)
 
-def _train(
-    b: LoopBuilder,
-    x: TensorValue,
-    weight: TensorValue | None,
-    bias: TensorValue | None,
-    eps: float,
-) -> tuple[tuple[Any, ...], tuple[TensorValue, TensorValue]]:
-    """Return the output with the saved mean and 1/sqrt, and the mean and squares before
-    rounding."""
-    mean, squares, rstd = _statistics(b, x, eps)
-    result = _normalized(b, x, weight, bias, mean, element(rstd, x.dtype.compute))
-    saved = (rounded(b, value, out) for value, out in zip((mean, rstd), b.outs[1:3], strict=True))
-    return (result, *saved), (mean, squares)
+    def train(self) -> tuple[tuple[Any, ...], tuple[TensorValue, TensorValue]]:
+        """Return the output with the saved mean and 1/sqrt(var + eps), and the mean and the sum of
+        squared deviations of each channel before rounding."""
+        b, x, dtype = self.b, self.x, _accumulator(self.x)
+        mean, squares, rstd = (b.temp((x.shape[1],), dtype, x) for _ in range(3))
+        reduce_into(
+            b, ReduceKind.WELFORD, x, _dims(x), [mean, squares, None], dtype,
+            lambda ops, value: ops.cast(value, dtype),
+        )  # fmt: skip
+        n = _count(x)
+        b.pointwise_into(
+            rstd,
+            lambda ops, i: ops.rsqrt(ops.load(squares, i) / operand(ops, n, (), dtype) + self.eps),
+        )
+        result = self.normalized(mean, element(rstd, x.dtype.compute))
+        saved = (rounded(b, v, out) for v, out in zip((mean, rstd), b.outs[1:3], strict=True))
+        return (result, *saved), (mean, squares)
 
+    def updated(
+        self,
+        batch: tuple[TensorValue, TensorValue],
+        running: Sequence[TensorValue | None],
+        momentum: float,
+        into: Sequence[TensorValue | Spec | None],
+    ) -> list[TensorValue]:
+        """Return `(1 - momentum) * running + momentum * new` for the mean and the unbiased
+        variance, in new buffers or in place; `batch` has the mean and the squares."""
+        mean, squares = batch
+        b, n = self.b, _count(self.x)
 
-def _infer(
-    b: LoopBuilder,
-    x: TensorValue,
-    weight: TensorValue | None,
-    bias: TensorValue | None,
-    running_mean: TensorValue,
-    running_var: TensorValue,
-    eps: float,
-) -> TensorValue:
-    rstd = _inverse(running_var, eps, x.dtype.compute)
-    return _normalized(b, x, weight, bias, running_mean, rstd)
+        def variance(ops: Tracer, index: Sequence[Expr]) -> Value:
+            total = ops.load(squares, index)
+            return total / (operand(ops, n, (), total.dtype) - 1.0)
 
+        def updated(old: TensorValue, new: At, into: TensorValue | Spec) -> TensorValue:
+            def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+                value = new(ops, index)
+                before = ops.cast(ops.load(old, index), value.dtype)
+                return before * (1.0 - momentum) + value * momentum
 
-def _empties(b: LoopBuilder, indices: Sequence[int]) -> list[TensorValue]:
-    """Return the empty tensors that eager returns if there is nothing to save."""
-    outs = b.outs
-    return [
-        b.pointwise(lambda ops, _: ops.const(0, DType.F32), out)
-        for out in (outs[p] for p in indices)
-        if out is not None
-    ]
+            result = b.buffer(into) if isinstance(into, Spec) else into
+            b.pointwise_into(result, body)
+            return result
+
+        new = (lambda ops, i: ops.load(mean, i)), variance
+        parts = zip(running, new, into, strict=True)
+        return [updated(o, n, to) for o, n, to in parts if o is not None and to is not None]
 
 
 def no_training(
@@ -153,8 +130,8 @@ def no_training(
     eps: float,
 ) -> tuple[TensorValue, ...]:
     """Normalise by running statistics."""
-    result = _infer(b, x, weight, bias, running_mean, running_var, eps)
-    return (result, *_empties(b, (1, 2)))
+    norm = _BatchNorm(b, x, weight, bias, eps)
+    return (norm.infer(running_mean, running_var), *norm.empties())
 
 
 def exact_no_training(
@@ -197,7 +174,7 @@ def exact_no_training(
         return ops.fma(ops.load(x, index), ops.load(factor, channel), ops.load(added, channel))
 
     out = b.outs[0]
-    return (b.pointwise(body, out), *_empties(b, (1, 2)))
+    return (b.pointwise(body, out), *_BatchNorm(b, x, weight, bias, eps).empties())
 
 
 def functional(
@@ -212,13 +189,14 @@ def functional(
     eps: float,
 ) -> tuple[TensorValue, ...]:
     """Normalise, and return the updated running statistics."""
-    outs = b.outs
+    norm = _BatchNorm(b, x, weight, bias, eps)
+    running, into = (running_mean, running_var), b.outs[3:]
     if not training:
-        result = _infer(b, x, weight, bias, running_mean, running_var, eps)
-        unchanged = [b.copy(r, o) for r, o in ((running_mean, outs[3]), (running_var, outs[4]))]
-        return (result, *_empties(b, (1, 2)), *unchanged)
-    results, batch = _train(b, x, weight, bias, eps)
-    return (*results, *_update(b, x, batch, (running_mean, running_var), momentum, outs[3:]))
+        result = norm.infer(*running)
+        unchanged = [b.copy(r, o) for r, o in zip(running, into, strict=True)]
+        return (result, *norm.empties(), *unchanged)
+    results, batch = norm.train()
+    return (*results, *norm.updated(batch, running, momentum, into))
 
 
 def with_update(
@@ -234,9 +212,10 @@ def with_update(
     """`_batch_norm_with_update_functional`: like `functional` in training, with a reserve."""
     empty, *into = b.outs[3:]
     assert empty is not None
-    results, batch = _train(b, x, weight, bias, eps)
+    norm = _BatchNorm(b, x, weight, bias, eps)
+    results, batch = norm.train()
     reserve = b.pointwise(lambda ops, _: ops.const(0, empty.dtype.compute), empty)
-    running = _update(b, x, batch, (running_mean, running_var), momentum, into)
+    running = norm.updated(batch, (running_mean, running_var), momentum, into)
     return (*results, reserve, *running)
 
 
@@ -250,7 +229,7 @@ def no_stats(
     eps: float,
 ) -> tuple[TensorValue, ...]:
     """Normalise by the statistics of the batch only."""
-    return _train(b, x, weight, bias, eps)[0]
+    return _BatchNorm(b, x, weight, bias, eps).train()[0]
 
 
 def native(
@@ -265,14 +244,14 @@ def native(
     eps: float,
 ) -> tuple[TensorValue, ...]:
     """Normalise; in training, the running statistics are updated in place."""
+    norm = _BatchNorm(b, x, weight, bias, eps)
     if not training:
         if running_mean is None or running_var is None:
             raise FallbackToAten
-        result = _infer(b, x, weight, bias, running_mean, running_var, eps)
-        return (result, *_empties(b, (1, 2)))
-    results, batch = _train(b, x, weight, bias, eps)
+        return (norm.infer(running_mean, running_var), *norm.empties())
+    results, batch = norm.train()
     running = (running_mean, running_var)
-    _update(b, x, batch, running, momentum, running)
+    norm.updated(batch, running, momentum, running)
     return results
 
 
