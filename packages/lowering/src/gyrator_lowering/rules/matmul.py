@@ -129,67 +129,39 @@ def _is(scalar: Arg, number: int) -> bool:
     return isinstance(scalar, int | float) and scalar == number
 
 
-def mm(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
-    """`x @ y` of matrices, or of batches of them."""
-    return product(b, x, y)
+def _plus_addend(total: Callable[..., TensorValue]) -> Rule:
+    """Return the rule of `beta * tensor + alpha * total(x, y)`."""
 
+    def rule(
+        b: LoopBuilder, tensor: TensorValue, x: Any, y: Any, *, beta: Arg = 1, alpha: Arg = 1
+    ) -> TensorValue:
+        return total(b, x, y, with_addend(tensor, beta, alpha))
 
-def addmm(
-    b: LoopBuilder,
-    tensor: TensorValue,
-    x: TensorValue,
-    y: TensorValue,
-    *,
-    beta: Arg = 1,
-    alpha: Arg = 1,
-) -> TensorValue:
-    """`beta * tensor + alpha * (x @ y)` of matrices, or of batches of them."""
-    return product(b, x, y, with_addend(tensor, beta, alpha))
+    return rule
 
 
 def addmm_activation(
-    b: LoopBuilder,
-    tensor: TensorValue,
-    x: TensorValue,
-    y: TensorValue,
-    *,
-    beta: Arg = 1,
-    alpha: Arg = 1,
-    use_gelu: bool = False,
+    b: LoopBuilder, *args: TensorValue, use_gelu: bool = False, **factors: Arg
 ) -> TensorValue:
     """`relu(addmm(...))`."""
     if use_gelu:
         raise FallbackToAten
-    before = with_addend(tensor, beta, alpha)
+    return _plus_addend(_rectified)(b, *args, **factors)  # type: ignore[no-any-return]
 
+
+def _rectified(b: LoopBuilder, x: TensorValue, y: TensorValue, before: After) -> TensorValue:
     def after(ops: Tracer, index: Index, total: Value) -> Value:
         return ops.maximum(before(ops, index, total), 0)
 
     return product(b, x, y, after)
 
 
-def mv(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
+def times_vector(
+    b: LoopBuilder, x: TensorValue, y: TensorValue, after: After | None = None
+) -> TensorValue:
     """The sums of products of a vector's elements with those of each row of a matrix, or with those
     of another vector."""
-    return _times_vector(b, x, y, None)
 
-
-def addmv(
-    b: LoopBuilder,
-    tensor: TensorValue,
-    x: TensorValue,
-    y: TensorValue,
-    *,
-    beta: Arg = 1,
-    alpha: Arg = 1,
-) -> TensorValue:
-    """`beta * tensor + alpha * (x @ y)` of a matrix and a vector."""
-    return _times_vector(b, x, y, with_addend(tensor, beta, alpha))
-
-
-def _times_vector(
-    b: LoopBuilder, x: TensorValue, y: TensorValue, after: After | None
-) -> TensorValue:
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         return ops.load(x, (*index, *rindex)), ops.load(y, rindex)
 
@@ -240,38 +212,30 @@ def matmul(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
     return accumulated(b, terms, x.shape[-1:])
 
 
-def addbmm(
-    b: LoopBuilder,
-    tensor: TensorValue,
-    x: TensorValue,
-    y: TensorValue,
-    *,
-    beta: Arg = 1,
-    alpha: Arg = 1,
-) -> TensorValue:
-    """`beta * tensor + alpha * sum(x[k] @ y[k])`."""
+def _sum_of_batch(b: LoopBuilder, x: TensorValue, y: TensorValue, after: After) -> TensorValue:
+    """`sum(x[k] @ y[k])`."""
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         (row, column), (batch, k) = index, rindex
         return ops.load(x, (batch, row, k)), ops.load(y, (batch, k, column))
 
-    inner = (x.shape[0], x.shape[2])
-    return accumulated(b, terms, inner, with_addend(tensor, beta, alpha))
+    return accumulated(b, terms, (x.shape[0], x.shape[2]), after)
 
 
+_ADDMM = _plus_addend(product)
 _LIBRARY_OUT: Mapping[str, Rule] = MappingProxyType(
-    {"mm": mm, "bmm": mm, "addmm": addmm, "baddbmm": addmm}
+    {"mm": product, "bmm": product, "addmm": _ADDMM, "baddbmm": _ADDMM}
 )
 _LIBRARY: Mapping[str, Rule] = MappingProxyType(
     {
-        "mv": mv,
-        "dot": mv,
-        "vdot": mv,
-        "addmv": addmv,
+        "mv": times_vector,
+        "dot": times_vector,
+        "vdot": times_vector,
+        "addmv": _plus_addend(times_vector),
         "linear": linear,
         "matmul": matmul,
-        "_int_mm": mm,
-        "addbmm": addbmm,
+        "_int_mm": product,
+        "addbmm": _plus_addend(_sum_of_batch),
         "_addmm_activation": addmm_activation,
     }
 )
