@@ -13,7 +13,7 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import Arg
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
-from gyrator_lowering.rules.pointwise import elementwise, polynomial, simple
+from gyrator_lowering.rules.pointwise import elementwise, polynomial, simple, with_numbers
 from gyrator_lowering.table import TableBuilder
 
 ROOT_HALF = math.sqrt(0.5)
@@ -131,29 +131,16 @@ def narrow_heuristics(b: LoopBuilder) -> Heuristics:
     return target.heuristics if target is not None and narrow else Heuristics()
 
 
-def softplus(ops: Tracer, x: Value, beta: float, threshold: float) -> Value:
+def softplus(ops: Tracer, x: Value, beta: float = 1, threshold: float = 20) -> Value:
     """Return `log(1 + exp(beta * x)) / beta`, x itself above the threshold."""
     scaled = x * beta
     return ops.where(ops.gt(scaled, threshold), x, ops.log1p(ops.exp(scaled)) / beta)
 
 
-def softplus_rule(
-    b: LoopBuilder, x: TensorValue, beta: float = 1, threshold: float = 20
-) -> TensorValue:
-    """Softplus."""
-    return elementwise(b, lambda ops, v: softplus(ops, v, beta, threshold), (x,))
-
-
-def softplus_backward(
-    b: LoopBuilder, grad: TensorValue, x: TensorValue, beta: float, threshold: float
-) -> TensorValue:
-    """Gradient of softplus."""
-
-    def body(ops: Tracer, g: Value, v: Value) -> Value:
-        z = ops.exp(v * beta)
-        return ops.where(ops.gt(v * beta, threshold), g, g * z / (z + 1.0))
-
-    return elementwise(b, body, (grad, x))
+def softplus_backward(ops: Tracer, g: Value, x: Value, beta: float, threshold: float) -> Value:
+    """Return the gradient of softplus."""
+    z = ops.exp(x * beta)
+    return ops.where(ops.gt(x * beta, threshold), g, g * z / (z + 1.0))
 
 
 def mish(ops: Tracer, x: Value) -> Value:
@@ -168,16 +155,10 @@ def mish_backward(ops: Tracer, grad: Value, x: Value) -> Value:
     return grad * (t + x * s * (1.0 - t * t))
 
 
-def elu(
-    b: LoopBuilder, x: TensorValue, alpha: float = 1, scale: float = 1, input_scale: float = 1
-) -> TensorValue:
-    """`scale * x` above 0, else `scale * alpha * (exp(input_scale * x) - 1)`."""
-
-    def body(ops: Tracer, v: Value) -> Value:
-        low = ops.expm1(v * input_scale) * (alpha * scale)
-        return ops.where(ops.lt(v, 0.0), low, v * scale)
-
-    return elementwise(b, body, (x,))
+def elu(ops: Tracer, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
+    """Return `scale * x` above 0, else `scale * alpha * (exp(input_scale * x) - 1)`."""
+    low = ops.expm1(x * input_scale) * (alpha * scale)
+    return ops.where(ops.lt(x, 0.0), low, x * scale)
 
 
 def elu_backward(
@@ -202,33 +183,24 @@ def elu_backward(
     return elementwise(b, body, (grad, value))
 
 
-def leaky_relu(b: LoopBuilder, x: TensorValue, slope: float = 0.01) -> TensorValue:
-    """`x` above 0, else `slope * x`."""
-    return elementwise(b, lambda ops, v: ops.where(ops.gt(v, 0.0), v, v * slope), (x,))
+def leaky_relu(ops: Tracer, x: Value, slope: float = 0.01) -> Value:
+    """Return `x` above 0, else `slope * x`."""
+    return ops.where(ops.gt(x, 0.0), x, x * slope)
 
 
-def leaky_relu_backward(
-    b: LoopBuilder, grad: TensorValue, x: TensorValue, slope: float, *_: Any
-) -> TensorValue:
-    """Gradient of leaky relu."""
-    return elementwise(b, lambda ops, g, v: ops.where(ops.gt(v, 0.0), g, g * slope), (grad, x))
+def leaky_relu_backward(ops: Tracer, g: Value, x: Value, slope: float, *_: Any) -> Value:
+    """Return the gradient of leaky relu."""
+    return ops.where(ops.gt(x, 0.0), g, g * slope)
 
 
-def hardtanh(b: LoopBuilder, x: TensorValue, low: Arg = -1, high: Arg = 1) -> TensorValue:
+def hardtanh(ops: Tracer, x: Value, low: Arg = -1, high: Arg = 1) -> Value:
     """Clamp to [low, high]."""
-    return elementwise(b, lambda ops, v: ops.minimum(high, ops.maximum(low, v)), (x,))
+    return ops.minimum(high, ops.maximum(low, x))
 
 
-def hardtanh_backward(
-    b: LoopBuilder, grad: TensorValue, x: TensorValue, low: float, high: float
-) -> TensorValue:
-    """Gradient of hardtanh: zero at NaN."""
-
-    def body(ops: Tracer, g: Value, v: Value) -> Value:
-        inside = ops.gt(v, low) & ops.lt(v, high)
-        return ops.where(inside, g, ops.const(0, g.dtype))
-
-    return elementwise(b, body, (grad, x))
+def hardtanh_backward(ops: Tracer, g: Value, x: Value, low: float, high: float) -> Value:
+    """Return the gradient of hardtanh: zero at NaN."""
+    return ops.where(ops.gt(x, low) & ops.lt(x, high), g, ops.const(0, g.dtype))
 
 
 def relu6(ops: Tracer, x: Value) -> Value:
@@ -268,46 +240,30 @@ def log_sigmoid(b: LoopBuilder, x: TensorValue) -> tuple[TensorValue | None, ...
     return b.pointwise(result, out), b.pointwise(buffer, saved) if 1 in b.used_results else None
 
 
-def log_sigmoid_backward(
-    b: LoopBuilder, grad: TensorValue, x: TensorValue, _: TensorValue
-) -> TensorValue:
-    """Gradient of log_sigmoid."""
-
-    def body(ops: Tracer, g: Value, v: Value) -> Value:
-        z = ops.exp(-ops.abs(v))
-        negative = ops.lt(v, 0.0)
-        deriv = ops.where(negative, ops.const(1.0, v.dtype), 0.0)
-        side = ops.where(negative, ops.const(1.0, v.dtype), -1.0)
-        return (deriv - side * (z / (1.0 + z))) * g
-
-    return elementwise(b, body, (grad, x))
+def log_sigmoid_backward(ops: Tracer, g: Value, x: Value, _: TensorValue) -> Value:
+    """Return the gradient of log_sigmoid."""
+    z = ops.exp(-ops.abs(x))
+    negative = ops.lt(x, 0.0)
+    deriv = ops.where(negative, ops.const(1.0, x.dtype), 0.0)
+    side = ops.where(negative, ops.const(1.0, x.dtype), -1.0)
+    return (deriv - side * (z / (1.0 + z))) * g
 
 
-def threshold(b: LoopBuilder, x: TensorValue, limit: Arg, value: Arg) -> TensorValue:
-    """`value` where x is at most the limit, else x."""
-    return elementwise(
-        b, lambda ops, v: ops.where(ops.le(v, limit), ops.const(value, v.dtype), v), (x,)
-    )
+def threshold(ops: Tracer, x: Value, limit: Arg, value: bool | int | float) -> Value:
+    """Return `value` where x is at most the limit, else x."""
+    return ops.where(ops.le(x, limit), ops.const(value, x.dtype), x)
 
 
-def threshold_backward(
-    b: LoopBuilder, grad: TensorValue, x: TensorValue, limit: float
-) -> TensorValue:
-    """Gradient of threshold and of relu."""
-    return elementwise(
-        b, lambda ops, g, v: ops.where(ops.le(v, limit), ops.const(0, g.dtype), g), (grad, x)
-    )
+def threshold_backward(ops: Tracer, g: Value, x: Value, limit: float) -> Value:
+    """Return the gradient of threshold and of relu."""
+    return ops.where(ops.le(x, limit), ops.const(0, g.dtype), g)
 
 
-def logit(b: LoopBuilder, x: TensorValue, eps: float | None = None) -> TensorValue:
-    """`log(x / (1 - x))`, with x clamped to [eps, 1 - eps] if eps is given."""
-
-    def body(ops: Tracer, v: Value) -> Value:
-        if eps is not None:
-            v = ops.minimum(ops.maximum(v, eps), 1.0 - eps)
-        return ops.log(v / (1.0 - v))
-
-    return elementwise(b, body, (x,))
+def logit(ops: Tracer, x: Value, eps: float | None = None) -> Value:
+    """Return `log(x / (1 - x))`, with x clamped to [eps, 1 - eps] if eps is given."""
+    if eps is not None:
+        x = ops.minimum(ops.maximum(x, eps), 1.0 - eps)
+    return ops.log(x / (1.0 - x))
 
 
 def prelu(ops: Tracer, x: Value, weight: Value) -> Value:
@@ -330,19 +286,16 @@ def prelu_backward(
     return b.pointwise_many(body, (dx, dw))
 
 
-def shrink(soft: bool) -> Any:
-    """Return the rule of softshrink or hardshrink."""
+def softshrink(ops: Tracer, x: Value, limit: float = 0.5) -> Value:
+    """Return 0 within the limit, else `x` moved towards 0 by it; NaN is kept."""
+    inside = ops.ge(x, -limit) & ops.le(x, limit)
+    return ops.where(inside, x * 0.0, ops.where(ops.gt(x, limit), x - limit, x + limit))
 
-    def rule(b: LoopBuilder, x: TensorValue, limit: float = 0.5) -> TensorValue:
-        def body(ops: Tracer, v: Value) -> Value:
-            inside = ops.ge(v, -limit) & ops.le(v, limit)
-            zero = v * 0.0 if soft else ops.const(0.0, v.dtype)
-            outer = ops.where(ops.gt(v, limit), v - limit, v + limit) if soft else v
-            return ops.where(inside, zero, outer)
 
-        return elementwise(b, body, (x,))
-
-    return rule
+def hardshrink(ops: Tracer, x: Value, limit: float = 0.5) -> Value:
+    """Return 0 within the limit, else `x`."""
+    inside = ops.ge(x, -limit) & ops.le(x, limit)
+    return ops.where(inside, ops.const(0.0, x.dtype), x)
 
 
 def _halves(x: TensorValue, d: int) -> tuple[Expr, TensorValue, TensorValue]:
@@ -375,13 +328,6 @@ def glu_backward(b: LoopBuilder, grad: TensorValue, x: TensorValue, dim: int) ->
     return b.pointwise(body, out)
 
 
-def dropout_backward(
-    b: LoopBuilder, grad: TensorValue, mask: TensorValue, scale: float
-) -> TensorValue:
-    """`grad * mask * scale`."""
-    return elementwise(b, lambda ops, g, m: g * (m * scale), (grad, mask))
-
-
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
     table.rule("aten.relu.default")(simple(relu, 1))
@@ -389,31 +335,33 @@ def register(table: TableBuilder) -> None:
     table.rule("aten.silu_backward.default")(simple(silu_backward, 2))
     table.rule("aten.gelu.default")(gelu)
     table.rule("aten.gelu_backward.default")(gelu_backward)
-    table.rule("aten.softplus.default")(softplus_rule)
-    table.rule("aten.softplus_backward.default")(softplus_backward)
+    table.rule("aten.softplus.default")(with_numbers(softplus, 1))
+    table.rule("aten.softplus_backward.default")(with_numbers(softplus_backward, 2))
     table.rule("aten.mish.default")(simple(mish, 1))
     table.rule("aten.mish_backward.default")(simple(mish_backward, 2))
-    table.rule("aten.elu.default")(elu)
+    table.rule("aten.elu.default")(with_numbers(elu, 1))
     table.rule("aten.elu_backward.default")(elu_backward)
-    table.rule("aten.leaky_relu.default")(leaky_relu)
-    table.rule("aten.leaky_relu_backward.default")(leaky_relu_backward)
-    table.rule("aten.hardtanh.default")(hardtanh)
-    table.rule("aten.hardtanh_backward.default")(hardtanh_backward)
+    table.rule("aten.leaky_relu.default")(with_numbers(leaky_relu, 1))
+    table.rule("aten.leaky_relu_backward.default")(with_numbers(leaky_relu_backward, 2))
+    table.rule("aten.hardtanh.default")(with_numbers(hardtanh, 1))
+    table.rule("aten.hardtanh_backward.default")(with_numbers(hardtanh_backward, 2))
     table.rule("aten.hardswish.default")(simple(lambda ops, x: x * relu6(ops, x) / 6.0, 1))
     table.rule("aten.hardswish_backward.default")(simple(hardswish_backward, 2))
     table.rule("aten.hardsigmoid.default")(simple(lambda ops, x: relu6(ops, x) / 6.0, 1))
     table.rule("aten.hardsigmoid_backward.default")(simple(hardsigmoid_backward, 2))
     table.rule("aten.log_sigmoid_forward.default")(log_sigmoid)
-    table.rule("aten.log_sigmoid_backward.default")(log_sigmoid_backward)
-    table.rule("aten.threshold.default")(threshold)
-    table.rule("aten.threshold_backward.default")(threshold_backward)
-    table.rule("aten.logit.default")(logit)
+    table.rule("aten.log_sigmoid_backward.default")(with_numbers(log_sigmoid_backward, 2))
+    table.rule("aten.threshold.default")(with_numbers(threshold, 1))
+    table.rule("aten.threshold_backward.default")(with_numbers(threshold_backward, 2))
+    table.rule("aten.logit.default")(with_numbers(logit, 1))
     table.rule("aten._prelu_kernel.default")(simple(prelu, 2))
     table.rule("aten._prelu_kernel_backward.default")(prelu_backward)
-    table.rule("aten.softshrink.default")(shrink(soft=True))
-    table.rule("aten.hardshrink.default")(shrink(soft=False))
+    table.rule("aten.softshrink.default")(with_numbers(softshrink, 1))
+    table.rule("aten.hardshrink.default")(with_numbers(hardshrink, 1))
     table.rule("aten.glu.default")(glu)
     table.rule("aten.glu_backward.default")(glu_backward)
-    table.rule("aten.native_dropout_backward.default")(dropout_backward)
+    table.rule("aten.native_dropout_backward.default")(
+        with_numbers(lambda ops, grad, mask, scale: grad * (mask * scale), 2)
+    )
     table.rule("aten.sigmoid_backward.default")(simple(lambda ops, g, y: g * (1.0 - y) * y, 2))
     table.rule("aten.tanh_backward.default")(simple(lambda ops, g, y: g * (1.0 - y * y), 2))

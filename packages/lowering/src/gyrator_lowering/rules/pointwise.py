@@ -109,6 +109,18 @@ def simple(fn: Scalar, arity: int) -> Rule:
     return rule
 
 
+def with_numbers(fn: Scalar, arity: int) -> Rule:
+    """Return the rule of an op on `arity` tensors whose other arguments `fn` takes as they are."""
+
+    def rule(b: LoopBuilder, *args: Any) -> TensorValue:
+        def body(ops: Tracer, *values: Value) -> Value:
+            return fn(ops, *values, *args[arity:])
+
+        return elementwise(b, body, args[:arity])
+
+    return rule
+
+
 def comparison(op: str) -> Rule:
     """Return the rule of a comparison, computed in the promoted dtype of its arguments."""
 
