@@ -29,7 +29,7 @@ from gyrator_ir.body.nodes import (
     StoreMode,
 )
 from gyrator_ir.body.ops import OPS, Domain, Numerics, Typing
-from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, expr, minimum
+from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, expr, minimum, product_of
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Schedule
@@ -128,12 +128,7 @@ def host_programs(draw: st.DrawFn, /, **options: Any) -> HostProgram:
 
 def dense(shape: Sequence[Expr]) -> tuple[Expr, ...]:
     """Return row-major strides."""
-    strides: list[Expr] = []
-    step: Expr = ONE
-    for size in reversed(shape):
-        strides.append(step)
-        step = step * size
-    return tuple(reversed(strides))
+    return tuple(product_of(shape[n + 1 :]) for n in range(len(shape)))
 
 
 class _Bodies:
@@ -173,7 +168,7 @@ class _Bodies:
         """Return an address into a buffer over the loop variables, or None if none exists."""
         extents = tuple(a.extent for a in axes)
         linear = sum((a.symbol * s for a, s in zip(axes, dense(extents), strict=True)), ZERO)
-        count, have = _product(b.shape), _product(extents)
+        count, have = product_of(b.shape), product_of(extents)
         if count is have and count is not ZERO and self.draw(st.integers(0, 3)) == 0:
             parts = zip(b.shape, dense(b.shape), b.strides, strict=True)
             return sum((linear // step % size * s for size, step, s in parts), ZERO)
@@ -505,13 +500,6 @@ class _Generator(_Bodies):
 
 def _identity(b: Buffer, axes: Sequence[Axis]) -> Expr:
     return sum((a.symbol * s for a, s in zip(axes, b.strides, strict=True)), ZERO)
-
-
-def _product(sizes: Sequence[Expr]) -> Expr:
-    total: Expr = ONE
-    for size in sizes:
-        total = total * size
-    return total
 
 
 def _result(op: str, dtype: DType) -> DType:

@@ -11,7 +11,7 @@ import torch
 from attrs import evolve, frozen
 from torch.fx import GraphModule, Node
 
-from gyrator_ir.expr import ONE, ZERO, Expr, Sym, SymKind, le
+from gyrator_ir.expr import ONE, ZERO, Expr, Sym, SymKind, le, product_of
 from gyrator_ir.loop.nodes import (
     AssertCond,
     Input,
@@ -159,10 +159,8 @@ def _sliceable(b: LoopBuilder, value: TensorValue, spec: Spec) -> TensorValue:
     """Return a tensor whose slices have the layout of `spec`."""
     if _has_strides(value, value.strides[1:], spec.strides):
         return value
-    step: Expr = ONE
-    for size in spec.shape:
-        step = step * size
-    return b.copy(value, Spec(value.dtype, value.device, value.shape, (step, *spec.strides)))
+    strides = (product_of(spec.shape), *spec.strides)
+    return b.copy(value, Spec(value.dtype, value.device, value.shape, strides))
 
 
 def _slice(tensor: TensorValue) -> TensorValue:

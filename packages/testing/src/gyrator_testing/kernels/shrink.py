@@ -8,7 +8,7 @@ from attrs import evolve
 from gyrator_ir.body.nodes import Axis, Let, Load, Store
 from gyrator_ir.body.rewrite import live, rewritten, used
 from gyrator_ir.diagnostics import VerifyError
-from gyrator_ir.expr import Expr, ShapeFacts, Sym, expr, subs, to_python
+from gyrator_ir.expr import Expr, ShapeFacts, Sym, expr, product_of, subs, to_python
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level, Stage
 from gyrator_ir.kernel.verify import verify_kernel
 from gyrator_testing.kernels.write import kernel as written
@@ -252,9 +252,7 @@ def _resized(kernel: Kernel, axis: Axis, extent: int) -> Kernel:
         return tuple(evolve(a, extent=expr(extent)) if a is axis else a for a in of)
 
     inner = axes(kernel.inner)
-    row: Expr = expr(1)
-    for a in inner:
-        row = row * a.extent
+    row = product_of(a.extent for a in inner)
     return evolve(
         kernel,
         axes=axes(kernel.axes),
