@@ -1,7 +1,7 @@
 """A graph under construction, and the nodes of the program's names in it."""
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -10,7 +10,6 @@ from attrs import define, field, frozen
 
 from gyrator_ir.expr import Expr, expr
 from gyrator_ir.host import nodes as h
-from gyrator_ir.host.walk import free_names
 from gyrator_ir.kernel.nodes import Launchable
 from gyrator_ir.loop.nodes import Literal, TypeArg, UserKernel
 from gyrator_ir.types import Device, DType
@@ -178,12 +177,10 @@ class Scope:
 
     # Nested graphs
 
-    def captures(
-        self, body: tuple[h.Instruction, ...], extra: Iterable[str] = ()
-    ) -> tuple[str, ...]:
-        """Return the names of this scope that a body uses, and those in `extra`."""
-        names = dict.fromkeys((*free_names(body), *extra))
-        for name in tuple(names):
+    def with_sizes(self, captured: Sequence[str]) -> tuple[str, ...]:
+        """Return names that a body uses, and the symbols in the sizes of descriptors."""
+        names = dict.fromkeys(captured)
+        for name in captured:
             if name in self.descriptors:
                 d = self.descriptors[name]
                 symbols = {s.name for e in (*d.shape, *d.block) for s in e.free_symbols}

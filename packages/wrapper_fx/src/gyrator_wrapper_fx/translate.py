@@ -10,7 +10,7 @@ import torch
 from gyrator_ir.expr import Expr
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.print import show_instruction
-from gyrator_ir.host.walk import bound, freed
+from gyrator_ir.host.walk import bound, captures, free_names, freed
 from gyrator_ir.types import DType
 from gyrator_wrapper_fx import ops
 from gyrator_wrapper_fx.scope import DTYPES, Scope, Start, device_of, overload
@@ -202,7 +202,7 @@ def _collective_start(scope: Scope, i: h.CollectiveStart) -> None:
 def _within(
     scope: Scope, function: Callable[..., Any], subject: Any, body: tuple[h.Instruction, ...]
 ) -> None:
-    names = scope.captures(body)
+    names = scope.with_sizes(free_names(body))
     released = freed(body)
     results = tuple(n for n in bound(body) if n not in released)
     inner = scope.nested("body", names, body, results)
@@ -212,9 +212,7 @@ def _within(
 
 
 def _branch(scope: Scope, i: h.Branch) -> None:
-    inside = {*bound(i.then), *bound(i.otherwise)}
-    passed = [v for v in (*i.then_values, *i.otherwise_values) if v not in inside]
-    names = scope.captures((*i.then, *i.otherwise), passed)
+    names = scope.with_sizes(captures(i))
     then = scope.nested("then", names, i.then, i.then_values)
     otherwise = scope.nested("otherwise", names, i.otherwise, i.otherwise_values)
     condition = i.condition
@@ -224,10 +222,7 @@ def _branch(scope: Scope, i: h.Branch) -> None:
 
 
 def _loop(scope: Scope, i: h.Loop) -> None:
-    defined = {*i.carried, *bound(i.condition), *bound(i.body)}
-    passed = [v for v in (i.test, *i.next) if v not in defined]
-    inner = dict.fromkeys((*scope.captures(i.condition), *scope.captures(i.body, passed)))
-    names = tuple(n for n in inner if n not in i.carried)
+    names = scope.with_sizes(captures(i))
     parameters = (*i.carried, *names)
     condition = scope.nested("test", parameters, i.condition, (i.test,))
     body = scope.nested("body", parameters, i.body, i.next)
@@ -238,10 +233,7 @@ def _loop(scope: Scope, i: h.Loop) -> None:
 
 
 def _repeat(scope: Scope, i: h.Repeat) -> None:
-    defined = {*i.carried, *bound(i.body)}
-    passed = [v for v in i.next if v not in defined]
-    symbol = i.symbol.name
-    names = tuple(n for n in scope.captures(i.body, passed) if n not in (symbol, *i.carried))
+    names, symbol = scope.with_sizes(captures(i)), i.symbol.name
     body = scope.nested("body", (symbol, *i.carried, *names), i.body, i.next)
     initial = tuple(scope.env[n] for n in i.initial)
     count = scope.size(i.count)

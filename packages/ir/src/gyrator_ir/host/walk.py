@@ -117,26 +117,29 @@ def unused_parameters(program: h.HostProgram) -> frozenset[str]:
     return frozenset(i.name for i in bindings if i.symbol.name not in needed)
 
 
+def captures(i: h.Instruction) -> tuple[str, ...]:
+    """Return the names of the enclosing sequence that the bodies of an instruction use or return,
+    in order of first use."""
+    inside = [name for body in bodies(i) for name in free_names(body)]
+    defined = {name for body in bodies(i) for name in bound(body)}
+    match i:
+        case h.Branch():
+            inside += (*i.then_values, *i.otherwise_values)
+        case h.Loop():
+            inside += (i.test, *i.next)
+            defined.update(i.carried)
+        case h.Repeat():
+            inside += i.next
+            defined.update((i.symbol.name, *i.carried))
+    return tuple(dict.fromkeys(name for name in inside if name not in defined))
+
+
 def free_names(instructions: Iterable[h.Instruction]) -> tuple[str, ...]:
     """Return the names that a sequence uses before it binds them, in order of first use."""
     local_names: set[str] = set()
     names: dict[str, None] = {}
     for i in instructions:
-        needed = list(uses(i))
-        match i:
-            case h.Branch(then=then, otherwise=otherwise):
-                needed += free_names(then) + free_names(otherwise)
-                needed += [n for n in i.then_values if n not in bound(then)]
-                needed += [n for n in i.otherwise_values if n not in bound(otherwise)]
-            case h.Loop(carried=carried):
-                inside = free_names(i.condition) + free_names(i.body)
-                local = {*carried, *bound(i.condition), *bound(i.body)}
-                needed += [n for n in (*inside, i.test, *i.next) if n not in local]
-            case h.Repeat(carried=carried, body=body):
-                local = {i.symbol.name, *carried, *bound(body)}
-                needed += [n for n in (*free_names(body), *i.next) if n not in local]
-            case h.WithDevice(body=body) | h.ProfileRange(body=body):
-                needed += free_names(body)
+        needed = (*uses(i), *captures(i))
         names.update(dict.fromkeys(n for n in needed if n not in local_names))
         local_names.update(binds(i))
     return tuple(names)

@@ -8,7 +8,7 @@ from attrs import evolve
 
 from gyrator_ir.expr import Sym
 from gyrator_ir.host import nodes as h
-from gyrator_ir.host.walk import bound, free_names, freed
+from gyrator_ir.host.walk import bound, captures, free_names, freed
 from gyrator_ir.types import Device
 from gyrator_runtime.host import DTYPES
 from gyrator_runtime.native.program import (
@@ -335,9 +335,7 @@ def _nested(
 
 
 def _branch(scope: Scope, i: h.Branch) -> None:
-    inside = {*bound(i.then), *bound(i.otherwise)}
-    passed = (v for v in (*i.then_values, *i.otherwise_values) if v not in inside)
-    names = tuple(dict.fromkeys((*free_names(i.then), *free_names(i.otherwise), *passed)))
+    names = captures(i)
     then = _nested(scope, names, names, i.then, i.then_values)
     otherwise = _nested(scope, names, names, i.otherwise, i.otherwise_values)
     if isinstance(i.condition, h.Ref):
@@ -349,9 +347,7 @@ def _branch(scope: Scope, i: h.Branch) -> None:
 
 
 def _loop(scope: Scope, i: h.Loop) -> None:
-    local_names = {*i.carried, *bound(i.condition), *bound(i.body)}
-    inner = (*free_names(i.condition), *free_names(i.body), *(i.test, *i.next))
-    names = tuple(dict.fromkeys(n for n in inner if n not in local_names))
+    names = captures(i)
     parameters, like = (*i.carried, *names), (*i.initial, *names)
     test = _nested(scope, parameters, like, i.condition, (i.test,))
     body = _nested(scope, parameters, like, i.body, i.next)
@@ -360,9 +356,7 @@ def _loop(scope: Scope, i: h.Loop) -> None:
 
 
 def _repeat(scope: Scope, i: h.Repeat) -> None:
-    local_names = {i.symbol.name, *i.carried, *bound(i.body)}
-    inner = (*free_names(i.body), *i.next)
-    names = tuple(dict.fromkeys(n for n in inner if n not in local_names))
+    names = captures(i)
     parameters, like = (*i.carried, *names), (*i.initial, *names)
     # The step number is the first parameter; any integer represents it here.
     scope.env[i.symbol.name] = 0
