@@ -33,7 +33,7 @@ from gyrator_runtime.device import (
     processor,
 )
 from gyrator_runtime.native import KernelFunction
-from gyrator_runtime.toolchain import ToolchainError, find_cross_toolchain
+from gyrator_runtime.toolchain import Toolchain, ToolchainError, find_cross_toolchain
 from gyrator_runtime.warn import warn
 
 _LIBRARIES = ("MKL_", "ONEDNN_", "DNNL_")
@@ -117,6 +117,17 @@ class CppLoader:
 
     builder: Builder
 
+    @classmethod
+    def of(cls, toolchain: Toolchain, target: Target, context: LoaderContext) -> "CppLoader":
+        """Return the loader that builds for a target with these tools."""
+        jobs, progress = context.threads or None, context.progress
+        return cls(
+            Builder(
+                toolchain, context.cache, target.arch,
+                jobs=jobs, progress=progress, timeout=context.seconds,
+            )
+        )  # fmt: skip
+
     @property
     def identity(self) -> bytes:
         """The compiler's version."""
@@ -135,17 +146,7 @@ def make_loader(target: Target, context: LoaderContext) -> CppLoader:
     """Find a compiler for the target's machine. Raises ToolchainError (GY-BUILD-001) if there is
     none."""
     toolchain = find_cross_toolchain(machine_of(target.arch), os.environ, context.cache)
-    jobs = context.threads or None
-    return CppLoader(
-        Builder(
-            toolchain,
-            context.cache,
-            target.arch,
-            jobs=jobs,
-            progress=context.progress,
-            timeout=context.seconds,
-        )
-    )
+    return CppLoader.of(toolchain, target, context)
 
 
 def without_compiler(error: GyratorError) -> TargetDefinition | None:

@@ -19,7 +19,7 @@ from gyrator.targets.aten_bits import bits_without_sums
 from gyrator.targets.cpu import CppLoader, make_device
 from gyrator.targets.cpu import probe as probe_cpu
 from gyrator_ir.target import Target
-from gyrator_runtime.build import Builder, BuildError
+from gyrator_runtime.build import BuildError
 from gyrator_runtime.toolchain import Toolchain, find_toolchain
 
 LACKING = frozenset({"fma", "fmod", "remainder", "erfinv", "lgamma", "digamma"})
@@ -78,15 +78,7 @@ def make_loader(target: Target, context: LoaderContext) -> CppLoader:
         base.command, base.version, base.family, base.openmp_link, base.machine,
         base.packaged, version,
     )  # fmt: skip
-    builder = Builder(
-        toolchain,
-        context.cache,
-        target.arch,
-        jobs=context.threads or None,
-        progress=context.progress,
-        timeout=context.seconds,
-    )
-    return CppLoader(builder)
+    return CppLoader.of(toolchain, target, context)
 
 
 def _definition(name: str, attribute: str) -> TargetDefinition:
