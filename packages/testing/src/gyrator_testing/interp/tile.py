@@ -380,7 +380,7 @@ class _Run:
         sections = self._tiled.sections
         if not sections:
             return
-        symbol = next(x.axes[0] for x in self._tiled.loops if x.kind is nodes.LoopKind.LOOP)
+        symbol = next(x.axes[0] for x in self._tiled.loops if x.kind is LoopKind.LOOP)
         positions = np.asarray(frame.symbols[symbol])
         ends = [*(float(s.start) for s in sections[1:]), math.inf]
         for section, end in zip(sections, ends, strict=True):
