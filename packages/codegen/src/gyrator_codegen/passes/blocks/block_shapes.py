@@ -416,8 +416,8 @@ def _weights(space: _Space, at_once: bool) -> _Weights:
         elements = _IN_FLIGHT_OF_ROWS / space.width / busy
         return evolve(_ROWS_AT_ONCE, elements=elements, most=most / busy)
     if space.along_inner and space.groups:
-        elements = _IN_FLIGHT_OF_GROUPS / space.width
-        return evolve(_ROWS_IN_STEPS, elements=elements, most=2 * elements)
+        each = _IN_FLIGHT_OF_GROUPS / space.width
+        return evolve(_ROWS_IN_STEPS, elements=each, most=2 * each)
     if space.along_inner:
         return evolve(_ROWS_IN_STEPS, elements=4) if space.merges else _ROWS_IN_STEPS
     if at_once:
