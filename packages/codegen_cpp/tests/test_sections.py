@@ -9,13 +9,16 @@ from gyrator_ir.expr import expr
 from gyrator_ir.types import DType
 from gyrator_testing.kernels.write import BOOL, I0, I1, I64, kernel, outer
 
+DTYPES = (DType.F32, DType.F64, DType.F16, DType.BF16, DType.I32, DType.I64, DType.U8)
 PARTS = ((5, 40, 3), (64, 1, 100), (8, 8, 16), (1, 2, 2), (300, 5000, 77))
 
 
 def joined(name, dtype, rows, parts):
-    """Concatenate x, y (after adding it to itself) and z along the last axis."""
+    """Concatenate x, y (after adding it to itself) and z along the last axis. Narrow floats are
+    computed with, and selected, in `f32`."""
     n0, n1, n2 = parts
     total = sum(parts)
+    wide = DType.F32 if dtype.is_narrow_float else dtype
     return kernel(
         name, [(I0, rows), (I1, total)], [],
         [
@@ -27,13 +30,15 @@ def joined(name, dtype, rows, parts):
                 Let("before_z", "lt", ("i", "second"), BOOL),
                 Let("in_z", "ge", ("i", "second"), BOOL),
                 Let("in_y", "bit_and", ("after_x", "before_z"), BOOL),
-                Load("a", "x", n0 * I0 + I1, "in_x"),
-                Load("b", "y", n1 * I0 + I1 - n0, "in_y"),
-                Let("b2", "add", ("b", "b"), dtype),
-                Load("c", "z", n2 * I0 + I1 - n0 - n1, "in_z"),
-                Let("bc", "where", ("before_z", "b2", "c"), dtype),
-                Let("abc", "where", ("in_x", "a", "bc"), dtype),
-                Store("w", expr(total) * I0 + I1, "abc"),
+                Load("x0", "x", n0 * I0 + I1, "in_x"),
+                Load("y0", "y", n1 * I0 + I1 - n0, "in_y"),
+                Load("z0", "z", n2 * I0 + I1 - n0 - n1, "in_z"),
+                *(Let(f"{name}1", "cast", (f"{name}0",), wide) for name in "xyz"),
+                Let("y2", "add", ("y1", "y1"), wide),
+                Let("yz", "where", ("before_z", "y2", "z1"), wide),
+                Let("xyz", "where", ("in_x", "x1", "yz"), wide),
+                Let("all", "cast", ("xyz",), dtype),
+                Store("w", expr(total) * I0 + I1, "all"),
             )
         ],
         dict.fromkeys("xyzw", dtype),
@@ -41,7 +46,7 @@ def joined(name, dtype, rows, parts):
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("dtype", [DType.F32, DType.F64, DType.I32, DType.I64, DType.U8])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_every_part_is_in_its_place(arch, dtype, tmp_path):
     if missing := lacking(arch):
         pytest.skip(missing)
@@ -51,7 +56,7 @@ def test_every_part_is_in_its_place(arch, dtype, tmp_path):
     library = Library(kernels, arch, tmp_path)
     rng = np.random.default_rng(0)
     for name, (rows, parts) in zip(names, cases, strict=True):
-        x, y, z = (rng.integers(0, 100, (rows, n)).astype(NUMPY[dtype]) for n in parts)
+        x, y, z = (rng.integers(0, 60, (rows, n)).astype(NUMPY[dtype]) for n in parts)
         w = np.zeros((rows, sum(parts)), NUMPY[dtype])
         assert library(name, {"x": x, "y": y, "z": z, "w": w}) == 0
         np.testing.assert_array_equal(w, np.concatenate([x, y + y, z], 1), err_msg=name)

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection
 
+from attrs import evolve
+
 from gyrator_codegen.passes.constant_folding import folded
 from gyrator_ir.body.nodes import Const, Store
 from gyrator_ir.body.rewrite import defined
@@ -14,7 +16,10 @@ def section_body(
     kernel: Kernel, section: Section, ahead: Collection[str] = ()
 ) -> tuple[KernelStatement, ...]:
     """Return the statements that run in a section of a kernel with one stage, with its comparisons
-    settled, without those that define values in `ahead`."""
+    settled, without those that define values in `ahead`.
+
+    Stores are copies, because the value that a store of the kernel would round may not be defined.
+    """
     results = dict.fromkeys(section.true, True) | dict.fromkeys(section.false, False)
     body = [
         Const(name, results[name], DType.BOOL)
@@ -24,4 +29,8 @@ def section_body(
     ]
     stored = {s.buffer for s in body if isinstance(s, Store)}
     types = {b.name: b.dtype for b in kernel.parameters}
-    return tuple(s for s in folded(body, stored, types) if not {*defined(s)} & {*ahead})
+    return tuple(
+        evolve(s) if isinstance(s, Store) else s
+        for s in folded(body, stored, types)
+        if not {*defined(s)} & {*ahead}
+    )
