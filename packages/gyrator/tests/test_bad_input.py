@@ -154,6 +154,16 @@ EMPTY: dict[str, Case] = {
 }
 
 
+@pytest.mark.parametrize("probability", [1.5, -0.5, float("nan")])
+def test_what_is_no_probability_is_refused(
+    sessions: dict[str, Session], probability: float
+) -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return torch.native_dropout(x, probability, True)[0] * 2
+
+    assert isinstance(same_outcome(sessions["python"], run, (X,), dynamic=False), RuntimeError)
+
+
 @pytest.mark.parametrize("wrapper", ["python", "fx"])  # the C ABI tells no types of exceptions
 def test_places_in_nothing_are_refused(sessions: dict[str, Session], wrapper: str) -> None:
     for function, inputs in EMPTY.values():

@@ -60,8 +60,10 @@ def _is_random(node: Node) -> bool:
     if node.target not in _SUPPORTED or node.kwargs.get("generator") is not None:
         return False
     val = _value(node)
-    if node.target is aten.native_dropout.default and node.args[2] is False:
-        return False
+    if node.target is aten.native_dropout.default:
+        _, probability, train = node.args
+        if train is False or (isinstance(probability, float) and not 0.0 <= probability <= 1.0):
+            return False  # nothing is random, or ATen raises
     return not val.dtype.is_complex and val.dtype is not torch.float64
 
 
