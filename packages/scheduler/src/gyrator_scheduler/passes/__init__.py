@@ -12,6 +12,7 @@ from gyrator_scheduler.passes.common_subexpressions import CommonSubexpressions
 from gyrator_scheduler.passes.drop_dead_buffers import DropDeadBuffers
 from gyrator_scheduler.passes.elide_roundings import ElideRoundings
 from gyrator_scheduler.passes.inline_pointwise import InlinePointwise
+from gyrator_scheduler.passes.integer_indices import IntegerIndices
 from gyrator_scheduler.passes.merge_axes import MergeAxes
 from gyrator_scheduler.passes.one_hot_sums import OneHotSums
 from gyrator_scheduler.passes.reorder_axes import ReorderAxes
@@ -38,6 +39,7 @@ def loop_pipeline(
         SimplifyIndices(),
         UnitReductions(),
         when(options.fusion and options.inline, inline),
+        IntegerIndices(),
         CommonSubexpressions(),
         ReverseScans(),
         OneHotSums(),

@@ -1,0 +1,137 @@
+"""`integer-indices`: compute indices by integers that a body computes by floating-point numbers.
+
+Resizing by the nearest element multiplies positions by a float and rounds down. Backends see in
+`i // 2`, unlike in the result of arithmetic, which elements are adjacent and which are equal.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_float
+from typing import ClassVar
+
+from attrs import frozen
+
+from gyrator_ir.body.nodes import Axis, Bind, IndexValue, Let
+from gyrator_ir.body.nodes import Const as Number
+from gyrator_ir.body.rewrite import AnyStatement, live, used
+from gyrator_ir.expr import Const, Expr, Sym, evaluate, subs
+from gyrator_ir.loop.contraction import needed_for
+from gyrator_ir.loop.nodes import LoopOperation, LoopProgram
+from gyrator_ir.loop.uses import collective_of, inner_of, stores_after
+from gyrator_ir.types import DType
+from gyrator_scheduler.merging import with_expressions
+from gyrator_scheduler.passes.rewriting import each_loop, rebuilt
+
+_LONGEST = 1 << 12
+"""Maximum number of positions along an axis that are computed."""
+_FUNCTIONS: Mapping[str, Callable[..., float]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floor": math.floor,
+    "minimum": min,
+    "maximum": max,
+}
+_INTEGERS, _FLOATS = (DType.I32, DType.I64), (DType.F32, DType.F64)
+
+
+@frozen
+class IntegerIndices:
+    """Replace bound indices that are computed from the position along one axis, of a constant
+    length, by `(i + a) // k` or `c * i + a` where these equal them at every position, with each
+    operation rounded as in eager mode."""
+
+    name: ClassVar[str] = "integer-indices"
+
+    def run(self, program: LoopProgram) -> LoopProgram:
+        """Return the program with simpler indices."""
+        return each_loop(program, _with_integers)
+
+
+def _with_integers(op: LoopOperation) -> LoopOperation:
+    binds = [s for s in op.body if isinstance(s, Bind) and s.mask is None]
+    if not any(isinstance(s, Let) and s.op == "cast" for s in op.body) or not binds:
+        return op
+    inner, after = inner_of(op), stores_after(op)
+    axes = {a.symbol: a for a in (*op.axes, *inner)}
+    integers: dict[Sym, Expr] = {}
+    for bind in binds:
+        index = _integer(needed_for(op.body, bind.value), bind, axes)
+        if index is not None:
+            integers[bind.symbol] = index
+    if not integers:
+        return op
+
+    def change(e: Expr) -> Expr:
+        return subs(e, integers)
+
+    rest = [s for s in op.body if not (isinstance(s, Bind) and s.symbol in integers)]
+    stores = with_expressions(after, change)
+    results = [name for s in stores for name in used(s)]
+    if after or inner:
+        results += used(collective_of(op))  # type: ignore[arg-type]
+    return rebuilt(op, op.axes, inner, live(with_expressions(rest, change), results), stores)
+
+
+def _integer(body: Sequence[AnyStatement], bind: Bind, axes: Mapping[Sym, Axis]) -> Expr | None:
+    """Return an expression that equals a bound index, or None."""
+    symbols = {x for s in body if isinstance(s, IndexValue) for x in s.expr.free_symbols}
+    axis = axes.get(next(iter(symbols))) if len(symbols) == 1 else None
+    if axis is None or not isinstance(axis.extent, Const) or not isinstance(bind.size, Const):
+        return None
+    if not all(map(_computed, body)) or axis.extent.value > _LONGEST:
+        return None
+    if not any(isinstance(s, Let) and s.dtype in _FLOATS for s in body):
+        return None
+    values = [_value(body, bind.value, {axis.symbol: i}) for i in range(axis.extent.value)]
+    inside = all(0 <= v < bind.size.value for v in values)
+    return _fitted(values, axis.symbol) if inside else None
+
+
+def _computed(s: AnyStatement) -> bool:
+    """Return whether this module computes a statement as programs do."""
+    match s:
+        case IndexValue() | Number():
+            return s.dtype in _INTEGERS + _FLOATS
+        case Let(op=name, dtype=dtype):
+            return dtype in _INTEGERS + _FLOATS and (name == "cast" or name in _FUNCTIONS)
+        case _:
+            return False
+
+
+def _value(body: Sequence[AnyStatement], name: str, position: Mapping[Sym, int]) -> int:
+    """Return the value of an integer, negative if it is computed from a float without a value."""
+    values: dict[str, float] = {}
+    for s in body:
+        match s:
+            case IndexValue(result, e, dtype):
+                value: float = evaluate(e, position)
+            case Number(result, value, dtype):
+                pass
+            case Let(result, function, args, dtype):
+                operands = [values[a] for a in args]
+                value = operands[0] if function == "cast" else _FUNCTIONS[function](*operands)
+            case _:
+                raise AssertionError(s)
+        if dtype in _FLOATS:
+            values[result] = c_float(value).value if dtype is DType.F32 else float(value)
+        else:
+            values[result] = int(value) if math.isfinite(value) else -1
+    return int(values[name])
+
+
+def _fitted(values: Sequence[int], i: Sym) -> Expr | None:
+    """Return the expression in `i` that has these values, or None."""
+    changes = [k for k in range(1, len(values)) if values[k] != values[k - 1]]
+    if len(changes) < 2:
+        return None
+    length = changes[1] - changes[0]
+    if length == 1:
+        step = values[1] - values[0]
+        return _equal(values, step * i + values[0], i)
+    return _equal(values, (i + (length * (values[0] + 1) - changes[0])) // length, i)
+
+
+def _equal(values: Sequence[int], e: Expr, i: Sym) -> Expr | None:
+    same = all(evaluate(e, {i: k}) == v for k, v in enumerate(values))
+    return e if same else None
