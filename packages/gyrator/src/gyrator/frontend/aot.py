@@ -151,7 +151,7 @@ class Frontend:
                 if tracing.trained
                 else forward_mode(compiled, gm)
             )
-            compiled = protecting(compiled, tracing.written, inputs)
+            compiled = protecting(compiled, tracing.written(len(inputs)), inputs)
             return self._faster(compiled, replay, None, inputs) if direct else compiled
         if facts.tangents is None:
             self._store(key, facts, tracing.front, None, tracing.folding)
@@ -559,11 +559,15 @@ class Tracing:
         """Whether the graph was partitioned for training."""
         return "forward" in self.graphs
 
-    @property
-    def written(self) -> Sequence[int]:
-        """Indices of the inputs that the graph itself writes."""
+    def written(self, count: int) -> Sequence[int]:
+        """Return the indices of the function's `count` inputs that the graph itself writes; none
+        if inputs that share memory are passed as one."""
         metadata = self.metadata
-        return () if metadata is None else metadata.mutated_graph_handled_indices
+        if metadata is None:
+            return ()
+        attributes = len(metadata.input_info) - count  # of the module, which are passed first
+        handled = metadata.mutated_graph_handled_indices
+        return [k - attributes for k in handled if k >= attributes] if attributes >= 0 else ()
 
     @property
     def refusal(self) -> str:
