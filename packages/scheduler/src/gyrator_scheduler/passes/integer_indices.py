@@ -17,7 +17,7 @@ from gyrator_ir.body.rewrite import AnyStatement, live, used
 from gyrator_ir.expr import Const, Expr, Sym, evaluate, subs
 from gyrator_ir.loop.contraction import needed_for
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram
-from gyrator_ir.loop.uses import collective_of, inner_of, stores_after
+from gyrator_ir.loop.uses import inner_of, statements_of, stores_after
 from gyrator_ir.types import DType
 from gyrator_scheduler.merging import with_expressions
 from gyrator_scheduler.passes.rewriting import each_loop, rebuilt
@@ -52,7 +52,7 @@ def _with_integers(op: LoopOperation) -> LoopOperation:
     binds = [s for s in op.body if isinstance(s, Bind) and s.mask is None]
     if not any(isinstance(s, Let) and s.op == "cast" for s in op.body) or not binds:
         return op
-    inner, after = inner_of(op), stores_after(op)
+    inner = inner_of(op)
     axes = {a.symbol: a for a in (*op.axes, *inner)}
     integers: dict[Sym, Expr] = {}
     for bind in binds:
@@ -66,11 +66,9 @@ def _with_integers(op: LoopOperation) -> LoopOperation:
         return subs(e, integers)
 
     rest = [s for s in op.body if not (isinstance(s, Bind) and s.symbol in integers)]
-    stores = with_expressions(after, change)
-    results = [name for s in stores for name in used(s)]
-    if after or inner:
-        results += used(collective_of(op))  # type: ignore[arg-type]
-    return rebuilt(op, op.axes, inner, live(with_expressions(rest, change), results), stores)
+    results = (name for s in statements_of(op)[len(op.body) :] for name in used(s))
+    body = live(with_expressions(rest, change), results)
+    return rebuilt(op, op.axes, inner, body, with_expressions(stores_after(op), change))
 
 
 def _integer(body: Sequence[AnyStatement], bind: Bind, axes: Mapping[Sym, Axis]) -> Expr | None:
@@ -83,7 +81,7 @@ def _integer(body: Sequence[AnyStatement], bind: Bind, axes: Mapping[Sym, Axis])
         return None
     if not any(isinstance(s, Let) and s.dtype in _FLOATS for s in body):
         return None
-    values = [_value(body, bind.value, {axis.symbol: i}) for i in range(axis.extent.value)]
+    values = _values(body, bind.value, axis.symbol, axis.extent.value)
     inside = all(0 <= v < bind.size.value for v in values)
     return _fitted(values, axis.symbol) if inside else None
 
@@ -99,25 +97,32 @@ def _computed(s: AnyStatement) -> bool:
             return False
 
 
-def _value(body: Sequence[AnyStatement], name: str, position: Mapping[Sym, int]) -> int:
-    """Return the value of an integer, negative if it is computed from a float without a value."""
-    values: dict[str, float] = {}
+def _values(body: Sequence[AnyStatement], name: str, i: Sym, extent: int) -> list[int]:
+    """Return the values of an integer for all positions `i`, negative where it is computed from a
+    float without a value."""
+    columns: dict[str, list[float]] = {}
     for s in body:
         match s:
             case IndexValue(result, e, dtype):
-                value: float = evaluate(e, position)
+                column: list[float] = [evaluate(e, {i: k}) for k in range(extent)]
             case Number(result, value, dtype):
-                pass
+                column = [value] * extent
+            case Let(result, "cast", (arg,), dtype):
+                column = columns[arg]
             case Let(result, function, args, dtype):
-                operands = [values[a] for a in args]
-                value = operands[0] if function == "cast" else _FUNCTIONS[function](*operands)
+                column = [*map(_FUNCTIONS[function], *(columns[a] for a in args))]
             case _:
                 raise AssertionError(s)
-        if dtype in _FLOATS:
-            values[result] = c_float(value).value if dtype is DType.F32 else float(value)
-        else:
-            values[result] = int(value) if math.isfinite(value) else -1
-    return int(values[name])
+        columns[result] = _as_type(column, dtype)
+    return [int(v) for v in columns[name]]
+
+
+def _as_type(values: list[float], dtype: DType) -> list[float]:
+    if dtype is DType.F32:
+        return [c_float(v).value for v in values]
+    if dtype is DType.F64:
+        return [*map(float, values)]
+    return [int(v) if math.isfinite(v) else -1 for v in values]
 
 
 def _fitted(values: Sequence[int], i: Sym) -> Expr | None:

@@ -59,11 +59,11 @@ class GroupExponentials(KernelPass):
 
 def _aligned(kernel: Kernel, facts: ShapeFacts) -> int:
     """Return how many elements a thread loads of each row by one access, 0 if not that many."""
-    last = kernel.inner[-1]
+    last, storage = kernel.inner[-1], kernel.storage
     loads = [
-        (s.index, kernel.storage[s.buffer].size)
+        (s.index, storage[s.buffer].size)
         for s in kernel.statements
-        if isinstance(s, Load) and s.buffer in kernel.storage and consecutive(s.index, last)
+        if isinstance(s, Load) and consecutive(s.index, last)
     ]
     if not loads:
         return 0

@@ -1,7 +1,7 @@
 """`cut-sections`: cut the vectors' axis where comparisons of positions along it change."""
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -12,7 +12,7 @@ from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.sections import section_body
 from gyrator_codegen.value_ranges import ValueRanges
 from gyrator_ir.body.nodes import Bind, Const, Let
-from gyrator_ir.body.rewrite import expressions
+from gyrator_ir.body.rewrite import defined, expressions
 from gyrator_ir.expr import Const as Number
 from gyrator_ir.expr import FloorDiv, Mod, ShapeFacts, iter_nodes
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement
@@ -51,12 +51,10 @@ class CutSections(KernelPass):
             _section(kernel, loops, range(start, end), facts) for start, end in pairwise([0, *ends])
         ]
         bodies = [section_body(kernel, section, tiled.ahead) for section in sections]
-        before = _cost(kernel.statements, extent.value, loops.lanes, tiled)
+        whole = (s for s in kernel.statements if not {*defined(s)} & {*tiled.ahead})
+        before = _cost(whole, extent.value, loops.lanes)
         lengths = (end - section.start for end, section in zip(ends, sections, strict=True))
-        after = sum(
-            _cost(body, length, loops.lanes, tiled)
-            for body, length in zip(bodies, lengths, strict=True)
-        )
+        after = sum(map(_cost, bodies, lengths, repeat(loops.lanes)))
         if after >= before or sum(map(len, bodies)) > _STATEMENTS:
             return tiled
         return evolve(tiled, sections=tuple(sections))
@@ -89,11 +87,8 @@ def _section(kernel: Kernel, loops: Nest, positions: range, facts: ShapeFacts) -
     return Section(positions[0], tuple(results[True]), tuple(results[False]))
 
 
-def _cost(body: Iterable[KernelStatement], length: int, lanes: int, tiled: TiledKernel) -> int:
-    """Return the statements of all vectors of a row."""
-    hoisted = {*tiled.ahead}
-    moving = sum(
-        not isinstance(s, Const | Bind) and getattr(s, "name", "") not in hoisted for s in body
-    )
+def _cost(body: Iterable[KernelStatement], length: int, lanes: int) -> int:
+    """Return the statements of all vectors of a row, of which `body` has those in the loop."""
+    moving = sum(not isinstance(s, Const | Bind) for s in body)
     vectors = length // lanes + _PARTIAL * bool(length % lanes)
     return moving * vectors
