@@ -98,8 +98,7 @@ def _computed(s: AnyStatement) -> bool:
 
 
 def _values(body: Sequence[AnyStatement], name: str, i: Sym, extent: int) -> list[int]:
-    """Return the values of an integer for all positions `i`, negative where it is computed from a
-    float without a value."""
+    """Return the values of an integer for all positions `i`; none if a float is infinite or NaN."""
     columns: dict[str, list[float]] = {}
     for s in body:
         match s:
@@ -114,15 +113,15 @@ def _values(body: Sequence[AnyStatement], name: str, i: Sym, extent: int) -> lis
             case _:
                 raise AssertionError(s)
         columns[result] = _as_type(column, dtype)
+        if not all(map(math.isfinite, columns[result])):
+            return []
     return [int(v) for v in columns[name]]
 
 
 def _as_type(values: list[float], dtype: DType) -> list[float]:
     if dtype is DType.F32:
         return [c_float(v).value for v in values]
-    if dtype is DType.F64:
-        return [*map(float, values)]
-    return [int(v) if math.isfinite(v) else -1 for v in values]
+    return [*map(float if dtype is DType.F64 else int, values)]
 
 
 def _fitted(values: Sequence[int], i: Sym) -> Expr | None:
