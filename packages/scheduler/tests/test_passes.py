@@ -74,7 +74,7 @@ def test_passes_of_both_levels_are_the_callers_to_change() -> None:
     edits = PassEdits().after("unit-reductions", Rename()).without("simplify-indices")
     result, steps = run(edits.last("kernel", Rename("kernels")))
     assert result == evolve(plain, name="kernels")
-    assert steps[1:3] == [("loop", "unit-reductions", True), ("loop", "rename", True)]
+    assert steps[2:4] == [("loop", "unit-reductions", True), ("loop", "rename", True)]
     assert steps[-1] == ("kernel", "rename", True)
 
 

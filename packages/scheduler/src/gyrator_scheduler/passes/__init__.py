@@ -21,6 +21,7 @@ from gyrator_scheduler.passes.simplify_indices import SimplifyIndices
 from gyrator_scheduler.passes.split_reductions import SplitReductions
 from gyrator_scheduler.passes.split_scans import SplitScans
 from gyrator_scheduler.passes.unit_reductions import UnitReductions
+from gyrator_scheduler.passes.update_in_place import UpdateInPlace
 
 
 def loop_pipeline(
@@ -36,6 +37,7 @@ def loop_pipeline(
     inline = InlinePointwise(cost, statements, not options.hold_operands)
     passes = (
         DropDeadBuffers(),
+        UpdateInPlace(),
         SimplifyIndices(),
         UnitReductions(),
         when(options.fusion and options.inline, inline),
