@@ -16,6 +16,7 @@ from triton_corpus import (
     histogram,
     kept_row,
     layer_norm,
+    product,
     rows,
     scan,
     softmax,
@@ -458,11 +459,13 @@ def test_decisions_that_text_has_no_form_for():
     k = softmax("softmax", 3, 40)
     (tiled,) = backend.tile([k], ShapeFacts(), (), bound).kernels
     (looped,) = backend.tile([softmax("any", S0, S1)], ShapeFacts(), (), bound).kernels
+    (dense,) = backend.tile([product("product", 64, 64, 64)], ShapeFacts(), (), bound).kernels
     wrong = (
         untiled(k),
         evolve(tiled, threads=Threads(1)),
         evolve(tiled, reductions=looped.reductions),
-        TiledGroup("g", k.device, (tiled, looped), (0, 1)),
+        TiledGroup("g", k.device, (tiled, evolve(tiled, candidates=())), (0, 1)),
+        TiledGroup("g", k.device, (tiled, dense), (0, 1)),
         Repeat("again", "softmax"),
     )
     for one in wrong:

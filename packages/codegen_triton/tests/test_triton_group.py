@@ -1,4 +1,4 @@
-"""Groups of kernels that do the same, in Triton's interpreter against the reference interpreter."""
+"""Groups of kernels, in Triton's interpreter against the reference interpreter."""
 
 import pytest
 from attrs import evolve
@@ -53,4 +53,48 @@ def test_group(library, name):
         keys = {key: whole.parameter(member, key) for key in case.arrays}
         want = {key: inputs[k].copy() for key, k in keys.items()}
         run_kernel(case.kernel, want, case.sizes)
+        assert_same_writes(case.kernel, {key: got[k] for key, k in keys.items()}, want)
+
+
+STATIC = [name for name, case in CASES.items() if not case.sizes]
+KINDS = {
+    f"kinds_{n}": names for n, names in enumerate(zip(STATIC, STATIC[1:], STATIC[3:], strict=False))
+}
+ORDER = {"some": (0, 1, 2, 1), "many": (0, 1, 2, 1, 2, 2, 0, 1, 1)}
+"""The kernels of the members: one program a block for few, persistent programs for many."""
+
+
+@pytest.fixture(scope="module")
+def kinds(interpreter, text_folder):
+    groups = [
+        KernelGroup(
+            f"{name}_{order}",
+            CUDA,
+            tuple(evolve(CASES[c].kernel, name=f"k{n}") for n, c in enumerate(names)),
+            members,
+        )
+        for name, names in KINDS.items()
+        for order, members in ORDER.items()
+    ]
+    return Library(groups, interpreter, text_folder, cores=1)
+
+
+@pytest.mark.parametrize("order", ORDER)
+@pytest.mark.parametrize("name", KINDS)
+def test_different_kernels(kinds, name, order):
+    whole = kinds.kernels[f"{name}_{order}"]
+    cases = [CASES[KINDS[name][kernel]] for kernel in whole.members]
+    inputs = {
+        whole.parameter(member, key): array.copy()
+        for member, case in enumerate(cases)
+        for key, array in case.arrays.items()
+    }
+    got = {key: array.copy() for key, array in inputs.items()}
+
+    kinds(f"{name}_{order}", got)
+
+    for member, case in enumerate(cases):
+        keys = {key: whole.parameter(member, key) for key in case.arrays}
+        want = {key: inputs[k].copy() for key, k in keys.items()}
+        run_kernel(case.kernel, want, {})
         assert_same_writes(case.kernel, {key: got[k] for key, k in keys.items()}, want)

@@ -76,23 +76,31 @@ class Library:
     def __call__(self, name, arrays, blocks=None, **sizes):
         """Run a kernel in place on flat arrays, with small blocks or those given."""
         kernel, source = self.kernels[name], self.sources[name]
-        values = {n: v for n, v in source.candidates[0].values if n.endswith("BLOCK")}
-        # Small blocks: the interpreter folds element by element.
         for b in kernel.parameters:
             assert arrays[b.name].dtype == NUMPY[b.dtype], b.name
         inputs = [arrays[b.name] for b in kernel.parameters]
         kinds = [b.dtype for b in kernel.parameters]
         numbers = [sizes[s.name] for s in kernel.sizes]
-        tiled = self.tiled[name]
-        if isinstance(kernel, KernelGroup):
-            kernel, tiled = kernel.kernels[0], tiled.kernels[0]
-        values["XBLOCK"] = 16 if "KBLOCK" in values else 8 if kernel.inner else 64
-        loops = not kernel.inner or not in_one_step(tiled)
-        if "RBLOCK" in values and loops:
-            values["RBLOCK"] = 16
-        if "KBLOCK" in values:
-            values |= {"RBLOCK": 16, "KBLOCK": 32}
-        values |= blocks or {}
+        values = self._small_blocks(name) | (blocks or {})
         path = self.paths[name]
         grid = grid_of(source, numbers, values)
         self._interpreter.run(path, source.symbol, inputs, kinds, numbers, values, grid)
+
+    def _small_blocks(self, name):
+        """Return small blocks, since the interpreter folds element by element."""
+        kernel, tiled = self.kernels[name], self.tiled[name]
+        if not isinstance(kernel, KernelGroup):
+            parts = {"": (kernel, tiled)}
+        elif len(kernel.kernels) == 1:
+            parts = {"": (kernel.kernels[0], tiled.kernels[0])}
+        else:
+            pairs = zip(kernel.kernels, tiled.kernels, strict=True)
+            parts = {str(n): pair for n, pair in enumerate(pairs)}
+        best = dict(self.sources[name].candidates[0].values)
+        values = {}
+        for number, (k, t) in parts.items():
+            values[f"XBLOCK{number}"] = 8 if k.inner else 64
+            if f"RBLOCK{number}" in best:
+                steps = not k.inner or not in_one_step(t)
+                values[f"RBLOCK{number}"] = 16 if steps else best[f"RBLOCK{number}"]
+        return values | {"XBLOCK": 16, "RBLOCK": 16, "KBLOCK": 32} if "KBLOCK" in best else values

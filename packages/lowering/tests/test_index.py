@@ -155,7 +155,7 @@ def test_cat_and_related_ops(check) -> None:
 @pytest.mark.parametrize("alike", [False, True])
 def test_single_elements_are_selected_where_identical_kernels_share_launches(check, alike) -> None:
     target = check.targets["cpu"]
-    check.targets = {"cpu": evolve(target, heuristics=Heuristics(together_alike=alike))}
+    check.targets = {"cpu": evolve(target, heuristics=Heuristics(together_kinds=int(alike)))}
 
     def stacked(*tensors):
         return torch.stack([x.sum() for x in tensors]) * 2

@@ -69,7 +69,7 @@ def test_random_programs_launched_together(
 ) -> None:
     check(
         random_program(seed, size), seed, SchedulerOptions(keep_peak=keep),
-        together_elements=1 << 20, together_tensors=tensors, together_alike=alike,
+        together_elements=1 << 20, together_tensors=tensors, together_kinds=int(alike),
     )  # fmt: skip
 
 

@@ -8,6 +8,9 @@ from gyrator_codegen_triton.index import TritonPrinter
 from gyrator_ir.expr import Const, Expr, Sym
 from gyrator_ir.types import DType
 
+LENGTHS = "XBLOCK", "RBLOCK"
+"""Names of the block lengths of kernels that are not matrix products."""
+
 
 @frozen
 class Value:
@@ -31,7 +34,7 @@ class Code(BlockDecisions):
     """8-bit float types with hardware conversions."""
     letters: tuple[str, str] = ("x", "r")
     """Names of the positions along each dimension."""
-    lengths: tuple[str, str] = ("XBLOCK", "RBLOCK")
+    lengths: tuple[str, str] = LENGTHS
     """Names of the block lengths along each dimension."""
     bound: dict[Sym, Value] = field(factory=dict)
     """Values of index symbols that are loaded."""

@@ -19,8 +19,8 @@ from gyrator_codegen_triton.reduction import LoopReduction, reduce_block
 from gyrator_codegen_triton.scan_sort import LoopScan, scan_block, sort_block
 from gyrator_codegen_triton.source import RESERVED, blocks_over, function, source_of, with_options
 from gyrator_ir.body.nodes import Load, Reduce, ScanStep, SortStep, Store
-from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym, minimum
-from gyrator_ir.kernel.nodes import KernelGroup, KernelStatement, Level, Stage
+from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym
+from gyrator_ir.kernel.nodes import KernelStatement, Level, Stage
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
 from gyrator_ir.target import Target
@@ -31,108 +31,50 @@ from gyrator_ir.types import DType
 
 
 def emit_kernel(
-    tiled: TiledKernel,
-    facts: ShapeFacts,
-    origins: Sequence[Origin],
-    target: Target,
-    symbol: str,
-    group: KernelGroup | None = None,
-    most: int = 0,
-    selected: int = 1,
+    tiled: TiledKernel, facts: ShapeFacts, origins: Sequence[Origin], target: Target, symbol: str
 ) -> tuple[KernelSource, str]:
-    """Return the kernel as self-contained source, and the function's text alone.
+    """Return the kernel as self-contained source, and the function's text alone."""
+    code = code_of(tiled, target, symbol, Writer("    "))
+    with function(tiled.kernel, symbol, code, lengths_of(code), origins):
+        emit_body(code, "tl.program_id(0)")
+    ranked = with_options(tiled, tiled.kernel.statements)
+    return source_of(tiled.kernel, symbol, code, facts, ranked, blocks_in(code))
 
-    With a `group`, whose members are all this kernel, the programs are divided among the members:
-    at most `most` for each, which then process several blocks in turn, or with 0, one per block. A
-    program selects its tensors among those of `selected` members at a time.
-    """
-    kernel, blocks = tiled.kernel, blocks_of(tiled)
+
+def code_of(tiled: TiledKernel, target: Target, symbol: str, writer: Writer) -> Code:
+    """Return the state at the start of the emission of a kernel as the function `symbol`."""
+    blocks = blocks_of(tiled)
     flats = Flat("i", blocks.first), Flat("r", blocks.second)
-    total, extent = extent_of(blocks.first), extent_of(blocks.second)
     names, wide = Names(RESERVED | {symbol}), tiled.index is DType.I64
-    converted = target.capabilities.converted
-    code = Code(tiled, blocks, flats, Writer("    "), names, wide, converted)
-    launched = kernel if group is None else group
-    lengths = "XBLOCK RBLOCK" if blocks.second else "XBLOCK"
-    count = blocks_over(total, "XBLOCK")
-    if blocks.tiles:
-        count = count * blocks_over(extent, "RBLOCK")
+    return Code(tiled, blocks, flats, writer, names, wide, target.capabilities.converted)
+
+
+def lengths_of(code: Code) -> tuple[str, ...]:
+    """Return the names of a kernel's block lengths."""
+    return code.lengths if code.blocks.second else code.lengths[:1]
+
+
+def blocks_in(code: Code) -> Expr:
+    """Return the number of a kernel's blocks, each the work of a program, over its block
+    lengths."""
+    kernel, blocks = code.kernel, code.blocks
     if kernel.totals:
-        count = extent_of(kernel.axes[: -len(kernel.summed)])
-    ahead = {p.stage: p.ahead for p in tiled.pipelined}
-    with (
-        function(launched, symbol, code, lengths, origins),
-        _programs(code, total, extent, group, most, selected) as block,
-        _summed_rows(code, extent, block) if kernel.totals else nullcontext(),
-    ):
-        if not kernel.totals:
+        return extent_of(kernel.axes[: -len(kernel.summed)])
+    count = blocks_over(extent_of(blocks.first), code.lengths[0])
+    return count * blocks_over(extent_of(blocks.second), code.lengths[1]) if blocks.tiles else count
+
+
+def emit_body(code: Code, block: str) -> None:
+    """Emit the work on the block with this number."""
+    total, extent = extent_of(code.blocks.first), extent_of(code.blocks.second)
+    ahead = {p.stage: p.ahead for p in code.tiled.pipelined}
+    block = f"tl.cast({block}, tl.int64)" if code.wide else block
+    with _summed_rows(code, extent, block) if code.kernel.totals else nullcontext():
+        if not code.kernel.totals:
             _index_spaces(code, total, extent, block)
         _early_loads(code, lambda s: s.name not in code.values)
-        for n, stage in enumerate(kernel.stages):
+        for n, stage in enumerate(code.kernel.stages):
             _stage(code, stage, n, ahead.get(n, 1))
-    if group is not None:
-        count = (minimum(count, Const(most)) if most else count) * len(group.members)
-    ranked = with_options(tiled, kernel.statements)
-    return source_of(launched, symbol, code, facts, ranked, count)
-
-
-@contextmanager
-def _programs(
-    code: Code, total: Expr, extent: Expr, group: KernelGroup | None, most: int, selected: int
-) -> Iterator[str]:
-    """Emit the computation of a program's member and blocks.
-
-    The `with` body emits the work on the block whose number is yielded.
-    """
-    w, show = code.writer, code.printer()
-    wide = "tl.cast({}, tl.int64)" if code.wide else "{}"
-    if group is None:
-        yield wide.format("tl.program_id(0)")
-        return
-    blocks = f"(({show(total)}) + XBLOCK - 1) // XBLOCK"
-    if code.blocks.tiles:
-        blocks = f"({blocks}) * ((({show(extent)}) + RBLOCK - 1) // RBLOCK)"
-    w.line(f"blocks = {blocks}")
-    w.line(f"programs = tl.minimum(blocks, {most})" if most else "programs = blocks")
-    w.line("member = tl.program_id(0) // programs")
-    _select_member(code, group, selected)
-    first = "tl.program_id(0) % programs"
-    if not most:
-        yield wide.format(f"({first})")
-        return
-    with w.block(f"for block in range({first}, blocks, programs):", end=""):
-        yield wide.format("block")
-
-
-def _select_member(code: Code, group: KernelGroup, selected: int) -> None:
-    """Emit the selection of a member's buffers, for groups of members by the bits of its index.
-
-    Branches skip the instructions of other groups, because fetching code that runs once dominates.
-    The branches are sequential: compilers would merge branches with a common end into one block and
-    load all buffers before it.
-    """
-    w, count = code.writer, len(group.members)
-    for bit in range(selected.bit_length() - 1):
-        w.line(f"bit{bit} = (member >> {bit}) % 2 == 1")
-    for start in range(0, count, selected):
-        members = range(start, min(start + selected, count))
-        if start == 0:
-            _select_buffers(code, group, members)
-            continue
-        with w.block(f"if member // {selected} == {start // selected}:", end=""):
-            _select_buffers(code, group, members)
-
-
-def _select_buffers(code: Code, group: KernelGroup, members: range) -> None:
-    for b in code.kernel.parameters:
-        texts = [code.names.stable(group.parameter(place, b.name)) for place in members]
-        bit = 0
-        while len(texts) > 1:
-            pairs = zip(texts[1::2], texts[::2], strict=False)
-            odd = texts[-1:] if len(texts) % 2 else []
-            texts = [f"tl.where(bit{bit}, {high}, {low})" for high, low in pairs] + odd
-            bit += 1
-        code.writer.line(f"{code.names.stable(b.name)} = {texts[0]}")
 
 
 @contextmanager

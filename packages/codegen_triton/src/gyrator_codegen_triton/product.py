@@ -21,7 +21,7 @@ from gyrator_codegen.positions import (
     product_indices,
 )
 from gyrator_codegen_triton.body import atom, barrier, statement, statements
-from gyrator_codegen_triton.code import Code, Value
+from gyrator_codegen_triton.code import LENGTHS, Code, Value
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.source import RESERVED, blocks_over, function, source_of, with_options
 from gyrator_ir.body.nodes import Axis, Bind, Reduce, ScanStep, SortStep, Store
@@ -88,7 +88,7 @@ def emit_product(
     result = code(axes.rows, axes.columns, row, column)
     factors = tuple(factors_of(kernel, p, positions.right_symbols) for p in contraction.products)
     text = _Text(kernel, contraction, axes, positions, result, left, right, factors)
-    with function(kernel, symbol, result, "XBLOCK RBLOCK KBLOCK", origins):
+    with function(kernel, symbol, result, (*LENGTHS, "KBLOCK"), origins):
         _space(text)
         _walk(text)
         for number, stage in enumerate(kernel.stages):

@@ -61,12 +61,18 @@ def check_tiling(tiled: Tiled) -> None:
     match tiled:
         case Repeat():
             message = "Triton kernels cannot share an emitted function"
-        case TiledGroup(kernels=(TiledKernel(contraction=None) as kernel,)):
-            message = block_refusal(kernel)
-        case TiledGroup():
-            message = "a group must consist of one kernel that is not a matrix product"
+        case TiledGroup(kernels=kernels) if any(k.contraction is not None for k in kernels):
+            message = "a matrix product cannot share a launch"
+        case TiledGroup(kernels=kernels):
+            message = next(filter(None, map(block_refusal, kernels)), None)
+            if message is None and len({_warps(k) for k in kernels}) > 1:
+                message = "candidates of different numbers of warps in a launch"
         case TiledKernel():
             message = block_refusal(tiled)
     if message:
         help = "tile for this language with `gyrator_codegen.passes.block_pipeline`"
         raise UnsupportedError.of(TILING, message, where=f"kernel {name_of(tiled)}", help=help)
+
+
+def _warps(tiled: TiledKernel) -> tuple[int | None, ...]:
+    return tuple(dict(c.values).get("num_warps") for c in tiled.candidates)

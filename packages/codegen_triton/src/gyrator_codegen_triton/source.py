@@ -39,15 +39,20 @@ class EmittedText(Protocol):
 
 @contextmanager
 def function(
-    launched: Launchable, symbol: str, code: EmittedText, blocks: str, origins: Sequence[Origin]
+    launched: Launchable,
+    symbol: str,
+    code: EmittedText,
+    blocks: Iterable[str],
+    origins: Sequence[Origin],
+    numbers: Sequence[str] = (),
 ) -> Iterator[None]:
-    """Emit a function, whose body the `with` body emits. `blocks` are the names of block
-    lengths."""
+    """Emit a function, whose body the `with` body emits. `blocks` are the names of block lengths,
+    `numbers` those of parameters besides tensors and sizes."""
     parameters = [code.names.stable(b.name) for b in launched.parameters]
     sizes = [code.names.stable(s.name) for s in launched.sizes]
-    lengths = [f"{b}: tl.constexpr" for b in blocks.split()]
+    lengths = [f"{b}: tl.constexpr" for b in blocks]
     code.writer.line("@triton.jit")
-    head = f"def {symbol}({', '.join(parameters + sizes + lengths)}):"
+    head = f"def {symbol}({', '.join([*parameters, *sizes, *numbers, *lengths])}):"
     with code.writer.block(head, end=""):
         write_origins(code.writer, launched.origins, origins)
         if code.wide:

@@ -8,6 +8,7 @@ from attrs import frozen
 from gyrator_codegen import Names, TilingLanguage, batched
 from gyrator_codegen.language import by_kind, unit_per_kernel
 from gyrator_codegen.passes import block_pipeline
+from gyrator_codegen_triton.group import emit_group
 from gyrator_codegen_triton.kernel import emit_kernel
 from gyrator_codegen_triton.prelude import preamble
 from gyrator_codegen_triton.product import emit_product
@@ -17,11 +18,11 @@ from gyrator_codegen_triton.templates.emit import emit_template
 from gyrator_codegen_triton.templates.refusals import template_refusal
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Kernel, KernelGroup, TemplateKernel
+from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
 from gyrator_ir.passes import Pass
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
-from gyrator_ir.tile.nodes import TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import TiledKernel, TileProgram
 
 
 @frozen
@@ -29,7 +30,7 @@ class TritonBackend(TilingLanguage):
     """Emits kernels as Triton source: a `TemplateBackend` and a `TilingBackend`.
 
     A unit defines one function per kernel, `KernelSource.symbol`; `KernelSource.grid` is the number
-    of programs. Each `KernelSource.text` is self-contained. The kernels of a group are identical.
+    of programs. Each `KernelSource.text` is self-contained.
     """
 
     package: ClassVar[str] = "gyrator_codegen_triton"
@@ -57,7 +58,7 @@ class TritonBackend(TilingLanguage):
         kernels, groups, templates = by_kind(program)
         emitted = [_emitted(k, program, target, names.take(k.kernel.name)) for k in kernels]
         limit = target.heuristics.unit_statements
-        shared = [_group(k, program, target, names.take(k.name)) for k in groups]
+        shared = [emit_group(k, facts, origins, target, names.take(k.name)) for k in groups]
         whole = [
             emit_template(k, facts, origins, target, names.take(k.kernel.name)) for k in templates
         ]
@@ -77,12 +78,3 @@ def _emitted(
     if tiled.contraction is not None:
         return emit_product(tiled, tiled.contraction, facts, origins, target, symbol)
     return emit_kernel(tiled, facts, origins, target, symbol)
-
-
-def _group(tiled: TiledGroup, program: TileProgram, target: Target, symbol: str) -> KernelSource:
-    (kernel,) = tiled.kernels
-    group = KernelGroup(tiled.name, tiled.device, (kernel.kernel,), tiled.members)
-    facts, origins = program.facts, program.origins
-    shared = group, tiled.programs, tiled.selected
-    source, _ = emit_kernel(kernel, facts, origins, target, symbol, *shared)
-    return source

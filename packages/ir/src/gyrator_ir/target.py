@@ -100,8 +100,8 @@ class Heuristics:
     has no `KernelGroup`."""
     together_tensors: int = field(default=1024, validator=natural)
     """Maximum number of tensors passed to one launch."""
-    together_alike: bool = False
-    """Only identical kernels share a launch."""
+    together_kinds: int = field(default=0, validator=natural)
+    """Maximum number of different kernels of one launch; 0 for any number."""
     pool_bytes: int = field(default=65536, validator=natural)
     """Temporaries up to this size share one allocation."""
     slack_bytes: int = field(default=16384, validator=natural)

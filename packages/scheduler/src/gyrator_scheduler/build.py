@@ -1,12 +1,14 @@
 """From an optimised Loop IR program to a schedule: fusion, order, lifetimes, partitions."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from enum import Enum, auto
 
 from attrs import evolve, frozen
 
 from gyrator_ir.body.nodes import Reduce, ReduceKind, Store
 from gyrator_ir.deadline import NEVER, Deadline
 from gyrator_ir.kernel.nodes import Kernel, Lifetime, Refusal, Schedule, ScheduleNode, Together
+from gyrator_ir.loop.contraction import needed_for, roles, symbols_of
 from gyrator_ir.loop.nodes import Buffer, LoopOperation, LoopProgram, TensorRef
 from gyrator_ir.loop.uses import statements_of
 from gyrator_ir.target import Heuristics, Target
@@ -31,7 +33,7 @@ from gyrator_scheduler.order import (
 )
 from gyrator_scheduler.partitions import Fit, fits, planned
 from gyrator_scheduler.ranges import Ranges
-from gyrator_scheduler.together import launches, ranges, widened
+from gyrator_scheduler.together import Sharing, launches, ranges, widened
 
 ATTEMPTS = 6
 """Maximum number of schedules built in search of one that fits the memory limit."""
@@ -284,24 +286,62 @@ def _launches(
             total *= guess(axis.extent) if hint is None else hint
         return total
 
-    def kind(c: Cluster) -> Hashable | None:
+    def sharing(c: Cluster) -> Sharing | None:
         node = nodes[c.id]
         heuristics = context.heuristics(c.members[0].index) if c.members else None
         if not isinstance(node, Kernel) or heuristics is None or c.id in apart:
             return None
-        if not node.parameters or elements(node) > heuristics.together_elements or node.totals:
+        most, kinds_most = heuristics.together_elements, heuristics.together_kinds or len(order)
+        work, products = elements(node), _products(node)
+        if _Product.MATRICES in products or (products and not heuristics.thin_products):
+            return None  # it occupies the whole device
+        if products == {_Product.VECTOR}:
+            most *= 4  # each element of the matrix is read once, and few are stored
+        elif heuristics.together_kinds and work > most // _SMALL:
+            kinds_most = 1
+        if not node.parameters or work > most or node.totals:
             return None
-        if any(isinstance(s, Reduce) and s.kind is ReduceKind.DOT for s in node.statements):
-            return None  # a matrix product occupies the whole device
-        same = canonical(node)[0] if heuristics.together_alike else None
-        return node.device, kinds.get(c.id), same
+        return Sharing(
+            device=(node.device, kinds.get(c.id)),
+            kind=canonical(node)[0] if heuristics.together_kinds else None,
+            tensors=len(node.parameters),
+            max_tensors=heuristics.together_tensors,
+            max_kinds=kinds_most,
+        )
 
-    def limit(c: Cluster) -> int:
-        heuristics = context.heuristics(c.members[0].index)
-        return 0 if heuristics is None else heuristics.together_tensors
+    return launches(order, clusters, sharing)
 
-    tensors = {n: len(node.parameters) for n, node in nodes.items() if isinstance(node, Kernel)}
-    return launches(order, clusters, kind, tensors, limit)
+
+_SMALL = 8
+"""Where the number of different kernels of a launch is limited, those of more than this fraction of
+`together_elements` only join identical ones: all programs of a launch reserve the registers that
+the largest kernel needs."""
+
+
+class _Product(Enum):
+    """The forms of a dot reduction."""
+
+    MATRICES = auto()
+    VECTOR = auto()
+    """One of its values is the same for all points."""
+    ELEMENTS = auto()
+
+
+def _products(kernel: Kernel) -> set[_Product]:
+    """Return the forms of a kernel's dot reductions."""
+    points = {a.symbol for a in kernel.axes}
+    forms: set[_Product] = set()
+    for stage in kernel.stages:
+        for s in stage.body:
+            if not isinstance(s, Reduce) or s.kind is not ReduceKind.DOT:
+                continue
+            if roles(kernel.axes, stage.body, s) is not None:
+                forms.add(_Product.MATRICES)
+                continue
+            operands = (symbols_of(needed_for(stage.body, name)) for name in s.args)
+            same = any(points.isdisjoint(o) for o in operands)
+            forms.add(_Product.VECTOR if same else _Product.ELEMENTS)
+    return forms
 
 
 def _fits(context: _Context, nodes: Mapping[int, ScheduleNode]) -> dict[int, Fit]:

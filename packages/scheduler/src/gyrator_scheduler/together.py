@@ -1,9 +1,9 @@
 """Grouping of small independent kernels into one launch."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
-from attrs import define, evolve, field
+from attrs import define, evolve, field, frozen
 
 from gyrator_ir.kernel.nodes import Lifetime, Together
 from gyrator_scheduler.fusion.cluster import Cluster
@@ -12,30 +12,55 @@ MAX_MOVE = 64
 """Maximum number of launches that a kernel is moved ahead of."""
 
 
+@frozen
+class Sharing:
+    """What decides whether a cluster may share a launch."""
+
+    device: Hashable
+    """Launches with equal ones may share."""
+    kind: Hashable
+    """Equal for identical kernels."""
+    tensors: int
+    max_tensors: int
+    max_kinds: int
+    """Maximum number of different kernels of the launch."""
+
+
 @define(eq=False)
 class _Launch:
     members: list[Cluster] = field(factory=list)
+    kinds: set[Hashable] = field(factory=set)
+    max_kinds: int = 1
     tensors: int = 0
+
+    def admits(self, c: Sharing) -> bool:
+        """Return whether a cluster may join the launch."""
+        if self.tensors + c.tensors > c.max_tensors:
+            return False
+        return c.kind in self.kinds or len(self.kinds) < min(self.max_kinds, c.max_kinds)
+
+    def add(self, c: Sharing) -> None:
+        """Account for a cluster that joins the launch."""
+        self.max_kinds = min(self.max_kinds, c.max_kinds) if self.kinds else c.max_kinds
+        self.kinds.add(c.kind)
+        self.tensors += c.tensors
 
 
 def launches(
     order: Sequence[Cluster],
     clusters: Sequence[Cluster],
-    kind: Callable[[Cluster], Hashable | None],
-    tensors: Mapping[int, int],
-    limit: Callable[[Cluster], int],
+    sharing: Callable[[Cluster], Sharing | None],
 ) -> list[list[Cluster]]:
     """Return the clusters of `order`, a topological order of a subset of `clusters`, grouped into
     launches in execution order.
 
-    A cluster joins the first launch of its `kind` that runs after all of its predecessors and still
-    passes at most `limit` tensors; clusters of kind None are launched alone. `tensors` maps
-    clusters to their numbers of tensors.
+    A cluster joins the first launch on its device that runs after all of its predecessors and
+    admits it; clusters without `sharing` are launched alone.
     """
     by_id = {c.id: c for c in clusters}
     result: list[_Launch] = []
     after: dict[int, int] = {}
-    open_: dict[Hashable, list[int]] = {}  # positions of launches by kind, in ascending order
+    open_: dict[Hashable, list[int]] = {}  # positions of launches by device, in ascending order
 
     def earliest(c: Cluster) -> int:
         """Return the position of the first launch that may run a cluster."""
@@ -47,20 +72,20 @@ def launches(
         return position
 
     for c in order:
-        key = kind(c)
+        own = sharing(c)
         first = earliest(c)
         position = len(result)
-        if key is not None:
-            positions = open_.setdefault(key, [])
-            room = limit(c) - tensors[c.id]
+        if own is not None:
+            positions = open_.setdefault(own.device, [])
             start = bisect_left(positions, max(first, len(result) - MAX_MOVE))
-            position = next((n for n in positions[start:] if result[n].tensors <= room), position)
+            position = next((n for n in positions[start:] if result[n].admits(own)), position)
             if position == len(result):
                 positions.append(position)
         if position == len(result):
             result.append(_Launch())
         result[position].members.append(c)
-        result[position].tensors += tensors.get(c.id, 0)
+        if own is not None:
+            result[position].add(own)
         after[c.id] = position + 1
     return [launch.members for launch in result]
 

@@ -20,6 +20,7 @@ from gyrator_ir.tile.nodes import (
 
 Tile = Callable[[TiledKernel, ShapeFacts], TiledKernel]
 TileTemplate = Callable[[TiledTemplate, ShapeFacts], TiledTemplate]
+TileGroup = Callable[[TiledGroup, ShapeFacts], TiledGroup]
 TileMember = Callable[[TiledKernel, ShapeFacts, int], TiledKernel]
 Reduced = Sequence[tuple[Reduce, Reduction]]
 """The reductions of a stage, and the decisions about them so far."""
@@ -56,6 +57,14 @@ def each_alone(program: TileProgram, tile: Tile) -> TileProgram:
     facts = program.facts
     return _with(
         program, [tile(k, facts) if isinstance(k, TiledKernel) else k for k in program.kernels]
+    )
+
+
+def each_group(program: TileProgram, tile: TileGroup) -> TileProgram:
+    """Return the program with `tile` applied to every launch of several kernels."""
+    facts = program.facts
+    return _with(
+        program, [tile(k, facts) if isinstance(k, TiledGroup) else k for k in program.kernels]
     )
 
 

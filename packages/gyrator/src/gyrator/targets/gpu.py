@@ -128,7 +128,7 @@ class TritonDevice:
                 shared_bytes=self.shared(arch),
                 together_elements=1 << 20,
                 together_tensors=480,
-                together_alike=True,
+                together_kinds=4,
                 saved_conditions=True,
                 quick_exp2=True,
                 summed_rows=64,

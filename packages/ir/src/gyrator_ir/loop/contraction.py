@@ -27,7 +27,7 @@ def roles(axes: Sequence[Axis], body: Sequence[AnyStatement], reduce: Reduce) ->
     """Return the roles of `axes` in a reduction, or None if it is not a matrix product."""
     if reduce.kind is not ReduceKind.DOT:
         return None
-    left, right = (_symbols(needed_for(body, name)) for name in reduce.args)
+    left, right = (symbols_of(needed_for(body, name)) for name in reduce.args)
     rows = tuple(a for a in axes if a.symbol in left and a.symbol not in right)
     columns = tuple(a for a in axes if a.symbol in right and a.symbol not in left)
     if not rows or not columns:
@@ -51,5 +51,6 @@ def needed_for(body: Sequence[AnyStatement], value: str) -> tuple[AnyStatement, 
     return tuple(reversed(statements))
 
 
-def _symbols(body: Sequence[AnyStatement]) -> set[Sym]:
+def symbols_of(body: Sequence[AnyStatement]) -> set[Sym]:
+    """Return the symbols in the index expressions of statements."""
     return {x for s in body for e in expressions(s) for x in e.free_symbols}

@@ -12,9 +12,6 @@ from attrs import asdict, frozen
 TEXT, CODE, FACTS = "kernel.py", "kernel.bin", "facts.json"
 """Files written by a compile: the source, the machine code, and its launch parameters."""
 
-BLOCKS = ("XBLOCK", "YBLOCK", "RBLOCK", "KBLOCK")
-"""Configuration values that are constants of the source; the others are compiler options."""
-
 _FLAGS = frozenset({"enable_fp_fusion", "debug", "sanitize_overflow"})
 _COMPILER = ("triton.compiler.compiler", "triton.runtime.cache")
 _SCRATCH = ("global_scratch_size", "profile_scratch_size")
@@ -120,7 +117,7 @@ def _compile(job: Job, path: Path) -> Any:
     exec(compile(job.text, path, "exec"), names)
     function = names[job.symbol]
     values = dict(job.values)
-    blocks = {n: v for n, v in values.items() if n in BLOCKS}
+    blocks = {n: v for n, v in values.items() if n in function.arg_names}
     options = {n: bool(v) if n in _FLAGS else v for n, v in values.items() if n not in blocks}
     signature = {name: kind for name, kind, _ in job.arguments} | dict.fromkeys(blocks, "constexpr")
     aligned = [["tt.divisibility", 16]]

@@ -12,7 +12,8 @@ from gyrator_codegen.passes.blocks.draw_fours import DrawFours
 from gyrator_codegen.passes.blocks.flatten_indices import FlattenIndices
 from gyrator_codegen.passes.blocks.group_exponentials import GroupExponentials
 from gyrator_codegen.passes.blocks.index_width import IndexWidth
-from gyrator_codegen.passes.blocks.keep_programs import KeepPrograms
+from gyrator_codegen.passes.blocks.launches.keep_programs import KeepPrograms
+from gyrator_codegen.passes.blocks.launches.match_candidates import MatchCandidates
 from gyrator_codegen.passes.blocks.map_contraction import MapContraction
 from gyrator_codegen.passes.blocks.pack_sorts import PackSorts
 from gyrator_codegen.passes.blocks.pipeline_loads import PipelineLoads
@@ -55,6 +56,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         PlaceBarriers(),
         ApproximateQuotients(),
         RankConfigurations(numbers.cores, numbers.shared_bytes),
+        MatchCandidates(),
         KeepPrograms(numbers.cores),
         RankTemplates(numbers.cores, numbers.shared_bytes),
     )

@@ -169,8 +169,8 @@ computes them."""
 def _shares_launches(b: LoopBuilder, parts: Sequence[TensorValue], out: Spec) -> bool:
     """Return whether the kernels that compute single elements, such as the norms of many tensors,
     can share a launch: they must be identical, and store to different tensors."""
-    alike = b.targets[out.device.type].heuristics.together_alike
-    return alike and all(e is ONE for part in parts for e in part.shape)
+    kinds = b.targets[out.device.type].heuristics.together_kinds
+    return kinds > 0 and all(e is ONE for part in parts for e in part.shape)
 
 
 def _writes_runs(parts: Sequence[TensorValue], d: int, out: Spec) -> bool:

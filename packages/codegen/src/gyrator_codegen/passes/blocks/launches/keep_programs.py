@@ -5,7 +5,9 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_ir.tile.nodes import Tiled, TiledGroup, TileProgram
+from gyrator_codegen.passes.rewriting import each_group
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.tile.nodes import TiledGroup, TileProgram
 
 
 @frozen
@@ -15,6 +17,8 @@ class KeepPrograms:
 
     A program first selects the tensors of its member, in time that grows with the number of
     members. Fewer programs do so less often, and each selects among `selected` members at a time.
+    The selection among up to `each` members of different kernels, of which most have a branch of
+    their own, is quick.
     """
 
     name: ClassVar[str] = "keep-programs"
@@ -24,13 +28,10 @@ class KeepPrograms:
 
     def run(self, program: TileProgram) -> TileProgram:
         """Return the program with limits for all groups."""
-        kernels = tuple(map(self._bounded, program.kernels))
-        if all(new is old for new, old in zip(kernels, program.kernels, strict=True)):
-            return program
-        return evolve(program, kernels=kernels)
+        return each_group(program, self._bounded)
 
-    def _bounded(self, tiled: Tiled) -> Tiled:
-        if not isinstance(tiled, TiledGroup):
-            return tiled
-        programs = -(-self.cores * self.each // len(tiled.members))
+    def _bounded(self, tiled: TiledGroup, facts: ShapeFacts) -> TiledGroup:
+        members = len(tiled.members)
+        several = len(tiled.kernels) > 1
+        programs = 0 if several and members <= self.each else -(-self.cores * self.each // members)
         return evolve(tiled, programs=programs, selected=self.selected)

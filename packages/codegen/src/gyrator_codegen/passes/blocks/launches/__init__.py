@@ -1,0 +1,1 @@
+"""Decisions about kernels that share a launch."""
