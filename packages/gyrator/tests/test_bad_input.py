@@ -151,6 +151,9 @@ EMPTY: dict[str, Case] = {
     "rows_of_nothing": (lambda x, i: x.index_select(0, i), (WITHOUT_COLUMNS, OUT)),
     "columns_of_nothing": (lambda x, i: x.index_select(1, i), (torch.zeros(0, 3), OUT)),
     "embedding_of_nothing": (lambda x, i: F.embedding(i, x), (WITHOUT_COLUMNS, OUT)),
+    "index_fill_of_nothing": (lambda x, i: x.index_fill(1, i, 2.0), (torch.zeros(4, 0), OUT)),
+    "index_put_of_a_number": (lambda x, i: x.index_put((i,), x), (torch.ones(()), NOUGHTS[:1])),
+    "index_copy_of_nothing": (lambda x, i, v: x.index_copy(0, i, v), (NOTHING, OUT, X[:2])),
 }
 
 
@@ -169,6 +172,16 @@ def test_places_in_nothing_are_refused(sessions: dict[str, Session], wrapper: st
     for function, inputs in EMPTY.values():
         actual = same_outcome(sessions[wrapper], function, inputs, dynamic=False)
         assert isinstance(actual, Exception)
+
+
+@pytest.mark.parametrize("name", ["index_fill", "index_copy", "index_add"])
+def test_places_in_what_may_be_nothing(sessions: dict[str, Session], name: str) -> None:
+    def run(x: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return getattr(torch, name)(x[x[:, 0] > 9], 0, i, 2.0 if name == "index_fill" else v) * 2
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        for x in (ROWS, ROWS + 99):
+            same_outcome(sessions["python"], run, (x, WHOLE[:2], ROWS[:2]), dynamic=False)
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -300,6 +313,8 @@ COMPILED: dict[str, Case] = {
     "huber": (F.huber_loss, (X, X * 2)),
     "shrink": (lambda x: (F.hardshrink(x, 6e4), F.celu(x.float(), 0.5)), (HALVES,)),
     "logits": (F.binary_cross_entropy_with_logits, (X, X.bfloat16())),
+    "taken_from_nothing": (lambda x, i: x.take(i) + 1, (ROWS[:, :0], WHOLE[:0])),
+    "added_to_nothing": (lambda x, i, v: x.index_add(0, i, v), (ROWS[:0], OUT, ROWS[:2])),
     "nothing": (lambda x: (x.max(1), torch.max(x, x), x.median(1)), (ROWS[:0],)),
 }
 

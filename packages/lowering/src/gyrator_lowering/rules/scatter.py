@@ -229,7 +229,7 @@ def index_put(
 ) -> TensorValue:
     """`x` after `x[indices] = values`, or `+=`. Without `check`, indices are known to be in
     bounds."""
-    if all(p is None for p in indices) or reads_no_index(b, indices):
+    if all(p is None for p in indices) or reads_no_index(b, indices) or len(indices) > x.ndim:
         raise FallbackToAten
     if with_masks(indices):
         return _masked_put(b, x, indices, values, accumulate)
@@ -414,6 +414,7 @@ def _store_slices(
     if x.ndim == 0 or indices.ndim == 0 or source.ndim != x.ndim:
         raise FallbackToAten
     d = dim % x.ndim
+    _require_slices(b, x, d)
     expected = (*x.shape[:d], indices.shape[0], *x.shape[d + 1 :])
     check_shape(
         b, source.shape, expected, "the source has another shape than what it goes to", False
@@ -432,14 +433,24 @@ def _store_slices(
     return to_output(b, result)
 
 
+def _require_slices(b: LoopBuilder, x: TensorValue, d: int) -> None:
+    """Raise FallbackToAten if `x` may have no slices along `d`: ATen's ops then ignore the indices,
+    or refuse them with another exception."""
+    size = x.shape[d]
+    positive = size.value > 0 if type(size) is Const else facts_of(b.symbols).known_positive(size)
+    if not positive:
+        raise FallbackToAten
+
+
 def index_fill(
     b: LoopBuilder, x: TensorValue, dim: int, indices: TensorValue, value: Any
 ) -> TensorValue:
     """`x` with a number stored in the slices at the indices of a vector."""
     if x.ndim == 0 or indices.ndim == 0 or (isinstance(value, float) and not x.dtype.is_float):
         raise FallbackToAten
-    result = accumulator(b, x, StoreMode.SET, determined=True)
     d = dim % x.ndim
+    _require_slices(b, x, d)
+    result = accumulator(b, x, StoreMode.SET, determined=True)
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
         row = ops.bind(ops.load(indices, (index[d],)), x.shape[d], wrap=True)

@@ -376,6 +376,8 @@ def triangle(upper: bool) -> Any:
 
 def take(b: LoopBuilder, x: TensorValue, indices: TensorValue) -> TensorValue:
     """Elements of `x` at row-major linear indices."""
+    if ZERO in x.shape:
+        raise FallbackToAten
     total = product_of(x.shape)
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
