@@ -86,7 +86,10 @@ class Frontend:
         name_complex_dtypes(plain)
         why = eager_only(plain)
         if why is not None:
-            return self._eagerly(gm, inputs, UnsupportedError(why))
+            refusal = UnsupportedError(why)
+            if self.options.strict:
+                return untraced(_refusing(gm, refusal))
+            return self._eagerly(gm, inputs, refusal)
         # Compiled autograd can only trace AOTAutograd's own autograd nodes.
         direct = not compiles_autograd()
         cacheable = direct and self.options.looks_up and isinstance(gm, torch.fx.GraphModule)
@@ -273,6 +276,16 @@ class SavableGraph:
     def __call__(self, *args: Any) -> Any:
         """Call the graph."""
         return self.call(*args)
+
+
+def _refusing(gm: torch.fx.GraphModule, error: UnsupportedError) -> Callable[..., Any]:
+    """Return a function that raises what eager mode raises for the user's graph, else `error`."""
+
+    def run(*args: Any) -> Any:
+        gm(*args)
+        raise error
+
+    return run
 
 
 def _saving() -> bool:
