@@ -20,9 +20,9 @@ from torch._guards import CompileContext, TracingContext, compile_context
 from gyrator.engine.context import GraphCompiler
 from gyrator.frontend.direct import GraphFacts, callable_for, facts_of, protecting
 from gyrator.frontend.double_backward import Replay, forward_mode, with_double_backward
+from gyrator.frontend.draws import draws, repeat_without_states, save_draws
 from gyrator.frontend.dynamo.attention_masks import open_fused_attention
 from gyrator.frontend.dynamo.corrections import (
-    annotate_repeated_draws,
     correct_attention_sums,
     name_complex_dtypes,
     normalize_axes,
@@ -417,7 +417,7 @@ class Tracing:
 
         def run(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Boxed:
             if phase == "inference":
-                self.random = _draws(graph)
+                self.random = draws(graph)
                 self._prepare(graph, frozen=self._mark(graph))
             context = TracingContext.try_get()
             if phase != "backward" and context is not None:
@@ -520,16 +520,17 @@ class Tracing:
 
         from gyrator.frontend.partition import partition
 
-        self.random = _draws(joint)
+        self.random = draws(joint)
         correct_attention_sums(joint)
         self._prepare(joint, recomputing=self.options.min_cut)
+        save_draws(joint)
         cut = partition if self.options.min_cut else default_partition
         # The joint graph has been through common subexpression elimination. PyTorch's version
         # imports TorchInductor's lowerings, which takes a sixth of the time of a first training
         # step.
-        with torch._functorch.config.patch(cse=False):
+        with torch._functorch.config.patch(cse=False, graphsafe_rng_functionalization=False):
             forward, backward = cut(joint, inputs, **kwargs)
-        annotate_repeated_draws(backward)
+        repeat_without_states(forward, backward)
         self.modules["backward"] = backward
         return forward, backward
 
@@ -609,26 +610,6 @@ class Tracing:
             return None
         forward, backward = self.modules["forward"], self.modules["backward"]
         return facts_of(self.metadata, inputs, forward, backward, self.refusal)
-
-
-def _draws(graph: torch.fx.GraphModule) -> bool:
-    """Return whether an ATen graph generates random numbers."""
-    return any(
-        torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-        and _argument(node, "dropout_p") != 0
-        for node in graph.graph.nodes
-    )
-
-
-def _argument(node: torch.fx.Node, name: str) -> Any:
-    """Return the value of an argument of an ATen op; None if the op has none of that name."""
-    schema: Any = node.target
-    for position, argument in enumerate(schema._schema.arguments):
-        if argument.name == name:
-            if position < len(node.args):
-                return node.args[position]
-            return node.kwargs.get(name, argument.default_value)
-    return None
 
 
 def _unwraps(graph: torch.fx.GraphModule) -> bool:

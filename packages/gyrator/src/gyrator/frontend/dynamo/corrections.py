@@ -67,18 +67,3 @@ def correct_attention_sums(joint: GraphModule) -> None:
         for user in node.users:
             if user.target is operator.getitem and user.args[1] == 1:
                 user.meta["val"] = exact
-
-
-def annotate_repeated_draws(backward: GraphModule) -> None:
-    """Annotate calls that draw the random numbers of a recomputed region again, in place.
-
-    The partitioner inserts them without their fake results, so that what reads them would take
-    them for None.
-    """
-    for node in backward.graph.find_nodes(
-        op="call_function", target=torch.ops.higher_order.run_with_rng_state
-    ):
-        arguments = (node.args, dict(node.kwargs))
-        (state, op, *args), kwargs = torch.fx.map_arg(arguments, lambda n: n.meta["val"])
-        with state.fake_mode:
-            node.meta["val"] = op(*args, **kwargs)
