@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from gyrator.config import Config
 from gyrator.session import Session
 
 
@@ -136,3 +137,82 @@ def test_tensors_that_fill_are_converted_like_numbers(
                 compiled(session, f)(x, value)
         else:
             torch.testing.assert_close(compiled(session, f)(x, value), want, rtol=0, atol=0)
+
+
+def _first(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    n = (b.long() + 1).item()
+    torch._check(n == 2)
+    return x * n
+
+
+def _of_mask(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    y = x[x > 1 - b.long()]
+    torch._check(y.shape[0] == 2)
+    return y.view(2) * 2
+
+
+def _of_slice(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    y = x[: (b.long() + 1).item()]
+    torch._check(y.shape[0] == 2)
+    return y.view(2) * 2
+
+
+def _of_repeats(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    y = x.repeat_interleave(b.long().reshape(1) + 1)
+    torch._check(y.shape[0] == 6)
+    return y.view(2, 3) * 2
+
+
+def _of_counts(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    counts = torch.bincount(b.long().reshape(1) + 1)
+    torch._check(counts.shape[0] == 3)
+    return counts.view(3) + x
+
+
+def _of_different(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    values = x[x > -1].mul(~b).unique()
+    torch._check(values.shape[0] == 1)
+    return values.view(1) * 2
+
+
+def _boolean(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    torch._check((b | (x[0] > 9)).item())
+    return x * 2
+
+
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+@pytest.mark.parametrize(
+    "f", [_first, _of_mask, _of_slice, _of_repeats, _of_counts, _of_different, _boolean]
+)
+def test_what_a_check_says_of_numbers_is_checked(config: Config, f: Any, wrapper: str) -> None:
+    """torch replaces a number's symbol by the value that a check compares it with."""
+    options = {"wrapper": wrapper, "strict": True, "progress": False}
+    patched = torch._dynamo.config.patch(
+        capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True
+    )
+    x, right, wrong = torch.arange(3.0), torch.tensor(True), torch.tensor(False)
+    with Session(options=options, config=config) as session, patched:
+        g = compiled(session, f)
+        torch.testing.assert_close(g(x, right), f(x, right))
+        with pytest.raises(RuntimeError, match=r"check|assertion"):
+            g(x, wrong)
+
+
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+def test_booleans_as_numbers_and_conditions(config: Config, wrapper: str) -> None:
+    def scaled(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return x * (b.item() + 2) + x.new_zeros(b.item() + 2).sum()
+
+    def either(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return x * (2 if b.item() else 3)
+
+    options = {"wrapper": wrapper, "strict": True, "progress": False}
+    with (
+        Session(options=options, config=config) as session,
+        torch._dynamo.config.patch(capture_scalar_outputs=True),
+    ):
+        for f in (scaled, either):
+            g = torch.compile(f, backend=session.backend)
+            for b in (torch.tensor(True), torch.tensor(False)):
+                x = torch.randn(3)
+                torch.testing.assert_close(g(x, b), f(x, b))

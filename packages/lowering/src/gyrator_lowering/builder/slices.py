@@ -7,6 +7,7 @@ from attrs import evolve
 
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, Sym, SymKind, le, lt, maximum, minimum
 from gyrator_ir.loop.nodes import AssertCond, Extern, Literal
+from gyrator_lowering.builder.assumed import assumed, require
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.torch_bridge.facts import facts_of
@@ -68,7 +69,8 @@ def wrapped_index(b: LoopBuilder, index: Any, n: Expr) -> Expr:
 def _bind_size(
     b: LoopBuilder, x: TensorValue, d: int, start: Expr, size: Expr, eager_size: Any
 ) -> None:
-    symbol = b.symbols.size(eager_size)
+    value = assumed(b, eager_size)
+    symbol = b.symbols.size(eager_size) if value is None else b.symbols.fresh()
     if not isinstance(symbol, Sym) or not _is_new(b, symbol):
         return
     b.bound_symbols.add(symbol)
@@ -86,6 +88,8 @@ def _bind_size(
             origins=b.origin,
         )
     )
+    if value is not None:
+        require(b, symbol, value)
 
 
 def _is_new(b: LoopBuilder, symbol: Expr) -> bool:

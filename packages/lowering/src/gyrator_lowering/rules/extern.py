@@ -10,6 +10,7 @@ from torch.utils.flop_counter import flop_registry
 from gyrator_ir.expr import Const, Expr, Sym, SymKind
 from gyrator_ir.loop.nodes import Arg, Extern, ListArg, Literal, ScalarRead
 from gyrator_ir.types import DType
+from gyrator_lowering.builder.assumed import assumed, assumed_size, require
 from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder, each
 from gyrator_lowering.builder.trace import ScalarValue
@@ -101,6 +102,7 @@ def emit(
     arguments = [*args, *(kwargs.get(name) for name in info.arguments[len(args) :])]
     names: list[Any] = []
     values: list[Any] = []
+    required: list[tuple[Sym, Expr]] = []
     for k, fake in enumerate(fakes):
         source = info.results_written[k]
         if source is not None:
@@ -111,8 +113,8 @@ def emit(
             values.append(b.views(arguments[base], base, fake))
         else:
             needed = out is not None or info.returns == 1 or k in used
-            needed = needed or (isinstance(fake, torch.Tensor) and bool(new_sizes(b, fake.shape)))
-            name, value = _result(b, fake) if needed else (None, None)
+            needed = needed or (isinstance(fake, torch.Tensor) and _binds(b, fake.shape))
+            name, value = _result(b, fake, required) if needed else (None, None)
             names.append(name)
             values.append(value)
     if b.options.extern_kernels == "none" and is_library_work(info.name):
@@ -133,6 +135,8 @@ def emit(
             _uncaptured(info, args),
         )
     )
+    for symbol, size in required:
+        require(b, symbol, size)
     return tuple(values)
 
 
@@ -168,11 +172,18 @@ def new_sizes(b: LoopBuilder, shape: Iterable[Any]) -> set[Sym]:
     }
 
 
-def _result(b: LoopBuilder, fake: Any) -> tuple[Any, Any]:
-    """Return the name that receives a result, and its value."""
+def _binds(b: LoopBuilder, shape: Iterable[Any]) -> bool:
+    """Return whether a result determines sizes."""
+    return bool(new_sizes(b, shape)) or assumed_size(b, shape) is not None
+
+
+def _result(b: LoopBuilder, fake: Any, required: list[tuple[Sym, Expr]]) -> tuple[Any, Any]:
+    """Return the name that receives a result, and its value. Adds symbols that the result binds,
+    and the values that they must have, to `required`."""
     if fake is None:
         return None, None
     if isinstance(fake, torch.Tensor):
+        expected = [assumed(b, size) for size in fake.shape]
         spec = b.spec(fake)  # some fake kernels return the overlapping strides of an argument
         b.bound_symbols.update(new_sizes(b, spec.shape))
         for size in spec.shape:
@@ -185,13 +196,19 @@ def _result(b: LoopBuilder, fake: Any) -> tuple[Any, Any]:
                     "that nothing before has read",
                     help=BY_PYTORCH,
                 )
-        value = b.buffer(spec)
-        return value.buffer, value
+        shape = tuple(
+            size if value is None else _fresh(b, required, value)
+            for size, value in zip(spec.shape, expected, strict=True)
+        )
+        value = b.buffer(evolve(spec, shape=shape))
+        return value.buffer, evolve(value, shape=spec.shape)
     if isinstance(fake, (list, tuple)):
-        pairs = [_result(b, item) for item in fake]
+        pairs = [_result(b, item, required) for item in fake]
         return tuple(name for name, _ in pairs), [value for _, value in pairs]
     if isinstance(fake, (torch.SymInt, int)) and not isinstance(fake, bool):
         size = b.symbols.size(fake)
+        if (known := assumed(b, fake)) is not None:
+            return _fresh(b, required, known), size
         if isinstance(size, Sym) and size not in b.bound_symbols:
             b.bound_symbols.add(size)
             return size, size
@@ -201,6 +218,13 @@ def _result(b: LoopBuilder, fake: Any) -> tuple[Any, Any]:
         f"{b.node.target} returns a {type(fake).__name__}, which a program cannot hold",
         help=BY_PYTORCH,
     )
+
+
+def _fresh(b: LoopBuilder, required: list[tuple[Sym, Expr]], value: Expr) -> Sym:
+    symbol = b.symbols.fresh()
+    b.bound_symbols.add(symbol)
+    required.append((symbol, value))
+    return symbol
 
 
 def library(out: str | None = None) -> Rule:
@@ -226,14 +250,34 @@ def read_scalar(b: LoopBuilder, x: TensorValue) -> Any:
     """The value of a one-element tensor: an integer waits for the device, a float stays there."""
     fake = b.node.meta["val"]
     size = b.symbols.size(fake) if isinstance(fake, torch.SymInt) else None
-    if isinstance(size, Sym) and x.dtype.is_int:
-        b.bound_symbols.add(size)
-        b.operations.append(ScalarRead(b.op_name(), x.ref, size, b.origin))
-        return size
-    only = evolve(x, shape=(), strides=())
-    saved = b.copy(only, Spec(x.dtype, x.device, (), ()))
+    value = assumed(b, fake)
+    if value is not None:
+        symbol: Expr | None = b.symbols.fresh()
+    else:
+        symbol = _symbol_of(b, fake) if isinstance(fake, torch.SymBool) else size
+    if isinstance(symbol, Sym) and (x.dtype.is_int or x.dtype is DType.BOOL):
+        number = x if x.dtype.is_int else b.copy(_only(x), Spec(DType.I64, x.device, (), ()))
+        b.bound_symbols.add(symbol)
+        b.operations.append(ScalarRead(b.op_name(), number.ref, symbol, b.origin))
+        if value is not None:
+            require(b, symbol, value)
+        if size is not None:
+            return size
+    saved = b.copy(_only(x), Spec(x.dtype, x.device, (), ()))
     b.scalar_tensors[saved.buffer] = saved
     return ScalarValue(x.dtype, lambda ops: ops.load(saved, ()))
+
+
+def _only(x: TensorValue) -> TensorValue:
+    """Return a tensor of one element without dimensions."""
+    return evolve(x, shape=(), strides=())
+
+
+def _symbol_of(b: LoopBuilder, fake: torch.SymBool) -> Expr | None:
+    """Return the integer that stands for a boolean which the current node reads, as conditions and
+    sizes may depend on it."""
+    symbols: Any = fake.node.expr.free_symbols if b.node.meta.get("unbacked_bindings") else ()
+    return next(map(b.symbols.expression, symbols), None)
 
 
 def register(table: TableBuilder) -> None:

@@ -9,7 +9,7 @@ import torch
 from attrs import define, field
 
 from gyrator_ir.diagnostics import UnsupportedError
-from gyrator_ir.expr import Const, Expr, Sym
+from gyrator_ir.expr import Const, Expr, Sym, SymKind
 from gyrator_ir.expr.sympy_bridge import from_sympy
 
 ROUNDINGS: Mapping[str, str] = MappingProxyType(
@@ -35,6 +35,7 @@ class Symbols:
     """Symbols that we created, and the rounded floats that they stand for."""
     pending: dict[Sym, Any] = field(factory=dict)
     """The subset of these that no operation computes yet."""
+    _created: int = 0
 
     def size(self, value: Any) -> Expr:
         """Return an `int` or `torch.SymInt` as an IR expression; adds no guard."""
@@ -69,6 +70,11 @@ class Symbols:
                 raise
         return from_sympy(expression.xreplace(rounded))
 
+    def fresh(self) -> Sym:
+        """Return an unbacked symbol that the graph does not have."""
+        self._created += 1
+        return Sym(f"u{_FIRST + self._created - 1}", SymKind.UNBACKED)
+
     def translate_within(self, rounded: Any) -> None:
         """Translate the rounded floats nested in a rounded float."""
         for part in sympy.preorder_traversal(rounded.args[0]):  # type: ignore[no-untyped-call]
@@ -84,11 +90,10 @@ class Symbols:
             if type(part).__name__ not in ROUNDINGS or part in substitutions:
                 continue
             if part not in symbol_of:
-                name = f"u{_FIRST + len(self.computed)}"
-                symbol = sympy.Symbol(name, integer=True)  # type: ignore[no-untyped-call]
+                ir_symbol = self.fresh()
+                symbol = sympy.Symbol(ir_symbol.name, integer=True)  # type: ignore[no-untyped-call]
                 self.computed[symbol] = part
-                ir_symbol = self._memo[symbol] = from_sympy(symbol)
-                assert isinstance(ir_symbol, Sym)
+                self._memo[symbol] = ir_symbol
                 self.bound_symbols.add(ir_symbol)
                 self.pending[ir_symbol] = part
                 symbol_of[part] = symbol

@@ -9,6 +9,7 @@ from gyrator_ir.body.nodes import Check, ReduceKind, ScanKind, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, Sym, SymKind, product_of
 from gyrator_ir.loop.nodes import ScalarRead
 from gyrator_ir.types import DType
+from gyrator_lowering.builder.assumed import assumed_size, require
 from gyrator_lowering.builder.program import Body, LoopBuilder, unravel
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
@@ -48,16 +49,20 @@ def bind_size(
     Nothing is emitted if the graph already knows the size.
     """
     unknown = {s for s in size.free_symbols if s.kind is SymKind.UNBACKED} - b.bound_symbols
-    if not unknown:
+    is_assumed = assumed_size(b, b.node.meta["val"].shape) is not None
+    if not unknown and not is_assumed:
         return
-    if not isinstance(size, Sym):
+    symbol = b.symbols.fresh() if is_assumed else size
+    if not isinstance(symbol, Sym):
         raise FallbackToAten
     form = evolve(at, dtype=DType.I64, shape=(), strides=())
     total = b.buffer(form)
     b.reduction(kind, lambda ops, _, index: fn(ops, index), (), shape, [total], DType.I64)
     result = b.pointwise(lambda ops, _: ops.maximum(ops.load(total, ()), ops.index(least)), form)
-    b.bound_symbols.add(size)
-    b.operations.append(ScalarRead(b.op_name(), result.ref, size, b.origin))
+    b.bound_symbols.add(symbol)
+    b.operations.append(ScalarRead(b.op_name(), result.ref, symbol, b.origin))
+    if is_assumed:
+        require(b, symbol, size)
 
 
 def running_sum(b: LoopBuilder, fn: Body, size: Expr, like: TensorValue) -> TensorValue:
