@@ -4,6 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_map_only
 
 from gyrator.session import Session
@@ -67,3 +70,26 @@ def test_results_are_of_the_subclass(session: Session, count: int, again: bool) 
         assert isinstance(result, Parts) and len(result.parts) == count
         for k, part in enumerate(result.parts):
             torch.testing.assert_close(part, (x + k) * 2 + 1)
+
+
+def test_results_with_the_mesh_of_an_argument(session: Session) -> None:
+    """The mesh is an input and a result of the graph, and no tensor; the session is strict."""
+
+    def layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w).relu() * 2
+
+    torch.distributed.init_process_group("fake", rank=0, world_size=1, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        x, w = torch.randn(4, 6), torch.randn(6, 5)
+        found: list[list[torch.Tensor]] = []
+        for call in (layer, torch.compile(layer, backend=session.backend, fullgraph=True)):
+            rows = distribute_tensor(x, mesh, [Shard(0)]).requires_grad_()
+            weight = distribute_tensor(w, mesh, [Replicate()]).requires_grad_()
+            result: Any = call(rows, weight)
+            assert result.device_mesh == mesh
+            grads: Any = torch.autograd.grad(result.sum(), (rows, weight))
+            found.append([result.to_local(), *(g.to_local() for g in grads)])
+        torch.testing.assert_close(*found)
+    finally:
+        torch.distributed.destroy_process_group()

@@ -1,5 +1,6 @@
-"""Values at the boundary of a graph that programs do not support: symbolic floats, and tensors
-with the conjugate or negative bit."""
+"""Values at the boundary of a graph that programs do not support: symbolic floats, tensors with the
+conjugate or negative bit, and inputs of other types that are results, such as the mesh of a
+distributed tensor."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,13 +19,16 @@ _BITS: tuple[tuple[Callable[[Any], Any], Callable[[torch.Tensor], bool]], ...] =
     (torch._neg_view, torch.Tensor.is_neg),
 )
 """The view that sets a lazy bit of a tensor, and the predicate that reads the bit."""
+_HELD = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, bool, int, float, type(None))
+"""Types of inputs that a program can return."""
 
 
 def plain_boundary(gm: torch.fx.GraphModule) -> Callable[[Boxed], Boxed] | None:
     """Make a graph take and return tensors without lazy bits, and no symbolic floats, in place.
 
     Symbolic floats and booleans become 0-d tensors; programs support symbolic integers. Inputs with
-    a lazy bit that the graph writes to become plain copies, which are copied back.
+    a lazy bit that the graph writes to become plain copies, which are copied back. Results that are
+    inputs of other types become None.
 
     Returns:
         A function from a callable of the new graph to one of the original graph; None if the graph
@@ -41,7 +45,12 @@ def plain_boundary(gm: torch.fx.GraphModule) -> Callable[[Boxed], Boxed] | None:
         for view, is_set in _BITS
         if isinstance(val := _value(result), torch.Tensor) and is_set(val)
     )
-    if not inputs and not numbers and not pending and not copied:
+    passed = tuple(
+        (index, placeholders.index(result))
+        for index, result in enumerate(results)
+        if getattr(result, "op", "") == "placeholder" and not isinstance(_value(result), _HELD)
+    )
+    if not inputs and not numbers and not pending and not copied and not passed:
         return None
     for index in copied:
         meta = placeholders[index].meta
@@ -56,8 +65,14 @@ def plain_boundary(gm: torch.fx.GraphModule) -> Callable[[Boxed], Boxed] | None:
     hold_inputs(gm, inputs)
     hold_results(gm, numbers)
     resolve_results(gm, pending)
+    if passed:
+        dropped = dict(passed)
+        returned: Any = gm.graph.output_node().args[0]
+        plain = tuple(None if k in dropped else r for k, r in enumerate(returned))
+        gm.graph.output_node().args = (plain,)
+        gm.recompile()
     finished = (*((index, torch.Tensor.item) for index in numbers), *pending)
-    return lambda run: _adapted(run, inputs, copied, finished)
+    return lambda run: _adapted(run, inputs, copied, finished, passed)
 
 
 def _is_lazy(value: Any) -> bool:
@@ -82,9 +97,14 @@ def _numbers(nodes: Iterable[Any]) -> tuple[int, ...]:
 
 
 def _adapted(
-    run: Boxed, inputs: tuple[int, ...], copied: tuple[int, ...], finished: Sequence[_Finish]
+    run: Boxed,
+    inputs: tuple[int, ...],
+    copied: tuple[int, ...],
+    finished: Sequence[_Finish],
+    passed: Sequence[tuple[int, int]],
 ) -> Boxed:
     def call(args: list[Any]) -> Sequence[Any]:
+        returned = [(index, args[k]) for index, k in passed]
         originals = [args[index] for index in copied]
         for index, t in zip(copied, originals, strict=True):
             args[index] = _empty_like(t).copy_(t)
@@ -98,6 +118,8 @@ def _adapted(
             t.copy_(copy)
         for index, finish in finished:
             results[index] = finish(results[index])
+        for index, value in returned:
+            results[index] = value
         return results
 
     call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
