@@ -5,9 +5,8 @@
 #else
 #define GY_WIDE(name) \
   static __attribute__((noinline)) sf64 gy_##name##_one(sf64 x) { return gy_##name##_w(x); } \
-  static __attribute__((noinline)) gy_hf64 gy_##name##_half(gy_hf64 x) { return gy_##name##_w(x); } \
   GY_FN sf64 gy_##name##_f64(sf64 x) { return gy_##name##_one(x); } \
-  GY_FN vf64 gy_##name##_f64(vf64 x) { return vf64{gy_##name##_half(x.lo), gy_##name##_half(x.hi)}; }
+  GY_FN vf64 gy_##name##_f64(vf64 x) { return vf64{gy_##name##_w(x.lo), gy_##name##_w(x.hi)}; }
 #endif
 //% gy_sum_w gy_any_sum_w gy_clamp_w
 // a + b and what the sum lost; gy_sum_w is for |a| >= |b| or a == 0.
