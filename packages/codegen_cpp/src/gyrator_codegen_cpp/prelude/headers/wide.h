@@ -49,13 +49,14 @@ template <class T> GY_FN T gy_exp_reduced_w(T r, T e) {
 }
 //% gy_exp_split_w
 // x = n ln(2) + r + e; the product of n and the upper part of ln(2) is exact, and so is its difference from x.
-template <class T> GY_FN T gy_exp_split_w(T x, T &r, T &e) {
-  T n = gy_mad(x, T{} + 1.4426950408889634, T{} + 6755399441055744.0) - 6755399441055744.0;
+template <class T> GY_FN T gy_exp_rest_w(T x, T &r, T &e, sf64 zero) {
+  T t = gy_mad(x, T{} + 1.4426950408889634, T{} + zero), n = t - zero;
   T a = gy_mad(n, T{} - 0.6931471803691238, x);
   r = gy_mad(n, T{} - 1.9082149292705877e-10, a);
   e = gy_mad(n, T{} - 1.9082149292705877e-10, a - r);
-  return n;
+  return t;
 }
+template <class T> GY_FN T gy_exp_split_w(T x, T &r, T &e) { return gy_exp_rest_w(x, r, e, 6755399441055744.0) - 6755399441055744.0; }
 //% gy_exp_parts_w
 // exp(x) = 2^n (h + l), or exp(x + y); the result is n.
 template <class T, class... Y> GY_FN T gy_exp_parts_w(T x, T &h, T &l, Y... y) {
@@ -115,14 +116,14 @@ GY_WIDE(expm1)
 #if GY_ISA == 0
 GY_FN sf64 gy_sigmoid_f64(sf64 x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
 #else
-// With E = exp(-|x|) it is 1 / (1 + E), or E / (1 + E) below 0.
+// 1 / (1 + exp(-x)), scaled by 2^-53 as in gy_sigmoid_f, where the exponents of exp(-x) from -54 on have a double each.
 template <class T> GY_FN T gy_sigmoid_w(T x) {
-  T h, l, n = gy_exp_parts_w(gy_raise(-gy_abs(x), T{} - 746.0), h, l), lost;
-  T e = gy_scale_w(gy_sum_w(h, l, l), n);
-  l = gy_scale_w(l, n);
-  T d = gy_sum_w(T{} + 1.0, e, lost);
-  auto below = x < 0;
-  return gy_quotient_w(gy_sel(below, e, T{} + 1.0), gy_sel(below, l, T{}), d, lost + l);
+  T r, e, t = gy_exp_rest_w(-gy_clamp_w(x, -746.0, 37.5), r, e, 6755399441056714.0), p = r + gy_exp_reduced_w(r, e);
+  T s = gy_scale_bits(T{}, gy_pow2_bits(t)), one = T{} + 1.1102230246251565e-16, v = s * p;
+  T lost, rest, sum = gy_sum_w(gy_raise(s, one), gy_lower(s, one), lost), d = gy_sum_w(sum, v, rest);
+  rest = rest + lost;
+  T q = 1.0 / d, miss = gy_mad(-q, rest, gy_mad(-q, d, T{} + 1.0));
+  return gy_mad(q, miss, q) * one;
 }
 GY_WIDE(sigmoid)
 #endif
