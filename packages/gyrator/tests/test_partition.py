@@ -112,3 +112,45 @@ def test_a_view_of_an_input_may_be_saved_and_returned(session: Session) -> None:
     views, quotients = function(x, w)
     expected = torch.autograd.grad((views.sin() + quotients.square()).sum(), (x, w))
     torch.testing.assert_close(actual, expected)
+
+
+def _nearest(x: torch.Tensor) -> torch.Tensor:
+    return F.interpolate(x.sin(), scale_factor=1.7, mode="nearest")
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    positions = (torch.arange(x.shape[2]) * 3 + 1).remainder(x.shape[2])
+    return x.exp()[:, :, positions // 2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [_nearest, _rows])
+def test_positions_are_computed_again_rather_than_saved(
+    session: Session, function: Callable[..., Any], dynamic: bool, dtype: torch.dtype
+) -> None:
+    compiled = torch.compile(function, backend=session.backend, dynamic=dynamic)
+    for shape in ((2, 3, 8, 10), (1, 2, 5, 1), (3, 1, 1, 7)) if dynamic else ((2, 3, 8, 10),):
+        x = torch.randn(shape, dtype=dtype, requires_grad=True)
+        result = compiled(x)
+        node: Any = result.grad_fn
+        assert all(s.dtype is dtype for s in node.saved_tensors)
+        weights = torch.randn_like(result)
+        actual, expected = (
+            torch.autograd.grad((r * weights).sum(), x)[0] for r in (result, function(x))
+        )
+        torch.testing.assert_close(result, function(x))
+        torch.testing.assert_close(actual, expected)
+
+
+def test_positions_that_are_also_returned_or_depend_on_tensors_are_saved(session: Session) -> None:
+    def function(x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        returned = torch.arange(6).flip(0)
+        own = (torch.arange(6) + n).remainder(6)
+        return x.exp()[returned] * x.sin()[own], returned
+
+    x, n = torch.randn(6, requires_grad=True), torch.tensor(2)
+    result, returned = torch.compile(function, backend=session.backend)(x, n)
+    wanted = torch.autograd.grad(function(x, n)[0].sum(), x)
+    torch.testing.assert_close(torch.autograd.grad(result.sum(), x), wanted)
+    assert returned.equal(torch.arange(6).flip(0))

@@ -3,6 +3,10 @@
 PyTorch's partitioner minimizes the bytes that are saved, of which parameters cost nothing because
 they live anyway. So do the function's results, at least until the caller drops them, but the
 partitioner would rather save another tensor of the same size that is closer to the backward pass.
+
+It also saves all indices of scatters, for it assumes that they are read from memory. What depends
+on no tensor, such as positions in an image, is instead computed again: lowering makes it part of
+the kernels that read it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +20,19 @@ from torch.fx import GraphModule, Node
 
 aten = torch.ops.aten
 _VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.alias.default})
+_CHEAP = frozenset(
+    "arange iota full zeros ones scalar_tensor _to_copy convert_element_type clone add sub mul div "
+    "true_divide floor_divide remainder neg abs sign floor ceil round trunc minimum maximum clamp "
+    "clamp_min clamp_max where eq ne lt le gt ge logical_and logical_or logical_not bitwise_and "
+    "bitwise_or bitwise_xor bitwise_not tril triu".split()
+)
+"""Ops that a kernel computes in about the time of a load, or less."""
+_INDEXED = frozenset(
+    "index _unsafe_index index_put _unsafe_index_put _unsafe_masked_index "
+    "_unsafe_masked_index_put_accumulate gather scatter scatter_add index_select index_add "
+    "embedding embedding_dense_backward".split()
+)
+"""Ops whose kernels compute their indices."""
 
 
 @frozen
@@ -53,6 +70,7 @@ def partition(
         parameters[each.name].replace_all_uses_with(results[each.index])
         forward.graph.erase_node(parameters[each.name])
     replaced = _save_inputs(forward, backward, num_fwd_outputs)
+    replaced |= _save_no_constants(forward, backward, num_fwd_outputs)
     for graph_module, changed in ((forward, replaced or living), (backward, replaced)):
         if changed:
             graph_module.graph.lint()
@@ -118,6 +136,82 @@ def _views_of_input(node: Any) -> tuple[Node | None, list[Node]]:
     # The backward graph has values of the symbols that it saves, and may have no others.
     known = free_symbols(node.meta["val"]) <= free_symbols(views[-1].meta["val"])
     return (node, views) if known else (None, [])
+
+
+def _save_no_constants(forward: GraphModule, backward: GraphModule, outputs: int) -> bool:
+    """Compute in the backward graph, instead of saving, what depends on no tensor; return whether
+    there is any."""
+    output = forward.graph.output_node()
+    results: list[Any] = [*output.args[0]]  # type: ignore[misc]  # a tuple of nodes and constants
+    body = next(node for node in backward.graph.nodes if node.op != "placeholder")
+    parameters = {node.name: node for node in backward.graph.find_nodes(op="placeholder")}
+    copies: dict[Node, Node] = {}
+    saved = results[:outputs]
+    for result in results[outputs:]:
+        parameter, chain = parameters.get(result.name), _constant_chain(result, parameters)
+        if not chain or parameter is None or not _is_fused(parameter):
+            saved.append(result)  # a parameter of another name is also a result of the function
+            continue
+        with backward.graph.inserting_before(body):
+            for node in chain:
+                if node not in copies:
+                    size = None if _is_tensor(node) else parameters.get(node.name)
+                    copies[node] = size or backward.graph.node_copy(node, copies.__getitem__)
+        parameter.replace_all_uses_with(copies[result])
+        backward.graph.erase_node(parameter)
+    output.args = (tuple(saved),)
+    return len(saved) < len(results)
+
+
+def _constant_chain(result: Node, parameters: Mapping[str, Node]) -> list[Node]:
+    """Return the cheap ops, in order, that compute a tensor from sizes among `parameters` and from
+    nothing else, with these sizes; none if other ops do, or if it is no tensor."""
+    if not _is_tensor(result):
+        return []
+    chain: set[Node] = set()
+    waiting = [result]
+    while waiting:
+        node = waiting.pop()
+        if node in chain:
+            continue
+        chain.add(node)
+        if _is_tensor(node) or node.name not in parameters:
+            cheap = not _is_tensor(node) or _is_cheap(node.target)
+            if node.op != "call_function" or not cheap:
+                return []
+            waiting += node.all_input_nodes
+    return sorted(chain)
+
+
+def _is_tensor(node: Node) -> bool:
+    return isinstance(node.meta["val"], torch.Tensor)
+
+
+def _is_cheap(target: Any) -> bool:
+    from gyrator_lowering.torch_bridge.schema import info_of
+
+    return isinstance(target, torch._ops.OpOverload) and (
+        _packet(target) in _CHEAP or info_of(target).is_view
+    )
+
+
+def _is_fused(value: Node) -> bool:
+    """Return whether all readers are parts of kernels that compute what they read."""
+    return all(_computes_operands(user) for user in value.users)
+
+
+def _computes_operands(node: Node) -> bool:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    elementwise = torch.Tag.pointwise in node.target.tags
+    if elementwise or _packet(node.target) in _INDEXED:
+        return True
+    return _is_cheap(node.target) and _is_fused(node)
+
+
+def _packet(target: Any) -> str:
+    """Return an op's name without its namespace and overload."""
+    return str(target._schema.name).rpartition(":")[2]
 
 
 def _as_parameters(joint: GraphModule, outputs: int, static: list[int]) -> list[_Living]:
