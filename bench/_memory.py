@@ -1,28 +1,14 @@
 """Peak memory of one step, from the profiler's events of torch's CPU allocator."""
 
 import gc
-from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import torch
 from _subject import BACKENDS, build, compiled, stepper
-from torch.profiler import ProfilerActivity, profile
 
-
-def peak_bytes(run: Callable[[], Any]) -> int:
-    """Return the most bytes that `run` had allocated at once beyond what it found allocated."""
-    gc.collect()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        run()
-    results = profiler.profiler.kineto_results
-    events = [e for e in results.events() if e.name() == "[memory]"]
-    now = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak
+from gyrator.frontend.eager_if_faster import peak_bytes
 
 
 def known_case() -> bool:
@@ -50,6 +36,7 @@ def peak_memory(arguments: dict[str, Any]) -> dict[str, Any]:
         for _ in range(2):
             step(inputs)
         twin.zero_grad(set_to_none=True)
+        gc.collect()
         peaks[backend] = peak_bytes(partial(step, inputs))
         del twin, step
         torch._dynamo.reset()

@@ -16,7 +16,7 @@ import gyrator
 from gyrator.autotune.kernels import Budget
 from gyrator.config import Config
 from gyrator.frontend import eager_if_faster
-from gyrator.frontend.eager_if_faster import Times, measured
+from gyrator.frontend.eager_if_faster import Times, measured, peak_bytes
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_runtime.device import CpuDevice
@@ -108,6 +108,61 @@ def test_eager_mode_has_to_gain(compiled: float, eager: float, replaces: bool) -
     times = measured(*runs, [], clock, Budget(0))
     assert times == Times(pytest.approx(compiled), pytest.approx(eager))
     assert times.replaces == replaces
+
+
+@pytest.mark.parametrize(("times", "replaces"), [
+    (Times(1.00, 1.00, 30 << 20, 20 << 20), True),
+    (Times(1.04, 1.00, 30 << 20, 20 << 20), True),
+    (Times(1.00, 1.04, 30 << 20, 20 << 20), True),
+    (Times(1.00, 1.06, 30 << 20, 20 << 20), False),
+    (Times(1.00, 1.00, 21 << 20, 20 << 20), False),
+    (Times(1.00, 1.00, 3000, 2000), False),
+    (Times(1.00, 1.00, 20 << 20, 30 << 20), False),
+])  # fmt: skip
+def test_eager_mode_may_save_memory(times: Times, replaces: bool) -> None:
+    assert times.replaces == replaces
+
+
+def test_a_peak_is_what_a_call_adds() -> None:
+    held = [torch.empty(1 << 20)]
+
+    def run() -> None:
+        first, second = torch.empty(1_000_000), torch.empty(500_000)
+        del first
+        held[0] = torch.empty(250_000)
+        del second
+
+    assert peak_bytes(run) == 6_000_000
+    x = torch.randn(1000, 1000, requires_grad=True)
+    step = eager_if_faster._step(lambda x: (x.exp().sin(),), [x])
+    assert peak_bytes(step) >= 4 * x.nbytes  # two results, a tangent, and gradients
+
+
+@pytest.mark.parametrize("needed", [2_000_000, 9_000_000])
+def test_the_leaner_of_two_equally_fast_is_kept_and_remembered(
+    here: Here, measure: Measured, monkeypatch: pytest.MonkeyPatch, needed: int
+) -> None:
+    x, measure.times = torch.randn(5, 7), Times(1.0, 1.0)
+    peaks = iter((needed, 4_000_000))
+    monkeypatch.setattr(eager_if_faster, "peak_bytes", lambda _: next(peaks))
+    for _ in range(2):
+        compiled = here.compile(function)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), function(x))
+        said = "eager mode needs 4.0 MB at its peak instead of 9.0 MB, and 1.00 of the time"
+        assert [s for s in here.replaced if said in s] == here.replaced
+        assert len(here.replaced) == (needed > 4_000_000)
+    assert measure.calls == 1 and next(peaks, None) is None
+
+
+@pytest.mark.parametrize("times", [EAGER, COMPILED])
+def test_peaks_are_not_measured_where_times_decide(
+    here: Here, measure: Measured, monkeypatch: pytest.MonkeyPatch, times: Times
+) -> None:
+    measure.times = times
+    monkeypatch.setattr(eager_if_faster, "peak_bytes", None)
+    here.compile(function)(torch.ones(3))
+    assert bool(here.replaced) == times.replaces
 
 
 def test_a_clear_answer_needs_few_runs() -> None:

@@ -1,13 +1,14 @@
-"""Graphs that run in eager mode where that was measured to be faster: the option
-`eager_if_faster`."""
+"""Graphs that run in eager mode where that was measured to be faster, or to need less memory in
+about the same time: the option `eager_if_faster`."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from attrs import asdict, define, field, frozen
-from torch._C._autograd import _top_saved_tensors_default_hooks
+from torch._C._autograd import _profiler_enabled, _top_saved_tensors_default_hooks
 from torch.autograd import forward_ad
 
 from gyrator.autotune.kernels import Budget, remember, remembered
@@ -24,6 +25,10 @@ from gyrator_runtime.profile import Timer, compare
 
 _GAIN = 1.05
 """The minimum speedup of eager mode, to exclude measurement noise."""
+_LEANER = 1.1
+"""The minimum ratio of the peaks of two graphs that take about the same time."""
+_LEANER_BYTES = 1 << 20
+"""The minimum difference of these peaks."""
 _CLEAR = 1.5
 """The ratio of two times that needs no further samples."""
 _SAMPLES = 12
@@ -37,20 +42,37 @@ Function = Callable[..., Any]
 
 @frozen
 class Times:
-    """Seconds of one call, including its backward pass in training."""
+    """Seconds of one call, including its backward pass in training; and the bytes at its peak, 0 if
+    they do not matter."""
 
     compiled: float
     eager: float
+    compiled_bytes: int = 0
+    eager_bytes: int = 0
+
+    @property
+    def about_equal(self) -> bool:
+        """Whether neither is clearly faster."""
+        return 1 / _GAIN < self.compiled / self.eager < _GAIN
+
+    @property
+    def _saves_memory(self) -> bool:
+        least = max(_LEANER * self.eager_bytes, self.eager_bytes + _LEANER_BYTES)
+        return self.about_equal and self.compiled_bytes >= least
 
     @property
     def replaces(self) -> bool:
         """Whether the graph runs in eager mode from now on."""
-        return self.compiled >= _GAIN * self.eager
+        return self.compiled >= _GAIN * self.eager or self._saves_memory
 
     def __str__(self) -> str:
-        share = self.eager / self.compiled
+        share = f"{self.eager / self.compiled:.2f}"
         before, after = (f"{1e6 * s:,.1f} µs" for s in (self.compiled, self.eager))
-        return f"eager mode takes {share:.2f} of the time: {after} instead of {before} a call"
+        time = f"{share} of the time: {after} instead of {before} a call"
+        if not self._saves_memory:
+            return f"eager mode takes {time}"
+        before, after = (f"{b / 1e6:,.1f} MB" for b in (self.compiled_bytes, self.eager_bytes))
+        return f"eager mode needs {after} at its peak instead of {before}, and {time}"
 
 
 @define(eq=False)
@@ -103,7 +125,7 @@ def faster(
     inputs: Sequence[Any],
 ) -> Function:
     """Return a callable that runs a compiled graph, or the function that it was compiled from if
-    that is faster.
+    that is faster, or needs less memory.
 
     Args:
         context: the settings.
@@ -142,7 +164,13 @@ def faster(
 
     def measure(compiled: Function, function: Function, args: Sequence[Any]) -> Times | None:
         with interface.guard(timer.index):
-            return measured(compiled, function, args, timer, budget)
+            times = measured(compiled, function, args, timer, budget)
+            if times is None or not times.about_equal or not budget.left or _profiler_enabled():
+                return times
+            runs = (_step(compiled, args), _step(function, args))
+            with budget.running():
+                peaks = [peak_bytes(run) for run in runs]
+            return Times(times.compiled, times.eager, *peaks)
 
     contest = Contest(compiled, function, measure, decide, lambda args: _possible(args, interface))
 
@@ -203,7 +231,29 @@ def measured(
             runs, device, samples=_SAMPLES, warmup=2, seconds=_SAMPLE_SECONDS, decided=decided
         )
     seconds = undisturbed(times)
-    return None if seconds is None else Times(**seconds)
+    return None if seconds is None else Times(seconds["compiled"], seconds["eager"])
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """Return the most bytes that a call had allocated at once with torch's allocators, on the host
+    and on devices, beyond what was allocated before it. No profiler may be running."""
+    # Kineto takes a second to start, and some of its versions print. PyTorch may drop this one.
+    from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
+    from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
+
+    config = ProfilerConfig(
+        ProfilerState.CPU, False, True, False, False, False, _ExperimentalConfig()
+    )
+    _enable_profiler_legacy(config)
+    try:
+        run()
+    finally:
+        events: list[Any] = [e for thread in _disable_profiler_legacy() for e in thread]
+    start = next(e for e in events if e.name() == "__start_profile")
+    changes = [e for e in events if e.kind() == "memory_alloc"]
+    changes.sort(key=start.cpu_elapsed_us)
+    sizes: Iterator[int] = (e.cpu_memory_usage() + e.cuda_memory_usage() for e in changes)
+    return max(accumulate(sizes, initial=0))
 
 
 def _step(run: Function, args: Sequence[Any]) -> Callable[[], object]:
