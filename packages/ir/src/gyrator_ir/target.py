@@ -138,7 +138,7 @@ class Heuristics:
     floats is computed by them."""
     quick_quotients: bool = False
     """A quotient of polynomials in `f32` and `exp` take less time than `erf`: `gelu` of 16-bit
-    floats is computed by them, and its gradient by the same `exp`."""
+    floats and `f32` is computed by them, and its gradient by the same `exp`."""
     summed_rows: int = field(default=0, validator=natural)
     """The gradient of a table of at most this many rows, and the square of it elements, is a sum
     over all positions for each row: more work than to add each position to its row, but additions
