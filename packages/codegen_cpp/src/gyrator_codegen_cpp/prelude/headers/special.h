@@ -51,25 +51,46 @@ GY_FN sf32 gy_lgamma(sf32 x) { return gy_lgamma_one(x); }
 GY_FN vf32 gy_lgamma(vf32 x) { return gy_join(gy_lgamma_half(gy_lo(x)), gy_lgamma_half(gy_hi(x))); }
 #endif
 GY_PER_LANE(gy_lgamma, gy_lgamma_c(x))
-//% gy_digamma
-// Reflection below 0, recurrence up to 10, then the asymptotic series in Bernoulli numbers.
-static __attribute__((noinline)) sf64 gy_digamma_d(sf64 x) {
-  if (x == 0) return __builtin_copysign(__builtin_inf(), -x);
-  sf64 r = 0;
-  if (x < 0) {
-    sf64 f = x - __builtin_rint(x);
-    if (f == 0 || x == -__builtin_inf()) return __builtin_nan("");
-    r = -3.141592653589793 / __builtin_tan(3.141592653589793 * f);
-    x = 1 - x;
+//% gy_digamma_d
+// Reflection below 0, recurrence up to 10, then the asymptotic series in Bernoulli numbers (Abramowitz and Stegun, 6.3).
+#if GY_ISA == 0
+GY_FN sf64 gy_digamma_log(sf64 x) { return __builtin_log(x); }
+GY_FN sf64 gy_digamma_tan(sf64 x) { return __builtin_tan(x); }
+#else
+template <class T> GY_FN T gy_digamma_log(T x) { return gy_log_positive(x); }
+template <class T> GY_FN T gy_digamma_tan(T x) { return gy_tan_w(x); }
+#endif
+template <class T> GY_FN T gy_digamma_d(T x) {
+  auto below = x < 0;
+  T y = gy_sel(below, 1.0 - x, x), r = T{};
+  for (si32 i = 0; i < 10 && gy_any_w(y < 10.0); i++) {
+    auto low = y < 10.0;
+    r = r - gy_sel(low, 1.0 / y, T{});
+    y = gy_sel(low, y + 1.0, y);
   }
-  for (; x < 10; x += 1) r -= 1 / x;
-  if (!(x < 1e17)) return r + __builtin_log(x);
-  sf64 z = 1 / (x * x);
-  sf64 s = z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z * (1.0 / 132 - z * (691.0 / 32760 - z / 12))))));
-  return r + (__builtin_log(x) - 0.5 / x - s);
+  T v = 1.0 / y, z = v * v;
+  T s = z * gy_poly(z, 1.0 / 12, -691.0 / 32760, 1.0 / 132, -1.0 / 240, 1.0 / 252, -1.0 / 120, 1.0 / 12);
+  r = r + (gy_digamma_log(y) - gy_mad(v, T{} + 0.5, s));
+  if (gy_any_w(below)) {
+    T f = x - gy_round(x), angle = gy_sel(f == 0, T{} + __builtin_nan(""), f * 3.141592653589793);
+    r = gy_sel(below, r - 3.141592653589793 / gy_digamma_tan(angle), r);
+  }
+  r = gy_sel(x == __builtin_inf(), x, r);
+  return gy_sel(x == 0, gy_copysign(T{} + __builtin_inf(), -x), r);
 }
-GY_PER_LANE_F32(gy_digamma, gy_digamma_d(x))
-GY_PER_LANE(gy_digamma, gy_digamma_d(x))
+//% gy_digamma
+#if GY_ISA == 0
+GY_FN sf64 gy_digamma(sf64 x) { return gy_digamma_d(x); }
+#else
+static __attribute__((noinline)) sf64 gy_digamma_one(sf64 x) { return gy_digamma_d(x); }
+static __attribute__((noinline)) gy_hf64 gy_digamma_half(gy_hf64 x) { return gy_digamma_d(x); }
+GY_FN sf64 gy_digamma(sf64 x) { return gy_digamma_one(x); }
+GY_FN vf64 gy_digamma(vf64 x) { return vf64{gy_digamma_half(x.lo), gy_digamma_half(x.hi)}; }
+GY_FN vf32 gy_digamma(vf32 x) {
+  return gy_join(GY_C(gy_digamma_half(GY_C(gy_lo(x), gy_hf64)), gy_hf32), GY_C(gy_digamma_half(GY_C(gy_hi(x), gy_hf64)), gy_hf32));
+}
+#endif
+GY_FN sf32 gy_digamma(sf32 x) { return (sf32)gy_digamma((sf64)x); }
 //% gy_nextafter
 GY_FN sf32 gy_nextafter(sf32 a, sf32 b) {
   si32 i = gy_bits(a);
