@@ -262,13 +262,18 @@ def _store(scope: Scope, s: Store) -> None:
         _store_vector(scope, s, value_name)
 
 
+def _store_function(scope: Scope, s: Store) -> str:
+    partial = scope.live is not None or (s.mask is not None and scope.value(s.mask).varying)
+    return "gy_store_exact" if id(s) in scope.frame.exact_stores and not partial else "gy_store"
+
+
 def _store_vector(scope: Scope, s: Store, value_name: str) -> None:
     value, test = scope.operand(value_name, varying=True), _test(scope, s.mask)
     if s.mode is not StoreMode.SET:
         zero = scope.constant(0, scope.frame.storage[s.buffer], scope.form)
         old = _access(scope, s, "gy_vload", zero=f", {zero}")
         value = f"{_COMBINE[s.mode]}({old}, {value})"
-    store = _access(scope, s, "gy_store", f", {value}")
+    store = _access(scope, s, _store_function(scope, s), f", {value}")
     scope.line(f"if ({test}) {store};" if test else f"{store};")
 
 
@@ -280,7 +285,7 @@ def _store_lanes(scope: Scope, s: Store, value_name: str) -> None:
 def _store_one(scope: Scope, s: Store, value_name: str, pointer: str) -> str:
     value, test = scope.one_lane(value_name), _lane_test(scope, s.mask)
     if s.mode is StoreMode.SET:
-        return f"{test}gy_store({pointer}, {value});"
+        return f"{test}{_store_function(scope, s)}({pointer}, {value});"
     plain = f"gy_store({pointer}, {_COMBINE[s.mode]}(gy_sload({pointer}), {value}));"
     if s.buffer not in scope.frame.tiled.atomic:
         return test + plain

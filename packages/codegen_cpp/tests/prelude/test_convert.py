@@ -143,3 +143,17 @@ def test_half_precision_rounds_to_nearest_even_both_ways(kind, isa, folder):
             assert (stored[nan] == 0x7FC0).all()
         rounded = library.map(f"round_{kind}_{k}", "f32", x)
         assert same_bits(rounded, down.astype(np.float32)).all()
+
+
+def test_exact_stores_keep_all_bits(isa, folder):
+    text = ""
+    for k, step in (("s", "1"), ("v", "GY_LANES")):
+        loop = (
+            f'extern "C" void exact_{k}(const gy_bf16 *p, gy_bf16 *o, si64 n) {{ for (si64 i = 0;'
+            f" i < n; i += {step}) gy_store_exact(o + i, gy_{k}load(p + i)); }}\n"
+        )
+        text += loop if k == "s" else f"#if GY_VEC\n{loop}#endif\n"
+    library = build(text, isa, folder)
+    every = np.arange(2**16, dtype=np.uint16)
+    for k in "sv" if isa is not Isa.PLAIN else "s":
+        assert np.array_equal(library.map(f"exact_{k}", "u16", every), every)

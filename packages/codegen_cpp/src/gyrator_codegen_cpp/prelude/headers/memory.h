@@ -28,6 +28,10 @@ GY_FN void gy_store(gy_f16 *p, vf32 x) { gy_stu(p, gy_f16_bits(x)); }
 GY_FN void gy_store(gy_bf16 *p, sf32 x) { p->bits = (su16)gy_bf16_bits(x); }
 GY_FN void gy_store(gy_f16 *p, sf32 x) { p->bits = (su16)gy_f16_bits(x); }
 template <class P, class F> GY_FN auto gy_store(P *p, F x) -> decltype(P::put(p, x)) { P::put(p, x); }
+//% gy_store_exact
+// Store a float32 whose lower half is zero.
+GY_FN void gy_store_exact(gy_bf16 *p, sf32 x) { p->bits = (su16)((su32)gy_bits(x) >> 16); }
+GY_V(GY_FN void gy_store_exact(gy_bf16 *p, vf32 x) { gy_stu(p, gy_pack16((vu32)x >> 16)); })
 //% gy_vload
 #if GY_VEC
 #define GY_X(n) GY_FN v##n gy_vload(const s##n *p) { return gy_ldu<v##n>(p); }
