@@ -45,6 +45,8 @@ STRANGERS = tuple(
 TEST_TOOLS = ("pytest-timeout", "pytest-xdist")
 PARALLEL = ("-n", "auto")
 """How pytest distributes tests: each worker takes them in the order of the files."""
+WHOLE_FILES = ("--dist", "loadfile", "--no-loadscope-reorder")
+"""How it distributes many files: fixtures and caches of kernels belong to a worker."""
 EVERYTHING_NAME = "everything"
 EVERYTHING = (
     *(arg for folder in PROJECTS for arg in ("-e", f"packages/{folder}")),
@@ -328,7 +330,8 @@ RUNTIMES = ("onnx", "onnxruntime", "onnxscript", "openvino")
 def tests(session: nox.Session) -> None:
     """All suites in one environment; arguments after `--` go to pytest."""
     python = everything(session)
-    session.run(python, "-m", "pytest", *PARALLEL, *session.posargs, external=True)
+    chosen = session.posargs or WHOLE_FILES
+    session.run(python, "-m", "pytest", *PARALLEL, *chosen, external=True)
 
 
 @nox.session(venv_backend="none", default=False)
