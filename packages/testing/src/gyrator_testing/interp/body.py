@@ -31,6 +31,11 @@ _UFUNC_OF_MODE: dict[StoreMode, Any] = {
 }
 
 
+def spread(value: Array, space: tuple[int, ...]) -> Array:
+    """Return an array broadcast to a shape: itself, without NumPy's checks, if it has it."""
+    return value if value.shape == space else np.broadcast_to(value, space)
+
+
 @frozen
 class Cell:
     """A flat storage; addresses into it must be below `span`.
@@ -76,7 +81,7 @@ class Frame:
 
     def full(self, name: str) -> Array:
         """Return the value called `name` at every point of the space."""
-        return np.broadcast_to(self.value(name), self.space)
+        return spread(self.value(name), self.space)
 
     def address(self, index: Expr) -> Array:
         """Return an index expression as an `int64` array."""
@@ -157,7 +162,7 @@ class Frame:
         self, buffer: str, index: Expr, value: str, mode: StoreMode, mask: str | None
     ) -> None:
         cell = self._cell(buffer)
-        address = np.broadcast_to(self.address(index), self.space)
+        address = spread(self.address(index), self.space)
         new = self.full(value)
         if new.dtype != cell.storage.dtype:
             raise InterpreterError.of(

@@ -26,7 +26,7 @@ from gyrator_ir.tile.choices import bound, settled
 from gyrator_ir.tile.nodes import Access, LoopKind, TiledKernel, TileProgram
 from gyrator_ir.types import DType
 from gyrator_testing.interp import folds
-from gyrator_testing.interp.body import Cell, Frame, Memory
+from gyrator_testing.interp.body import Cell, Frame, Memory, spread
 from gyrator_testing.interp.dtypes import NUMPY, Array, poisoned
 from gyrator_testing.interp.errors import InterpreterError
 from gyrator_testing.interp.externs import DEFAULT, Externs
@@ -145,7 +145,7 @@ class _Watched(Frame):
         uses.stored[touched] = _joined(uses.stored[touched], self.unit)
 
     def _touched(self, index: Expr, mask: str | None) -> Array:
-        address = np.broadcast_to(self.address(index), self.space)
+        address = spread(self.address(index), self.space)
         return address.ravel() if mask is None else address[self.full(mask)]
 
 
@@ -191,6 +191,11 @@ class _Run:
         shared = max(grid, min(inner, default=len(tiled.loops)))
         self._grid, self._shared = tiled.loops[:grid], tiled.loops[grid:shared]
         self._own = tiled.loops[shared:]
+        self._own_groups = {x.axes for x in self._own if self._inner.isdisjoint(x.axes)}
+        """Axes of points that the loops of each point cut."""
+        self._inner_groups = tuple(dict.fromkeys(tiled.loops[n].axes for n in inner))
+        self._steps: dict[tuple[tuple[int, int], ...], tuple[dict[Sym, Number], Array]] = {}
+        """What `_elements` returned, which is the same in every unit."""
         self._methods = {r.result: r for r in tiled.reductions}
         self._accesses = {a.index: a for a in tiled.accesses if a.kind is not Access.LANES}
         self._orders = [
@@ -305,32 +310,35 @@ class _Run:
         gathered: Mapping[str, _Gathered], inside: bool,
     ) -> None:  # fmt: skip
         stage = self._kernel.stages[number]
-        chosen = np.ones(points.count, np.bool_)
-        for group, positions in points.positions.items():
-            low, high = part[group]
-            chosen &= (positions >= low) & (positions < high)
-        here = np.flatnonzero(chosen)
-        symbols = {s: _at(v, here, points.count) for s, v in outer.symbols.items()}
-        values = {name: _at(v, here, points.count) for name, v in outer.values.items()}
+        here = np.arange(points.count)
+        symbols, values, memory = outer.symbols, dict(outer.values), outer.memory
+        if self._own_groups:
+            chosen = np.ones(points.count, np.bool_)
+            for group in self._own_groups:
+                low, high = part[group]
+                chosen &= (points.positions[group] >= low) & (points.positions[group] < high)
+            here = np.flatnonzero(chosen)
+            symbols = {s: _at(v, here, points.count) for s, v in symbols.items()}
+            values = {name: _at(v, here, points.count) for name, v in values.items()}
+            memory = {
+                name: cell if cell.base is None else Cell(cell.storage, cell.span, cell.base[here])
+                for name, cell in memory.items()
+            }
         elements, where = self._elements(part) if inside else ({}, np.zeros(1, np.int64))
-        memory = {
-            name: cell if cell.base is None else Cell(cell.storage, cell.span, cell.base[here])
-            for name, cell in outer.memory.items()
-        }
         frame = self._frame(
             (len(here), len(where)), memory, symbols | elements, values, outer.unit  # type: ignore[attr-defined]
         )  # fmt: skip
         for place in self._orders[number]:
             s = stage.body[place]
             if isinstance(s, Reduce):
-                operands = gathered[s.names[0]]
+                operands, at = gathered[s.names[0]], (here[:, None], where)
                 for row, name in zip(operands.rows, s.args, strict=True):
-                    row[np.ix_(here, where)] = frame.full(name)
-                if np.any(operands.seen[np.ix_(here, where)]):
+                    row[at] = frame.full(name)
+                if np.any(operands.seen[at]):
                     raise InterpreterError.of(
                         "GY-INTERP-006", f"{s.names[0]} takes an element twice"
                     )
-                operands.seen[np.ix_(here, where)] = True
+                operands.seen[at] = True
             elif isinstance(s, ScanStep | SortStep):
                 frame.collect(s, 1)
             elif isinstance(s, Load) and (first := self._reuses.get((number, place))):
@@ -416,16 +424,18 @@ class _Run:
 
     def _elements(self, part: Region) -> tuple[dict[Sym, Number], Array]:
         """Return the inner axes' values in a step, and the elements' row-major positions."""
-        groups = [g for g in part if not self._inner.isdisjoint(g)]
-        ranges = [np.arange(*part[g], dtype=np.int64) for g in groups]
-        grids = np.meshgrid(*ranges, indexing="ij")
-        symbols: dict[Sym, Array] = {}
-        for group, grid in zip(groups, grids, strict=True):
-            symbols |= self._digits(group, grid.ravel())
-        position = np.zeros(math.prod(len(r) for r in ranges), np.int64)
-        for a in self._kernel.inner:
-            position = position * self._extents[a.symbol] + symbols[a.symbol]
-        return {s: v[None, :] for s, v in symbols.items()}, position
+        step = tuple(part[group] for group in self._inner_groups)
+        if step not in self._steps:
+            ranges = [np.arange(*positions, dtype=np.int64) for positions in step]
+            grids = np.meshgrid(*ranges, indexing="ij")
+            symbols: dict[Sym, Array] = {}
+            for group, grid in zip(self._inner_groups, grids, strict=True):
+                symbols |= self._digits(group, grid.ravel())
+            position = np.zeros(math.prod(len(r) for r in ranges), np.int64)
+            for a in self._kernel.inner:
+                position = position * self._extents[a.symbol] + symbols[a.symbol]
+            self._steps[step] = {s: v[None, :] for s, v in symbols.items()}, position
+        return self._steps[step]
 
     def _reduce(self, s: Reduce, operands: _Gathered, outer: Frame) -> None:
         if not np.all(operands.seen):
@@ -480,7 +490,10 @@ def _at(value: Number, here: Array, count: int) -> Any:
 
 
 def _keep(table: dict[Any, Any], key: Any, value: Number, here: Array, count: int) -> None:
-    part = np.broadcast_to(np.asarray(value), (len(here), 1))
+    part = spread(np.asarray(value), (len(here), 1))
+    if len(here) == count:
+        table[key] = part.copy()
+        return
     if key not in table or not isinstance(table[key], np.ndarray) or table[key].shape != (count, 1):
         table[key] = np.zeros((count, 1), part.dtype)
     table[key][here] = part
