@@ -74,34 +74,44 @@ CASES = {
 }
 UNTRAINED = "across", "written", "integers", "put", "whole", "returned", "filled"
 
-def check(name, wrapper, training):
-    f, there, here, numbers = CASES[name]
+def check(names, wrapper, training):
+    # Cases are one graph; the results and gradients of each are compared.
     torch._dynamo.reset()
     records = []
-    mine = [t.to("toy").requires_grad_(training) for t in there]
-    theirs = [t.clone().requires_grad_(training) for t in there]
+    mine = [[t.to("toy").requires_grad_(training) for t in CASES[name][1]] for name in names]
+    theirs = [[t.clone().requires_grad_(training) for t in CASES[name][1]] for name in names]
+    rest = [[*(t.clone() for t in CASES[name][2]), *CASES[name][3]] for name in names]
+
+    def run(tensors, rest):
+        return [CASES[n][0](*t, *r) for n, t, r in zip(names, tensors, rest, strict=True)]
+
     options = {"strict": True, "wrapper": wrapper}
     with Session(config=config, options=options, observer=records.append) as session:
-        g = torch.compile(f, backend=session.backend, fullgraph=True)
+        g = torch.compile(run, backend=session.backend, fullgraph=True)
         for _ in range(2):
-            got = g(*mine, *here, *numbers)
-    want = f(*theirs, *here, *numbers)
-    torch.testing.assert_close(tree_map_only(torch.Tensor, lambda t: t.cpu(), got), want)
+            got = g(mine, rest)
+    want = run(theirs, rest)
+    near = lambda a, b, name: torch.testing.assert_close(
+        tree_map_only(torch.Tensor, lambda t: t.cpu(), a), b, msg=lambda text: f"{name}: {text}"
+    )
+    for name, a, b in zip(names, got, want, strict=True):
+        near(a, b, name)
     if training:
-        for out, at in ((got, mine), (want, theirs)):
+        for out in (got, want):
             parts = [p for p in torch.utils._pytree.tree_leaves(out) if torch.is_tensor(p)]
             sum(p.sum().cpu() for p in parts if p.requires_grad).backward()
-        torch.testing.assert_close([t.grad.cpu() for t in mine], [t.grad for t in theirs])
+        for name, a, b in zip(names, mine, theirs, strict=True):
+            near([t.grad for t in a], [t.grad for t in b], name)
     return [e.reason for r in records for e in r.externs]
 
 # The forward graph of a trained function differs only in what it saves.
+TRAINED = [name for name in CASES if name not in UNTRAINED]
 report = {
-    f"{name} {wrapper} {training}": check(name, wrapper, training)
+    f"{wrapper}, {len(names)} cases, {training}": check(names, wrapper, training)
     for wrapper in ("python", "cpp", "fx")
-    for name in CASES
-    for training in (False, True)
-    if (not training if name in UNTRAINED else training or wrapper == "python")
+    for names, training in ((UNTRAINED, False), (TRAINED, True))
 }
+report["python, alone"] = check(TRAINED, "python", False)
 # Threads of autograd may outlive the interpreter, and end the process before it has written all.
 print("REPORT " + json.dumps(report), flush=True)
 """
@@ -118,5 +128,5 @@ def test_programs_of_a_device_read_what_the_host_holds(tmp_path):
     lines = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
     assert lines, done.stderr[-3000:]
     report = json.loads(lines[-1].removeprefix("REPORT "))
-    assert len(report) == 27 + 17 + 17
+    assert len(report) == 7
     assert not any("several devices" in reason for found in report.values() for reason in found)
