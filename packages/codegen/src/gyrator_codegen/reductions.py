@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from gyrator_ir.body.nodes import (
     POSITIONS,
@@ -52,7 +52,6 @@ def in_pairs(parts: Sequence[str], combined: Callable[[str, str], str]) -> str:
     return parts[0]
 
 
-_NOWHERE = (1 << 63) - 1  # an index after all others
 _WIDE_SCANS = (ScanKind.SUM, ScanKind.PROD, ScanKind.LOGSUMEXP)
 
 
@@ -73,6 +72,11 @@ class Carried:
     """Its name in the text."""
 
 
+def _extreme_type(dtype: DType) -> DType:
+    """Return the type of accumulators, whose comparisons give masks as wide as positions."""
+    return DType.I32 if dtype.size < DType.I32.size and not dtype.is_float else dtype
+
+
 def carried(
     s: Reduce | ScanStep, how: Reduction | None = None, copies: int = 1
 ) -> tuple[Carried, ...]:
@@ -89,10 +93,14 @@ def carried(
         first = Carried("run", DType.F64, 0 if welford else -math.inf)
         count = (Carried("count", DType.I64, 0),) if welford else ()
         return (first, Carried("sum", DType.F64, 0), *count)
+    if how.of:
+        return ()
     dtype = DType.F64 if how.wide or welford else s.dtype
     accumulator = [Carried("acc", dtype, identity_of(s.kind, dtype))]
     if s.kind in POSITIONS:
-        accumulator.append(Carried("with", DType.I64, _NOWHERE))
+        # If nothing is better than the identity, the first element is as good.
+        position = Carried("with", DType.I32 if how.narrow else DType.I64, 0)
+        accumulator = [evolve(accumulator[0], dtype=_extreme_type(s.dtype)), position]
     elif welford or s.kind is ReduceKind.ONLINE_SOFTMAX:
         accumulator.append(Carried("with", DType.F64, 0))
     total = [Carried("total", DType.F64, 0, total=True)] if how.chain else []

@@ -164,6 +164,10 @@ class StageLoops:
     chain: int
     """Elements after which chains are flushed between two runs of the innermost loop; 0 if they are
     not flushed there."""
+    in_order: bool
+    """Whether each accumulator takes elements in the order of their positions."""
+    extremes: Mapping[str, Sequence[str]]
+    """The results that the accumulators of a reduction to a position have, by its result."""
     counts: bool
     """Whether a reduction needs the number of elements so far."""
     first: tuple[Prefetch, ...]
@@ -216,6 +220,10 @@ def stage_loops(decisions: Decisions, number: int, body: Sequence[KernelStatemen
                 evolve(c, lanes=each, name=decisions.names.take(f"{name}_{c.role}"))
                 for c in carried(s, how, 1 if loops.columns else copies)
             )
+    extremes: dict[str, list[str]] = {}
+    for r in recorded:
+        if r.of:
+            extremes.setdefault(r.of, []).append(r.result)
     single = (s for s, r in zip(reduces, recorded, strict=True) if r.method is Method.ACCUMULATE)
     first, second = (
         tuple(p for p in tiled.prefetches if p.stage == number and p.second is late)
@@ -224,7 +232,7 @@ def stage_loops(decisions: Decisions, number: int, body: Sequence[KernelStatemen
     return StageLoops(
         body=body, axes=axes, vector=vector,
         backwards=bool(scans) and scans[0].reverse,
-        copies=copies, block=block, chain=chain,
+        copies=copies, block=block, chain=chain, in_order=axes == kernel.inner, extremes=extremes,
         counts=any(s.kind is ReduceKind.WELFORD for s in single),
         first=first, second=second, carried=keeps,
         chained=decisions.names.take("chain"), count=decisions.names.take("row"),

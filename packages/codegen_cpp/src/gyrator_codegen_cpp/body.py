@@ -78,7 +78,8 @@ def index_text(scope: Scope, e: Expr, varying: bool, dtype: DType = DType.I64) -
     access = scope.access(e)
     match access.kind:
         case Access.UNIFORM:
-            text = scope.spread(f"(si64)({scope.index(e)})", scope.form if varying else "s")
+            text = cast(f"(si64)({scope.index(e)})", DType.I64, dtype)
+            return scope.spread(text, scope.form if varying else "s")
         case Access.UNIT | Access.STRIDED:
             steps = [e] if access.kind is Access.UNIT else [e, access.stride]
             if dtype is DType.I32:

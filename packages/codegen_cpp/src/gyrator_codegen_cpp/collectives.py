@@ -61,12 +61,12 @@ class Collective(Generic[Step]):
     def __attrs_post_init__(self) -> None:
         self.states = self.loops.carried[self.step.names[0]]
         """The loop-carried variables."""
-        self.form = "v" if self.states[0].lanes else "s"
+        self.form = "v" if self.states and self.states[0].lanes else "s"
 
     @property
     def cascade(self) -> bool:
         """Whether it is a cascaded sum."""
-        return self.states[-1].total
+        return any(s.total for s in self.states)
 
     @property
     def nonempty(self) -> str | None:
@@ -101,14 +101,18 @@ class Accumulators(Collective[Reduce]):
 
     def update(self, scope: Scope, copy: int) -> None:
         """Emit the accumulation of an element into accumulator `copy`."""
+        if not self.states:
+            return
         kind, dtype, form = self.step.kind, self.step.dtype, self.form
         x, *others = (scope.operand(a, form == "v") for a in self.step.args)
         acc, second = self._acc[copy], self._second[copy] if self._second else ""
         live = scope.live if self._across else None
         if kind in POSITIONS:
-            x = _only_live(x, acc, live)
-            at = _only_live(index_text(scope, scope.frame.position, form == "v"), second, live)
-            scope.line(f"gy_{kind.value}_update({acc}, {second}, {x}, {at});")
+            best, at = self.states[:2]
+            x = _only_live(cast(x, dtype, best.dtype), acc, live)
+            place = index_text(scope, scope.frame.position, form == "v", at.dtype)
+            word = "next" if self.loops.in_order else "update"
+            scope.line(f"gy_{kind.value}_{word}({acc}, {second}, {x}, {place});")
         elif kind is ReduceKind.WELFORD:
             # All lanes have the same number of elements, so a scalar count is sufficient.
             share = scope.spread(f"1.0 / (sf64)({self.loops.count})", form)
@@ -143,6 +147,8 @@ class Accumulators(Collective[Reduce]):
 
     def finish(self, scope: Scope) -> None:
         """Emit the definitions of the results."""
+        if not self.states:
+            return
         kind, dtype, acc = self.step.kind, self.step.dtype, self._acc[0]
         if kind in POSITIONS:
             texts = [self._position(scope)]
@@ -167,13 +173,17 @@ class Accumulators(Collective[Reduce]):
             scope.define(self.step.names[2], count, dtype, varying=False)
 
     def _position(self, scope: Scope) -> str:
-        """Return the position of the minimum or maximum."""
+        """Emit the definitions of extremes, and return the position of the minimum or maximum."""
         best, at, word = self._acc[0], self._second[0], self.step.kind.value
         for other, place in zip(self._acc[1:], self._second[1:], strict=True):
             scope.line(f"gy_{word}_update({best}, {at}, {other}, {place});")
-        text = f"gy_h{word}({best}, {at})" if self._across else at
-        nothing = scope.constant(0, DType.I64, "v" if self._varying else "s")
-        return text if self.nonempty is None else f"{self.nonempty} ? {text} : {nothing}"
+        value, place, dtype = best, at, self.step.dtype
+        if self._across:
+            value, place = f"gy_h{word[3:]}({best})", f"gy_h{word}({best}, {at})"
+        for name in self.loops.extremes.get(self.step.names[0], ()):
+            text = cast(value, self.states[0].dtype, dtype)
+            scope.define(name, text, dtype, self._varying)
+        return cast(place, self.states[1].dtype, DType.I64)
 
 
 class TwoPass(Collective[Reduce]):

@@ -1,5 +1,7 @@
 """Reductions over lanes, Welford's update, arg reductions, Philox and atomics."""
 
+import itertools
+
 import numpy as np
 import pytest
 from prelude_harness import NUMPY, build, same_bits
@@ -74,32 +76,41 @@ def test_nan_wins_a_minimum_from_every_lane(isa, folder):
 
 
 ARG = """
-#define ARG(t, kind) \\
-extern "C" void kind##_##t(const s##t *p, si64 *o, si64 n) { \\
+#define ARG(t, kind, word, bits) \\
+extern "C" void kind##_##word##_##t##_##bits(const s##t *p, si64 *o, si64 n) { \\
   auto best = gy_GYKload(p); \\
-  auto index = gy_GYKiota(0); \\
+  auto index = gy_to_i##bits(gy_GYKiota(0)); \\
   for (si64 i = GY_LANES; i < n; i += GY_LANES) \\
-    gy_##kind##_update(best, index, gy_GYKload(p + i), gy_GYKiota(i)); \\
-  *o = gy_h##kind(best, index); \\
+    gy_##kind##_##word(best, index, gy_GYKload(p + i), gy_to_i##bits(gy_GYKiota(i))); \\
+  *o = GYHARG(kind, best, index); \\
 }
-#define BOTH(t) ARG(t, argmin) ARG(t, argmax)
-BOTH(f32) BOTH(f64) BOTH(i32) BOTH(u8) BOTH(i64) BOTH(bool)
-// gy_argmin_update gy_argmax_update gy_hargmin gy_hargmax
+#define BOTH(t, bits) \\
+  ARG(t, argmin, update, bits) ARG(t, argmax, update, bits) \\
+  ARG(t, argmin, next, bits) ARG(t, argmax, next, bits)
+#define GYHARG(kind, best, index) GYWORD
+BOTH(f32, 32) BOTH(i32, 32) BOTH(u32, 32)
+BOTH(f32, 64) BOTH(f64, 64) BOTH(i32, 64) BOTH(u32, 64) BOTH(i64, 64) BOTH(u64, 64)
+// gy_argmin_update gy_argmax_update gy_argmin_next gy_argmax_next gy_hargmin gy_hargmax
+// gy_to_i32 gy_to_i64
 """
 
 
-@pytest.mark.parametrize("code", ["f32", "f64", "i32", "u8", "i64", "bool"])
+@pytest.mark.parametrize("code", "f32 f64 i32 u32 i64 u64".split())
 def test_arg_reductions_take_the_first_and_nan_first(code, isa, folder):
-    library = build(ARG.replace("GYK", "v" if isa.lanes > 1 else "s"), isa, folder)
+    text = ARG.replace("GYK", "v" if isa.lanes > 1 else "s")
+    text = text.replace("GYWORD", "gy_h##kind(best, index)" if isa.lanes > 1 else "index")
+    library = build(text, isa, folder)
     rng = np.random.default_rng(4)
+    widths = (32, 64) if code[1:] == "32" else (64,)
     for trial in range(60):
-        x = rng.integers(0, 2 if code == "bool" else 9, 64).astype(NUMPY[code])
+        x = rng.integers(0, 9, 64).astype(NUMPY[code])
         if code[0] == "f" and trial % 2:
             x[rng.integers(0, 64, 2)] = np.nan
         out = np.zeros(1, np.int64)
         for kind, f in (("argmin", np.argmin), ("argmax", np.argmax)):
-            library(f"{kind}_{code}", x, out, 64)
-            assert out[0] == f(x), (kind, x)
+            for word, bits in itertools.product(("update", "next"), widths):
+                library(f"{kind}_{word}_{code}_{bits}", x, out, 64)
+                assert out[0] == f(x), (kind, word, bits, x)
 
 
 WELFORD = """

@@ -6,7 +6,9 @@ offset from the start of a buffer's storage, with strides already multiplied in.
 free, and equal addresses are the same object.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 
 from attrs import field, frozen
 
@@ -83,6 +85,10 @@ POSITIONS: frozenset[ReduceKind | ScanKind] = frozenset(
     (ReduceKind.ARGMIN, ReduceKind.ARGMAX, ScanKind.ARGMIN, ScanKind.ARGMAX)
 )
 """The kinds whose results are indices, of type `i64`."""
+EXTREMES: Mapping[ReduceKind, ReduceKind] = MappingProxyType(
+    {ReduceKind.ARGMIN: ReduceKind.MIN, ReduceKind.ARGMAX: ReduceKind.MAX}
+)
+"""The reduction to the value whose position another is."""
 
 
 @frozen

@@ -107,6 +107,11 @@ class Reduction:
     result, which has one exponential per element, and one per group for the accumulator."""
     apart: bool = field(default=False, validator=exactly(bool))
     """The elements of a group are at equal distances in the block instead of adjacent."""
+    narrow: bool = field(default=False, validator=exactly(bool))
+    """The positions of an `argmin` or `argmax` are `i32`."""
+    of: str = field(default="", validator=exactly(str))
+    """For a `min` or `max`: the `argmin` or `argmax` of the same values whose accumulators have the
+    result, if any."""
 
 
 @frozen

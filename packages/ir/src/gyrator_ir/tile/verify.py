@@ -8,7 +8,8 @@ GY-TILE-003  steps of loops and of pipelined stages, unroll factors and block si
              assigns one of its values to each choice
 GY-TILE-004  there is one reduction for each `Reduce`, in order, with a method for its kind: chains
              and wide accumulators for floating-point sums, two passes for `welford` and
-             `online_softmax`, matrix products for `dot`
+             `online_softmax`, matrix products for `dot`, narrow positions where these fit; only
+             extremes are those of a position, in the same stage
 GY-TILE-005  a reduction with the method `at_once` has all elements of a point in one step
 GY-TILE-006  the rows and columns of a contraction are different grid loops, and its depth is a loop
              over inner axes; its products are the reductions with the method `matrix`
@@ -38,7 +39,18 @@ The kernel itself is verified as in a schedule (GY-KERNEL-001 to 024).
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 
-from gyrator_ir.body.nodes import Bind, Let, Load, Reduce, ReduceKind, SortStep, Store, StoreMode
+from gyrator_ir.body.nodes import (
+    EXTREMES,
+    POSITIONS,
+    Bind,
+    Let,
+    Load,
+    Reduce,
+    ReduceKind,
+    SortStep,
+    Store,
+    StoreMode,
+)
 from gyrator_ir.body.ops import OPS, Typing
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.body.verify import Checker, Where
@@ -47,6 +59,7 @@ from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.kernel.verify import verify_kernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.text.scanner import Writer
+from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import (
     DRAWN,
     QUOTIENTS,
@@ -56,6 +69,7 @@ from gyrator_ir.tile.nodes import (
     LoopKind,
     Method,
     Product,
+    Reduction,
     Repeat,
     Tiled,
     TiledGroup,
@@ -70,6 +84,7 @@ __all__ = ["verify"]
 
 _SUMS = (ReduceKind.SUM, ReduceKind.DOT)
 _TWO_PASS = (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX)
+_NARROW_POSITIONS = 1 << 31
 
 
 def verify(program: TileProgram) -> TileProgram:
@@ -260,10 +275,22 @@ class _Kernel:
                 s.kind is ReduceKind.ONLINE_SOFTMAX and r.method is Method.ACCUMULATE
             ):
                 self._fail(4, f"{r.result}: only accumulated exponentials have groups")
+            self._extreme(r, s)
             if r.method is Method.MATRIX and s.kind is not ReduceKind.DOT:
                 self._fail(4, f"{r.result} is a {s.kind.value}, not a product")
             if r.method is Method.AT_ONCE:
                 self._at_once(r.result)
+
+    def _extreme(self, r: Reduction, s: Reduce) -> None:
+        elements = extent_of(self._t.kernel.inner)
+        too_many = isinstance(elements, Const) and elements.value > _NARROW_POSITIONS
+        if r.narrow and (s.kind not in POSITIONS or too_many):
+            self._fail(4, f"{r.result} is no position of 32 bits")
+        if r.of:
+            stage = next(g.body for g in self._t.kernel.stages if s in g.body)
+            others = (x for x in stage if isinstance(x, Reduce) and x.names[0] == r.of)
+            if not any(EXTREMES.get(x.kind) is s.kind and x.args == s.args for x in others):
+                self._fail(4, f"{r.of} is not the position of {r.result}")
 
     def _at_once(self, result: str) -> None:
         inner = {a.symbol for a in self._t.kernel.inner}

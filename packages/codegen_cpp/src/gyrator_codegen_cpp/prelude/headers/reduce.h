@@ -90,30 +90,38 @@ template <class T, class I> GY_FN void gy_argmax_update(T &best, I &index, T x, 
   best = gy_select(better | tie, x, best);
   index = gy_select(better | tie, i, index);
 }
-//% GY_HARG : gy_store
-#define GY_HARG_S(name, update, n) GY_FN si64 name(s##n, si64 index) { return index; }
-#if GY_VEC
-#define GY_HARG_V(name, update, n) \
-  GY_FN si64 name(v##n best, vi64 index) { \
-    s##n b[GY_LANES]; \
-    si64 k[GY_LANES]; \
-    gy_store(b, best); \
-    gy_store(k, index); \
-    for (si32 j = 1; j < GY_LANES; j++) update(b[0], k[0], b[j], k[j]); \
-    return k[0]; \
-  }
-#else
-#define GY_HARG_V(name, update, n)
-#endif
-#define GY_HARG_EACH(X, name, update) \
-  X(name, update, f32) X(name, update, f64) X(name, update, i8) X(name, update, i16) X(name, update, i32) \
-  X(name, update, i64) X(name, update, u8) X(name, update, u16) X(name, update, u32) X(name, update, u64) X(name, update, bool)
+//% GY_NEXT
+// The same for indices that ascend.
+#define GY_NEXT(name, op, compare) \
+  template <class T, class I> GY_FN void name(T &best, I &index, T x, I i) { \
+    auto better = gy_not(compare(x, best)) & gy_eq(best, best); \
+    best = gy_select(better, x, best); \
+    index = gy_select(better, i, index); \
+  } \
+  GY_V(template <class H, class I> GY_FN void name##_half(H &best, I &index, H x, I i) { \
+    auto better = ~(x op best) & (best == best); \
+    best = gy_sel(better, x, best); \
+    index = gy_sel(better, i, index); \
+  } \
+  template <class H, class I> GY_FN void name(gy_p<H> &best, gy_p<I> &index, gy_p<H> x, gy_p<I> i) { \
+    name##_half(best.lo, index.lo, x.lo, i.lo); \
+    name##_half(best.hi, index.hi, x.hi, i.hi); \
+  })
+//% gy_argmin_next
+GY_NEXT(gy_argmin_next, >=, gy_ge)
+//% gy_argmax_next
+GY_NEXT(gy_argmax_next, <=, gy_le)
+//% GY_HARG : gy_eq gy_ne gy_select gy_vsplat gy_hmin
+#define GY_HARG(name, extreme) \
+  GY_V(template <class V, class I> GY_FN auto name(V best, I index) { \
+    typedef decltype(gy_hmin(index)) S; \
+    auto equal = gy_eq(best, gy_vsplat(extreme(best))) | gy_ne(best, best); \
+    return gy_hmin(gy_select(equal, index, gy_vsplat((S)(~0ul >> (65 - 8 * sizeof(S)))))); \
+  })
 //% gy_hargmin
-GY_HARG_EACH(GY_HARG_S, gy_hargmin, gy_argmin_update)
-GY_HARG_EACH(GY_HARG_V, gy_hargmin, gy_argmin_update)
+GY_HARG(gy_hargmin, gy_hmin)
 //% gy_hargmax
-GY_HARG_EACH(GY_HARG_S, gy_hargmax, gy_argmax_update)
-GY_HARG_EACH(GY_HARG_V, gy_hargmax, gy_argmax_update)
+GY_HARG(gy_hargmax, gy_hmax)
 //% gy_welford_add
 template <class T> GY_FN void gy_welford_add(T &mean, T &m2, T &n, T x) {
   T d = x - mean;

@@ -13,7 +13,7 @@ from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Stage
 from gyrator_ir.tile.nodes import Reduction, TiledKernel
 
-_SEQUENTIAL = (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX, ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+_SEQUENTIAL = (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX)
 
 
 @frozen
