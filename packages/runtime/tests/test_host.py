@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from gyrator_ir.diagnostics import NanError
 from gyrator_ir.types import DType
 from gyrator_runtime import host
 from gyrator_runtime.host import externs
@@ -78,7 +79,7 @@ def test_check_nan():
     for bad in (torch.tensor([1.0, float("nan")]), torch.tensor([complex(0, float("inf"))])):
         with pytest.raises(AssertionError, match="GY-RUNTIME-003"):
             host.check_nan(bad, "bad")
-    with pytest.raises(host.NanError, match="t holds 2 NaN and 1 infinite of 4"):
+    with pytest.raises(NanError, match="t holds 2 NaN and 1 infinite of 4"):
         host.check_nan(torch.tensor([float("nan"), 0.0, float("nan"), float("-inf")]), "t")
 
 

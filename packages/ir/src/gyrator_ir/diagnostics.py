@@ -84,6 +84,19 @@ class LayoutError(GyratorError, AssertionError):
         return f"{value.dtype}{pending} {tuple(value.shape)}{strides}, on {value.device}"
 
 
+class NanError(GyratorError, AssertionError):
+    """A buffer contains NaN or infinity while NaN checks are enabled."""
+
+    @classmethod
+    def of_counts(cls, name: str, nans: int, infinite: int, elements: int) -> Self:
+        """Return the error (GY-RUNTIME-003) for a buffer, with the numbers of its elements."""
+        return cls.of(
+            "GY-RUNTIME-003",
+            f"buffer {name} holds {nans} NaN and {infinite} infinite of {elements} elements",
+            help="look at the operation that produced it; the check is a compile option",
+        )
+
+
 class VerifyError(GyratorError):
     """The IR violates an invariant: a bug in the pass or stage that produced it."""
 

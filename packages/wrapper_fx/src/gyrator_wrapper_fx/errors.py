@@ -7,10 +7,6 @@ class FxWrapperError(GyratorError):
     """A host program that cannot be converted to a graph here, or an unknown graph compiler."""
 
 
-class NanError(GyratorError, AssertionError):
-    """A buffer holds NaN or infinity while NaN checks are on."""
-
-
 def fx_error(number: int, message: str, where: str = "", help: str = "") -> FxWrapperError:
     """Return (not raise) the error GY-FX-`number`."""
     return FxWrapperError.of(f"GY-FX-{number:03}", message, where=where, help=help)

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from gyrator_ir.diagnostics import LayoutError
+from gyrator_ir.diagnostics import LayoutError, NanError
 from gyrator_ir.host.nodes import Mend
-from gyrator_wrapper_fx.errors import NanError
 from gyrator_wrapper_fx.kernels import KernelTable
 from gyrator_wrapper_fx.leaf import leaf
 
@@ -141,11 +140,7 @@ def assert_no_nan(tensor: torch.Tensor, what: str) -> None:
         return
     nans = int(torch.isnan(wide).sum())
     infinite = tensor.numel() - int(finite.sum()) - nans
-    raise NanError.of(
-        "GY-RUNTIME-003",
-        f"buffer {what} holds {nans} NaN and {infinite} infinite of {tensor.numel()} elements",
-        help="look at the operation that produced it; the check is a compile option",
-    )
+    raise NanError.of_counts(what, nans, infinite, tensor.numel())
 
 
 def _assume(condition: bool, message: str) -> None:

@@ -10,10 +10,9 @@ from attrs import evolve
 from torch.fx import GraphModule, Interpreter, Node
 
 from gyrator.graphs.compiled import Boxed
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import Diagnostic, NanError
 from gyrator_lowering.torch_bridge.origins import Locator
 
-_CODE = "GY-RUNTIME-003"
 _UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty")
 """Ops whose results are uninitialised."""
 
@@ -31,10 +30,8 @@ def naming_op(call: Boxed, gm: GraphModule) -> Boxed:
         originals = [a.clone() if w else a for a, w in zip(args, changed, strict=True)]
         try:
             return call(args)
-        except GyratorError as error:
-            if error.diagnostic.code != _CODE:
-                raise
-            raise type(error)(_with_op(error.diagnostic, gm, originals)) from None
+        except NanError as error:
+            raise NanError(_with_op(error.diagnostic, gm, originals)) from None
 
     run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return run

@@ -12,15 +12,10 @@ from typing import Any, cast
 import torch
 from torch._C._dynamo import guards
 
-from gyrator_ir.diagnostics import GyratorError
+from gyrator_ir.diagnostics import NanError
 from gyrator_ir.types import DType
 from gyrator_runtime.host.externs import extern as extern
 from gyrator_runtime.host.outside import separate as separate
-
-
-class NanError(GyratorError, AssertionError):
-    """A buffer contains NaN or infinity while NaN checks are enabled."""
-
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {dtype: getattr(torch, dtype.full_name) for dtype in DType}
@@ -124,11 +119,7 @@ def check_nan(tensor: torch.Tensor, name: str) -> None:
         return
     nans = int(torch.isnan(wide).sum())
     infinite = tensor.numel() - int(finite.sum()) - nans
-    raise NanError.of(
-        "GY-RUNTIME-003",
-        f"buffer {name} holds {nans} NaN and {infinite} infinite of {tensor.numel()} elements",
-        help="look at the operation that made it; the check is an option of the compile",
-    )
+    raise NanError.of_counts(name, nans, infinite, tensor.numel())
 
 
 def read_scalar(tensor: torch.Tensor) -> bool | int | float | complex:
