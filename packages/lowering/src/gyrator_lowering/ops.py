@@ -9,7 +9,7 @@ import torch
 from attrs import define, field
 
 from gyrator_ir.diagnostics import UnsupportedError
-from gyrator_ir.expr import Const, Expr
+from gyrator_ir.expr import Const, Expr, contiguous_strides
 from gyrator_ir.loop.nodes import Extern, TypeArg
 from gyrator_ir.modes import Numerics
 from gyrator_ir.target import Capabilities
@@ -20,7 +20,7 @@ from gyrator_lowering.builder.empty import with_checks
 from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder, each
 from gyrator_lowering.builder.slices import SLICES, bind_symbols
-from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.exact import EXACT_RULES
 from gyrator_lowering.rules.extern import LIBRARY, call, is_library_work
 from gyrator_lowering.table import FallbackToAten, LoweringTable, Rule

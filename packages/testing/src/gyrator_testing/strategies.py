@@ -29,7 +29,17 @@ from gyrator_ir.body.nodes import (
     StoreMode,
 )
 from gyrator_ir.body.ops import OPS, Domain, Numerics, Typing
-from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, expr, minimum, product_of
+from gyrator_ir.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    ShapeFacts,
+    Sym,
+    contiguous_strides,
+    expr,
+    minimum,
+    product_of,
+)
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Schedule
@@ -126,11 +136,6 @@ def host_programs(draw: st.DrawFn, /, **options: Any) -> HostProgram:
     return baseline_host(draw(schedules(**options)))
 
 
-def dense(shape: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Return row-major strides."""
-    return tuple(product_of(shape[n + 1 :]) for n in range(len(shape)))
-
-
 class _Bodies:
     """Generates bodies that load the existing tensors."""
 
@@ -167,10 +172,11 @@ class _Bodies:
     def _address(self, b: Buffer, axes: Sequence[Axis]) -> Expr | None:
         """Return an address into a buffer over the loop variables, or None if none exists."""
         extents = tuple(a.extent for a in axes)
-        linear = sum((a.symbol * s for a, s in zip(axes, dense(extents), strict=True)), ZERO)
+        steps = contiguous_strides(extents)
+        linear = sum((a.symbol * s for a, s in zip(axes, steps, strict=True)), ZERO)
         count, have = product_of(b.shape), product_of(extents)
         if count is have and count is not ZERO and self.draw(st.integers(0, 3)) == 0:
-            parts = zip(b.shape, dense(b.shape), b.strides, strict=True)
+            parts = zip(b.shape, contiguous_strides(b.shape), b.strides, strict=True)
             return sum((linear // step % size * s for size, step, s in parts), ZERO)
         total: Expr = ZERO
         for size, stride in zip(b.shape, b.strides, strict=True):
@@ -354,11 +360,11 @@ class _Generator(_Bodies):
 
     def _input(self, name: str) -> Buffer:
         shape, layout = self._shape(), self.pick(("dense", "dense", "transposed", "padded"))
-        strides = dense(shape)
+        strides = contiguous_strides(shape)
         if layout == "transposed":
-            strides = tuple(reversed(dense(tuple(reversed(shape)))))
+            strides = tuple(reversed(contiguous_strides(tuple(reversed(shape)))))
         elif layout == "padded" and shape:
-            strides = dense((*shape[:-1], shape[-1] + 3))
+            strides = contiguous_strides((*shape[:-1], shape[-1] + 3))
         return Buffer(name, self.pick(self.dtypes), CPU, shape, strides)
 
     def _outputs(self, symbols: Sequence[Sym]) -> tuple[nodes.Output, ...]:
@@ -380,7 +386,7 @@ class _Generator(_Bodies):
         return tuple(Axis(Sym(f"{letter}{k}"), size) for k, size in enumerate(shape))
 
     def _create(self, dtype: DType, shape: tuple[Expr, ...]) -> Buffer:
-        strides = dense(shape)
+        strides = contiguous_strides(shape)
         if len(shape) == 2 and self.draw(st.booleans()):
             strides = (ONE, shape[0])
         b = Buffer(f"b{len(self.created)}", dtype, CPU, shape, strides)

@@ -11,6 +11,7 @@ True
 from gyrator_ir.expr.build import (
     absolute,
     add,
+    contiguous_strides,
     maximum,
     minimum,
     mul,
@@ -131,6 +132,7 @@ __all__ = [
     "ceildiv",
     "children",
     "compile_python",
+    "contiguous_strides",
     "either",
     "eq",
     "evaluate",

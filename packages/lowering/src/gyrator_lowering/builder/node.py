@@ -9,10 +9,10 @@ from attrs import define, field
 from torch.fx import Node
 
 from gyrator_ir.diagnostics import UnsupportedError
-from gyrator_ir.expr import ONE, ZERO, Const, Expr
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, contiguous_strides
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import DType
-from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of
 from gyrator_lowering.torch_bridge.fakes import fake_of

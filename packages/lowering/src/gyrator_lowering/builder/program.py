@@ -16,7 +16,7 @@ from gyrator_ir.body.nodes import (
     Store,
 )
 from gyrator_ir.body.rewrite import reads, rewritten, writes
-from gyrator_ir.expr import ONE, ZERO, Expr, Sym, SymKind, sum_of
+from gyrator_ir.expr import ONE, ZERO, Expr, Sym, SymKind, contiguous_strides, sum_of
 from gyrator_ir.loop.nodes import (
     Buffer,
     CallOperation,
@@ -36,7 +36,7 @@ from gyrator_ir.types import Device, DType
 from gyrator_lowering.builder.capabilities import written_buffers
 from gyrator_lowering.builder.node import CurrentNode
 from gyrator_lowering.builder.trace import Index, Tracer, Value, address
-from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import Spec, TensorValue
 
 __all__ = ["LoopBuilder", "each"]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
-from gyrator_ir.expr import ONE, ZERO, Expr
+from gyrator_ir.expr import ONE, Expr
 from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.types import Device, DType
 
@@ -92,17 +92,3 @@ def broadcast_shape(tensors: Sequence[TensorValue]) -> tuple[Expr, ...]:
             if size is not ONE:
                 shape[k] = size
     return tuple(shape)
-
-
-def contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """Return row-major strides, in elements, as eager computes them.
-
-    A constant size of 0 counts as 1. Symbolic sizes are never 0 or 1 in eager's strides either,
-    unless torch proved it.
-    """
-    strides: list[Expr] = []
-    step: Expr = ONE
-    for size in reversed(shape):
-        strides.append(step)
-        step = step if size is ZERO else step * size
-    return tuple(reversed(strides))

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import (
     compute_unbacked_bindings,
 )
 
-from gyrator_ir.expr import ZERO, Expr
+from gyrator_ir.expr import ZERO, Expr, contiguous_strides
 from gyrator_ir.host.nodes import ListValue, Ref
 from gyrator_ir.loop.nodes import Literal, TypeArg
 from gyrator_ir.text.forms import EXPRS
@@ -24,7 +24,6 @@ from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import read_facts, read_header, sole
 from gyrator_ir.text.scanner import Scanner, show_device
 from gyrator_ir.text.values import RETURNED, VALUE, VALUES, VALUES_BY_NAME
-from gyrator_lowering.builder.values import contiguous_strides
 from gyrator_lowering.fx_text.print import KIND, VERSION
 from gyrator_lowering.fx_text.sizes import Sizes
 from gyrator_lowering.torch_bridge.dtypes import TO_TORCH, from_type_arg

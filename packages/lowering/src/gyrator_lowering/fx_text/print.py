@@ -9,14 +9,13 @@ from attrs import define, field
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.diagnostics import GyratorError
-from gyrator_ir.expr import ZERO
+from gyrator_ir.expr import ZERO, contiguous_strides
 from gyrator_ir.host.nodes import ListValue, Ref
 from gyrator_ir.loop.nodes import Literal, TypeArg
 from gyrator_ir.text.lines import indented
 from gyrator_ir.text.program import show_facts
 from gyrator_ir.text.scanner import Writer, show_device, show_string, show_word
 from gyrator_ir.text.values import RETURNED, VALUE, VALUES, VALUES_BY_NAME
-from gyrator_lowering.builder.values import contiguous_strides
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of, type_arg
 from gyrator_lowering.torch_bridge.facts import facts_of
 from gyrator_lowering.torch_bridge.origins import Locator

@@ -11,7 +11,7 @@ import torch
 from attrs import evolve, frozen
 from torch.fx import GraphModule, Node
 
-from gyrator_ir.expr import ONE, ZERO, Expr, Sym, SymKind, le, product_of
+from gyrator_ir.expr import ONE, ZERO, Expr, Sym, SymKind, contiguous_strides, le, product_of
 from gyrator_ir.loop.nodes import (
     AssertCond,
     Input,
@@ -23,7 +23,7 @@ from gyrator_ir.loop.nodes import (
 )
 from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder
-from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.extern import argument
 
 STEP = Sym("s_step")

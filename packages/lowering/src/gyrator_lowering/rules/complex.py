@@ -14,6 +14,7 @@ import torch
 from attrs import evolve
 
 from gyrator_ir.body.rewrite import live
+from gyrator_ir.expr import contiguous_strides
 from gyrator_ir.loop.nodes import Pointwise
 from gyrator_ir.modes import Numerics
 from gyrator_ir.types import DType
@@ -21,7 +22,7 @@ from gyrator_lowering.builder.pairs import Pair, in_planes, pair_of
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import promoted_dtype
 from gyrator_lowering.builder.trace import Index, Tracer, Value
-from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules import creation, reduction, view
 from gyrator_lowering.rules.pointwise import as_bool
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder

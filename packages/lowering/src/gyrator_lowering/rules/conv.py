@@ -18,10 +18,10 @@ from typing import Any
 from attrs import evolve, frozen
 
 from gyrator_ir.body.nodes import ReduceKind
-from gyrator_ir.expr import ONE, ZERO, Expr, expr
+from gyrator_ir.expr import ONE, ZERO, Expr, contiguous_strides, expr
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Index, Tracer, Value, conjunction
-from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.index import inside
 from gyrator_lowering.rules.matmul import (
     accumulated,

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from math import nan
 from typing import Any
 
-from gyrator_ir.expr import Const, Expr
+from gyrator_ir.expr import Const, Expr, contiguous_strides
 from gyrator_ir.loop.nodes import DeviceCopy
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import ScalarValue, Tracer, Value
-from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.extern import left_to_aten
 from gyrator_lowering.rules.pointwise import as_bool
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gyrator_ir.expr import Expr
+from gyrator_ir.expr import Expr, contiguous_strides
 from gyrator_lowering.builder.program import LoopBuilder, flat_index
 from gyrator_lowering.builder.trace import Tracer, Value
-from gyrator_lowering.builder.values import TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.extern import left_to_aten
 from gyrator_lowering.table import TableBuilder
 

@@ -7,7 +7,7 @@ from attrs import evolve
 
 from gyrator_ir.body.nodes import Axis, Bind, Load, Store
 from gyrator_ir.body.rewrite import defined, expressions, renamed, rewritten
-from gyrator_ir.expr import Expr, Sym, SymKind, product_of, subs
+from gyrator_ir.expr import Expr, Sym, SymKind, subs
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Local, Numerics, Stage
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.provenance import Origin
@@ -147,8 +147,3 @@ def canonical(kernel: Kernel) -> tuple[Kernel, tuple[str, ...], tuple[Sym, ...]]
         origins=(),
     )
     return new, tuple(b.name for b in kernel.parameters), kernel.sizes
-
-
-def row_major(shape: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Return the strides of a contiguous tensor."""
-    return tuple(product_of(shape[n + 1 :]) for n in range(len(shape)))

@@ -16,10 +16,9 @@ from gyrator_ir.body.nodes import (
 )
 from gyrator_ir.body.nodes import Const as ConstValue
 from gyrator_ir.body.rewrite import renamed
-from gyrator_ir.expr import Expr, Sym, sum_of
+from gyrator_ir.expr import Expr, Sym, contiguous_strides, sum_of
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.types import DType
-from gyrator_scheduler.fusion.kernels import row_major
 from gyrator_scheduler.naming import fresh
 
 WORK_PER_CORE = 4
@@ -43,7 +42,7 @@ class PartBuffers:
         """Return a new buffer on the device of `like` with one element per iteration of `axes`."""
         name = fresh(stem, self._used_names)
         shape = tuple(a.extent for a in axes)
-        buffer = Buffer(name, dtype, self.buffers[like].device, shape, row_major(shape))
+        buffer = Buffer(name, dtype, self.buffers[like].device, shape, contiguous_strides(shape))
         self.new.append(buffer)
         self.buffers[name] = buffer
         return buffer

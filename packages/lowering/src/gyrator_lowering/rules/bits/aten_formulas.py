@@ -14,12 +14,12 @@ from typing import Any
 
 from attrs import evolve
 
-from gyrator_ir.expr import Const, Expr
+from gyrator_ir.expr import Const, Expr, contiguous_strides
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import Arg, operand
 from gyrator_lowering.builder.trace import Tracer, Value
-from gyrator_lowering.builder.values import TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.bits.aten_sums import GRAIN, integers, iterated
 from gyrator_lowering.rules.pointwise import Scalar, elementwise, polynomial, single
 from gyrator_lowering.table import FallbackToAten

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from gyrator_ir.expr import Expr
+from gyrator_ir.expr import Expr, contiguous_strides
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Tracer, Value
-from gyrator_lowering.builder.values import TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.bits.aten_sums import aten_mean, aten_sum, integers
 from gyrator_lowering.rules.loss import MEAN, NONE, nll_backward
 from gyrator_lowering.rules.pointwise import Scalar, elementwise

@@ -8,11 +8,11 @@ these with one lane after another. Long rows are left to it.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gyrator_ir.expr import Const, Expr
+from gyrator_ir.expr import Const, Expr, contiguous_strides
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Tracer, Value
-from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.pointwise import single
 from gyrator_lowering.table import FallbackToAten
 

@@ -18,12 +18,12 @@ from typing import Any
 from attrs import evolve, frozen
 
 from gyrator_ir.body.nodes import ReduceKind
-from gyrator_ir.expr import ONE, Const, Expr
+from gyrator_ir.expr import ONE, Const, Expr, contiguous_strides
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder, dims_of
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import At, Tracer, Value
-from gyrator_lowering.builder.values import TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.table import FallbackToAten
 
 GRAIN = 32768

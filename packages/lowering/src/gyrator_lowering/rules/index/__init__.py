@@ -8,12 +8,12 @@ from attrs import evolve
 from torch.fx import Node
 
 from gyrator_ir.body.nodes import Check
-from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, product_of, sum_of
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, contiguous_strides, maximum, product_of, sum_of
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder, flat_index, unravel
 from gyrator_lowering.builder.slices import wrapped_index
 from gyrator_lowering.builder.trace import Tracer, Value, conjunction
-from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.extern import MASKS, call, is_library_work
 from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.torch_bridge.facts import facts_of

@@ -6,13 +6,13 @@ from typing import Any
 from attrs import evolve
 
 from gyrator_ir.body.nodes import Check, ReduceKind, ScanKind, StoreMode
-from gyrator_ir.expr import ONE, ZERO, Const, Expr, Sym, SymKind, product_of
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, Sym, SymKind, contiguous_strides, product_of
 from gyrator_ir.loop.nodes import ScalarRead
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.assumed import assumed_size, require
 from gyrator_lowering.builder.program import Body, LoopBuilder, unravel
 from gyrator_lowering.builder.trace import Index, Tracer, Value
-from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.index import index_tensor as indexed
 from gyrator_lowering.rules.scatter import supports_store, to_output
 from gyrator_lowering.table import FallbackToAten, TableBuilder

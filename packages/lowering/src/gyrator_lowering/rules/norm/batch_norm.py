@@ -6,12 +6,12 @@ from typing import Any
 from attrs import frozen
 
 from gyrator_ir.body.nodes import ReduceKind
-from gyrator_ir.expr import ONE, Const, Expr, product_of
+from gyrator_ir.expr import ONE, Const, Expr, contiguous_strides, product_of
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import At, Tracer, Value
-from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.norm import affine, element, rounded
 from gyrator_lowering.rules.reduction import reduce_at, reduce_into
 from gyrator_lowering.table import FallbackToAten, TableBuilder

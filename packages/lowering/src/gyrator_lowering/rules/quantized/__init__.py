@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from gyrator_ir.body.nodes import ReduceKind
-from gyrator_ir.expr import ZERO
+from gyrator_ir.expr import ZERO, contiguous_strides
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import Arg, operand
 from gyrator_lowering.builder.trace import At, Index, Tracer, Value
-from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.reduction import reduced
 from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.torch_bridge.dtypes import promote
