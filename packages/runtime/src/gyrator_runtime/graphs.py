@@ -21,6 +21,7 @@ import torch
 from attrs import define, evolve, field, frozen
 
 from gyrator_runtime.device import DeviceInterface
+from gyrator_runtime.host.outside import empty_like
 from gyrator_runtime.warn import warn
 
 Run = Callable[[list[Any]], Any]
@@ -235,7 +236,7 @@ class GraphReplay:
         pool = self.memory.pool(self.device, self.index, queue, len(self._recordings))
         inputs = list(args)
         args.clear()
-        copies = tuple((k, _empty_like(inputs[k])) for k in sorted(self._moving))
+        copies = tuple((k, empty_like(inputs[k])) for k in sorted(self._moving))
         arguments = list(inputs)
         for k, place in copies:
             arguments[k] = place
@@ -281,11 +282,6 @@ def _warn_uncaptured(error: RuntimeError) -> None:
     reason = str(error).partition("\n")[0]
     help = "results are the same without it; report the op that cannot be captured"
     warn("GY-RUNTIME-004", f"a program, or part of one, runs without a graph: {reason}", help)
-
-
-def _empty_like(value: torch.Tensor) -> torch.Tensor:
-    """Return an uninitialised tensor with the same layout."""
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
 def _as_output(result: Any, arguments: Sequence[Any]) -> Any:

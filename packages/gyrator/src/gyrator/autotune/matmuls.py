@@ -18,6 +18,7 @@ from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_lowering.rules.conv import CONVOLUTIONS
 from gyrator_lowering.rules.matmul import PRODUCTS
 from gyrator_runtime.cache import CacheKey, make_key
+from gyrator_runtime.host.outside import empty_like
 
 _GAIN = 1.03
 """The minimum speedup of kernels, to exclude measurement noise."""
@@ -126,5 +127,5 @@ class CompiledRegion:
 
 def tensor_like(fake: torch.Tensor) -> torch.Tensor:
     """Return a tensor of this layout, of random floats or small integers."""
-    tensor = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+    tensor = empty_like(fake)
     return tensor.uniform_(-1, 1) if fake.is_floating_point() else tensor.random_(0, 2)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from gyrator.graphs.compiled import Boxed
+from gyrator_runtime.host.outside import copy_with_strides
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:
@@ -41,9 +42,7 @@ def with_flags(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if like.is_conj():
         plain = plain.conj_physical()
     if plain.stride() != tensor.stride() and 0 not in tensor.stride():
-        plain = torch.empty_strided(
-            tensor.shape, tensor.stride(), dtype=plain.dtype, device=plain.device
-        ).copy_(plain)
+        plain = copy_with_strides(plain, tensor.stride())
     plain = torch._neg_view(plain) if like.is_neg() else plain
     return plain.conj() if like.is_conj() else plain
 

@@ -10,6 +10,7 @@ import torch
 from gyrator.graphs.compiled import Boxed
 from gyrator.graphs.nan import written
 from gyrator_ir.types import HOST
+from gyrator_runtime.host.outside import empty_like
 
 _Finish = tuple[int, Callable[[Any], Any]]
 """The index of a result, and a function from the program's result to the caller's."""
@@ -55,7 +56,7 @@ def plain_boundary(gm: torch.fx.GraphModule) -> Callable[[Boxed], Boxed] | None:
     for index in copied:
         meta = placeholders[index].meta
         with meta["val"].fake_mode:
-            meta["val"] = _empty_like(meta["val"])
+            meta["val"] = empty_like(meta["val"])
     from gyrator_lowering.fx_passes import (  # a warm start rarely needs it
         hold_inputs,
         hold_results,
@@ -77,11 +78,6 @@ def plain_boundary(gm: torch.fx.GraphModule) -> Callable[[Boxed], Boxed] | None:
 
 def _is_lazy(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and any(is_set(value) for _, is_set in _BITS)
-
-
-def _empty_like(t: torch.Tensor) -> torch.Tensor:
-    """Return uninitialised memory with the layout of a tensor."""
-    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
 
 
 def _value(node: Any) -> Any:
@@ -107,7 +103,7 @@ def _adapted(
         returned = [(index, args[k]) for index, k in passed]
         originals = [args[index] for index in copied]
         for index, t in zip(copied, originals, strict=True):
-            args[index] = _empty_like(t).copy_(t)
+            args[index] = empty_like(t).copy_(t)
         plain = [args[index] for index in copied]
         for index in inputs:
             number = args[index]

@@ -70,6 +70,13 @@ def _strided(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
     return all(n < 2 or have == want for n, have, want in layout)
 
 
+def empty_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Return uninitialised memory with the layout of a tensor, overlaps included."""
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+
+
 def copy_with_strides(
     tensor: torch.Tensor,
     strides: Sequence[int],
