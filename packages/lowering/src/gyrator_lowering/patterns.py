@@ -30,7 +30,7 @@ from gyrator_lowering.builder.program import each
 from gyrator_lowering.decompositions import default_decompositions
 from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
 from gyrator_lowering.torch_bridge.fakes import fake_of
-from gyrator_lowering.torch_bridge.schema import info_of
+from gyrator_lowering.torch_bridge.schema import info_of, named_arguments
 
 __all__ = ["Match", "PatternError", "Rewrite"]
 
@@ -345,7 +345,7 @@ class _Search:
             return
         if node.op != "call_function" or node.target != pattern.target:
             return
-        actual, expected = _arguments(node), _arguments(pattern)
+        actual, expected = named_arguments(node), named_arguments(pattern)
         if actual.keys() != expected.keys():
             return
         bound = bound.node(pattern, node)
@@ -427,22 +427,6 @@ class _Search:
             if started and node not in covered and node not in inputs and _writes(node):
                 return False
         return True
-
-
-def _arguments(node: Node) -> dict[str, Any]:
-    """Return the arguments of a call by name, or by position, with defaults filled in."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return {**{str(k): v for k, v in enumerate(node.args)}, **node.kwargs}
-    arguments: dict[str, Any] = {}
-    for position, argument in enumerate(schema.arguments):
-        if position < len(node.args):
-            arguments[argument.name] = node.args[position]
-        elif argument.name in node.kwargs:
-            arguments[argument.name] = node.kwargs[argument.name]
-        else:
-            arguments[argument.name] = argument.default_value
-    return arguments
 
 
 def _fits(fake: Any, example: Any) -> bool:

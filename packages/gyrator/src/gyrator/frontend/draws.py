@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from gyrator_lowering.torch_bridge.schema import named_arguments
+
 
 def draws(graph: GraphModule) -> bool:
     """Return whether an ATen graph generates random numbers."""
@@ -67,18 +69,7 @@ def repeat_without_states(forward: GraphModule, backward: GraphModule) -> None:
 def _draws(node: Node) -> bool:
     """Return whether a call generates random numbers."""
     tags = getattr(node.target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags and _argument(node, "dropout_p") != 0
-
-
-def _argument(node: Node, name: str) -> Any:
-    """Return the value of an argument of an ATen op; None if the op has none of that name."""
-    schema: Any = node.target
-    for position, argument in enumerate(schema._schema.arguments):
-        if argument.name == name:
-            if position < len(node.args):
-                return node.args[position]
-            return node.kwargs.get(name, argument.default_value)
-    return None
+    return torch.Tag.nondeterministic_seeded in tags and named_arguments(node).get("dropout_p") != 0
 
 
 def _calls(graph: Graph, op: Any) -> list[Node]:

@@ -1,9 +1,11 @@
 """The dispatcher's schema of an overload, in the form that lowering needs."""
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from attrs import frozen
+from torch.fx import Node
 
 
 @frozen
@@ -121,6 +123,16 @@ def info_of(op: torch._ops.OpOverload) -> OpInfo:
         returns=len(schema.returns),
         uncaptured=_uncaptured(op),
     )
+
+
+def named_arguments(node: Node) -> dict[str, Any]:
+    """Return the arguments of a call by name, with defaults filled in; without a schema, positional
+    ones by their position."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return {**{str(k): v for k, v in enumerate(node.args)}, **node.kwargs}
+    passed = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | node.kwargs
+    return {a.name: passed.get(a.name, a.default_value) for a in schema.arguments}
 
 
 def _uncaptured(op: torch._ops.OpOverload) -> str:
