@@ -1,7 +1,7 @@
 """The FX node that is being lowered, and the specs of its results."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -67,6 +67,15 @@ class CurrentNode:
         """The spec of each result of the current node; None for an undefined one."""
         return tuple(
             self.spec(v) if isinstance(v, torch.Tensor) else None for v in self.node.meta["val"]
+        )
+
+    def wanted(self, mask: Sequence[bool] | None = None) -> tuple[Spec | None, ...]:
+        """Return the spec of each result of the current node; None for one that is undefined, that
+        nothing reads, or that `mask`, the op's `output_mask`, excludes."""
+        used = self.used_results
+        return tuple(
+            out if k in used and (mask is None or mask[k]) else None
+            for k, out in enumerate(self.outs)
         )
 
     def spec(self, fake: torch.Tensor) -> Spec:

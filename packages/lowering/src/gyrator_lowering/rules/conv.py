@@ -252,18 +252,14 @@ def convolution_backward(
     if x.ndim != weight.ndim:
         raise FallbackToAten
     window = _window(weight, stride, padding, dilation, groups)
-    used = b.used_results
-    outs = [out if k in used and output_mask[k] else None for k, out in enumerate(b.outs)]
-    gradients: list[TensorValue | None] = [None, None, None]
-    if outs[0] is not None:
-        back = gathered if transposed else scattered
-        gradients[0] = back(b, grad, weight, window, outs[0])
-    if outs[1] is not None:
-        small, large = (x, grad) if transposed else (grad, x)
-        gradients[1] = weights(b, small, large, window, outs[1])
-    if outs[2] is not None:
-        gradients[2] = _channel_sums(b, grad, outs[2])
-    return tuple(gradients)
+    to_input, to_weight, to_bias = b.wanted(output_mask)
+    back = gathered if transposed else scattered
+    small, large = (x, grad) if transposed else (grad, x)
+    return (
+        None if to_input is None else back(b, grad, weight, window, to_input),
+        None if to_weight is None else weights(b, small, large, window, to_weight),
+        None if to_bias is None else _channel_sums(b, grad, to_bias),
+    )
 
 
 def _channel_sums(b: LoopBuilder, grad: TensorValue, out: Spec) -> TensorValue:

@@ -209,19 +209,18 @@ def extreme_of_dim(kind: ReduceKind, position: ReduceKind) -> Rule:
     def rule(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) -> Any:
         dims = dims_of(dim, x.ndim)
         _refuse_empty(x, dims)
-        values, indices = b.outs
+        values, indices = b.wanted()
         chosen = boolean if x.dtype is DType.BOOL else kind
-        used = b.used_results
         return (
-            reduced(b, chosen, x, dims, out=values) if 0 in used else None,
-            _position(b, position, x, dims, indices) if 1 in used else None,
+            None if values is None else reduced(b, chosen, x, dims, out=values),
+            None if indices is None else _position(b, position, x, dims, indices),
         )
 
     return rule
 
 
 def _position(
-    b: LoopBuilder, kind: ReduceKind, x: TensorValue, dims: Sequence[int], out: Spec | None
+    b: LoopBuilder, kind: ReduceKind, x: TensorValue, dims: Sequence[int], out: Spec
 ) -> TensorValue:
     dtype = DType.U8 if x.dtype is DType.BOOL else x.dtype.compute
     return reduced(b, kind, x, dims, dtype=dtype, reduced_dtype=DType.I64, out=out)

@@ -50,18 +50,14 @@ def backward(read: Callable[..., Saved]) -> Rule:
         if not b.generates:
             return called(b, *args, **kwargs)
         saved = read(*args, **kwargs)
-        results = list(b.outs)
-        needs_mask_gradient = results[3:] and results[3] is not None and 3 in b.used_results
+        outs = b.wanted()
+        needs_mask_gradient = any(out is not None for out in outs[3:])
         if offers(b, saved.a, TemplateKind.ATTENTION_GRADIENTS) and not needs_mask_gradient:
             return _template(b, saved, args, kwargs)
         g = _Gradients.of(b, saved)
         makers = (g.of_queries, g.of_keys, g.of_values, g.of_mask)
-        gradients = zip(makers, results, strict=False)
-        used = b.used_results
-        return tuple(
-            make(spec) if spec is not None and k in used else None
-            for k, (make, spec) in enumerate(gradients)
-        )
+        gradients = zip(makers, outs, strict=False)
+        return tuple(None if out is None else make(out) for make, out in gradients)
 
     return rule
 

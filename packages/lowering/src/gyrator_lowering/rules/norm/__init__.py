@@ -64,7 +64,7 @@ def _normalized(
 ) -> tuple[TensorValue | None, ...]:
     """Return `scaled` of `(x - mean) / sqrt(squares / n + eps)`, and the statistics.
     `statistic_index` maps the index of an element to that of its statistics."""
-    out, out_mean, out_rstd = b.outs
+    out, out_mean, out_rstd = b.wanted()
     dtype = mean.dtype
     rstd = b.temp(mean.shape, dtype, x)
 
@@ -75,17 +75,11 @@ def _normalized(
 
     def body(ops: Tracer, index: Index) -> Value:
         value = ops.cast(ops.load(x, index), dtype)
-        value = (value - ops.get(mean, statistic_index(index))) * ops.get(
-            rstd, statistic_index(index)
-        )
-        return scaled(ops, value, index)
+        at = statistic_index(index)
+        return scaled(ops, (value - ops.get(mean, at)) * ops.get(rstd, at), index)
 
-    used = b.used_results
-    return (
-        b.pointwise(body, out) if 0 in used and out is not None else None,
-        rounded(b, mean, out_mean) if 1 in used else None,
-        rounded(b, rstd, out_rstd) if 2 in used else None,
-    )
+    result = None if out is None else b.pointwise(body, out)
+    return result, rounded(b, mean, out_mean), rounded(b, rstd, out_rstd)
 
 
 def _parts(x: TensorValue, shape: Sequence[Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -168,7 +162,8 @@ def _norm_gradients(
     subtract_mean: bool = True,
 ) -> tuple[TensorValue | None, ...]:
     """dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = grad * weight; dw; db."""
-    dtype, outs, used = x.dtype.compute, b.outs, b.used_results
+    dtype = x.dtype.compute
+    to_input, *to_parameters = b.wanted(mask)
     lead, dims = _parts(x, shape)
     n = count(x, dims)
 
@@ -176,8 +171,8 @@ def _norm_gradients(
         g = plain(ops, index)
         return g if weight is None else g * ops.cast(ops.get(weight, index), dtype)
 
-    results: list[TensorValue | None] = [None] * len(outs)
-    if mask[0] and outs[0] is not None and 0 in used:
+    input_gradient = None
+    if to_input is not None:
         total = _sum_of(b, x, dims, dtype, weighted) if subtract_mean else None
         along = _sum_of(b, x, dims, dtype, lambda ops, i: weighted(ops, i) * centred(ops, i))
 
@@ -189,14 +184,13 @@ def _norm_gradients(
             value = value - centred(ops, index) * (ops.get(along, index) / size)
             return value * ops.cast(ops.get(rstd, index), dtype)
 
-        results[0] = b.pointwise(body, outs[0])
-    if mask[1] and outs[1] is not None and 1 in used:
-        results[1] = _sum_to(
-            b, x, lead, dtype, lambda ops, i: plain(ops, i) * centred(ops, i), outs[1]
-        )
-    if len(outs) > 2 and mask[2] and outs[2] is not None and 2 in used:
-        results[2] = _sum_to(b, x, lead, dtype, plain, outs[2])
-    return tuple(results)
+        input_gradient = b.pointwise(body, to_input)
+    terms: tuple[At, At] = (lambda ops, i: plain(ops, i) * centred(ops, i)), plain
+    parameters = (
+        None if out is None else _sum_to(b, x, lead, dtype, term, out)
+        for term, out in zip(terms, to_parameters, strict=False)
+    )
+    return input_gradient, *parameters
 
 
 def rms_norm(
@@ -207,7 +201,7 @@ def rms_norm(
     eps: float | None,
 ) -> tuple[TensorValue | None, ...]:
     """`x / sqrt(mean(x**2) + eps) * weight` over the last dimensions, and 1/sqrt(...)."""
-    out, out_rstd = b.outs
+    out, out_rstd = b.wanted()
     dtype = x.dtype.compute
     _, dims = _parts(x, shape)
     stat = tuple(ONE if d in dims else s for d, s in enumerate(x.shape))
@@ -225,11 +219,7 @@ def rms_norm(
         value = ops.cast(ops.load(x, index), dtype) * ops.get(rstd, index)
         return affine(ops, value, weight, None, index)
 
-    used = b.used_results
-    return (
-        b.pointwise(body, out) if 0 in used and out is not None else None,
-        rounded(b, rstd, out_rstd) if 1 in used else None,
-    )
+    return None if out is None else b.pointwise(body, out), rounded(b, rstd, out_rstd)
 
 
 EPSILON = {DType.F32: 1.1920928955078125e-07, DType.F64: 2.220446049250313e-16}
@@ -306,7 +296,7 @@ def group_norm_backward(
     mask: Sequence[bool],
 ) -> tuple[TensorValue | None, ...]:
     """Gradients of group norm, from sums over positions of grad and grad * x for each channel."""
-    outs = b.outs
+    to_input, *to_parameters = b.wanted(mask)
     dtype = x.dtype.compute
     channels = x.shape[1]
     size = channels // groups
@@ -324,18 +314,17 @@ def group_norm_backward(
     along = squeezed(
         _sum_of(b, x, dims, dtype, lambda ops, i: gradient(ops, i) * centred(ops, i)), dims
     )
-    results: list[TensorValue | None] = [None, None, None]
-    used = b.used_results
-    if mask[0] and outs[0] is not None and 0 in used:
+    results: list[TensorValue | None] = [None]
+    if to_input is not None:
         results[0] = _group_input_gradient(
-            b, x, plain, along, weight, (gradient, centred, stat), rstd, size, groups, outs[0]
+            b, x, plain, along, weight, (gradient, centred, stat), rstd, size, groups, to_input
         )
-    for k, total in ((1, along), (2, plain)):
-        out = outs[k]
-        if mask[k] and out is not None and k in used:
+    for total, out in zip((along, plain), to_parameters, strict=True):
+        result = None
+        if out is not None:
             result = b.temp((channels,), dtype, x)
             reduce_into(b, ReduceKind.SUM, total, (0,), [result], dtype)
-            results[k] = rounded(b, result, out)
+        results.append(None if result is None else rounded(b, result, out))
     return tuple(results)
 
 

@@ -277,63 +277,54 @@ def backward(
     mask: Sequence[bool],
 ) -> tuple[TensorValue | None, ...]:
     """Gradients with respect to input, weight and bias."""
-    outs = b.outs
-    dtype, wide = x.dtype.compute, _accumulator(x)
-    mean = saved_mean if train else running_mean
-    spread = saved_rstd if train else running_var
+    mean, spread = (saved_mean, saved_rstd) if train else (running_mean, running_var)
     if mean is None or spread is None:
         raise FallbackToAten
-    scale = element(spread, dtype) if train else _inverse(spread, eps, dtype)
-    gradient = element(grad, dtype)
+    dtype, wide = x.dtype.compute, _accumulator(x)
+    rstd = element(spread, dtype) if train else _inverse(spread, eps, dtype)
+    gradient, value_at, mean_at = (element(t, dtype) for t in (grad, x, mean))
 
     def centred(ops: Tracer, index: Sequence[Expr]) -> Value:
-        return ops.cast(ops.load(x, index), dtype) - ops.cast(
-            ops.load(mean, _channel(index)), dtype
-        )
+        return value_at(ops, index) - mean_at(ops, _channel(index))
 
-    def total(pair: bool) -> TensorValue:
+    def wide_gradient(ops: Tracer, index: Sequence[Expr]) -> Value:
+        return ops.cast(gradient(ops, index), wide)
+
+    def factors(ops: Tracer, index: Sequence[Expr]) -> tuple[Value, Value]:
+        return wide_gradient(ops, index), ops.cast(centred(ops, index), wide)
+
+    def total(kind: ReduceKind, term: Any) -> TensorValue:
         """Reduce over all dimensions but the channels."""
-
-        def term(ops: Tracer, index: Sequence[Expr]) -> Any:
-            g = ops.cast(gradient(ops, index), wide)
-            return (g, ops.cast(centred(ops, index), wide)) if pair else g
-
         result = b.temp(x.shape[1:2], wide, x)
-        kind = ReduceKind.DOT if pair else ReduceKind.SUM
         reduce_at(b, kind, x, _dims(x), [result], wide, term)
         return result
 
-    used = b.used_results
-    needed = [
-        m and o is not None and k in used for k, (m, o) in enumerate(zip(mask, outs, strict=True))
-    ]
-    plain = total(pair=False) if (needed[0] and train) or needed[2] else None
-    along = total(pair=True) if (needed[0] and train) or needed[1] else None
-    results: list[TensorValue | None] = [None, None, None]
+    to_input, to_weight, to_bias = b.wanted(mask)
+    centring = train and to_input is not None
+    plain = total(ReduceKind.SUM, wide_gradient) if centring or to_bias is not None else None
+    along = total(ReduceKind.DOT, factors) if centring or to_weight is not None else None
     n = _count(x)
 
     def input_gradient(ops: Tracer, index: Sequence[Expr]) -> Value:
         at = _channel(index)
-        rstd = scale(ops, at)
+        scale = rstd(ops, at)
         value = gradient(ops, index)
         if train:
             assert plain is not None and along is not None
-            slope = ops.cast(_mean(ops, ops.load(along, at), n, grad), dtype) * (rstd * rstd)
+            slope = ops.cast(_mean(ops, ops.load(along, at), n, grad), dtype) * (scale * scale)
             shift = ops.cast(_mean(ops, ops.load(plain, at), n, grad), dtype)
             value = value - shift - centred(ops, index) * slope
-        value = value * rstd
-        return value if weight is None else value * ops.cast(ops.load(weight, at), dtype)
+        return affine(ops, value * scale, weight, None, at)
 
-    if needed[0]:
-        results[0] = b.pointwise(input_gradient, outs[0])
-    if needed[1] and along is not None:
-        source = along
-        results[1] = b.pointwise(
-            lambda ops, i: ops.load(source, i) * ops.cast(scale(ops, i), wide), outs[1]
-        )
-    if needed[2] and plain is not None:
-        results[2] = rounded(b, plain, outs[2])
-    return tuple(results)
+    def weight_gradient(ops: Tracer, index: Sequence[Expr]) -> Value:
+        assert along is not None
+        return ops.load(along, index) * ops.cast(rstd(ops, index), wide)
+
+    return (
+        None if to_input is None else b.pointwise(input_gradient, to_input),
+        None if to_weight is None else b.pointwise(weight_gradient, to_weight),
+        None if plain is None else rounded(b, plain, to_bias),
+    )
 
 
 def register(table: TableBuilder) -> None:
