@@ -7,8 +7,6 @@ from attrs import evolve
 from gyrator_ir.host import nodes as h
 from gyrator_ir.kernel.nodes import (
     Kernel,
-    KernelGroup,
-    Launchable,
     Lifetime,
     Schedule,
     ScheduleNode,
@@ -24,14 +22,13 @@ from gyrator_ir.loop.nodes import (
 from gyrator_ir.loop.uses import defined_symbols
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device
-from gyrator_scheduler.fusion.kernels import canonical
 from gyrator_scheduler.host.calls import CallWriter, conformity, separation
 from gyrator_scheduler.host.inputs import bind_inputs, bind_results, check_inputs, parameters
+from gyrator_scheduler.host.kernels import KernelTable
 from gyrator_scheduler.host.memory import Placement, place_in_pools
 from gyrator_scheduler.host.names import Names
 from gyrator_scheduler.host.partitioning import Region, partitioned
 from gyrator_scheduler.memory import allocated, touched
-from gyrator_scheduler.naming import fresh
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.partitions import buffers_of, captured, captured_device
 from gyrator_scheduler.templates import template_kernel
@@ -71,8 +68,7 @@ class _Planner:
             place_in_pools(schedule, targets, self.bound) if pooled else Placement((), {})
         )
         self.names = Names(self.buffers, {p.name for p in self.placement.pools})
-        self.kernels: dict[Launchable, Launchable] = {}
-        self.kernel_names: set[str] = set()
+        self.kernels = KernelTable(stem)
         self.steps = step_of(schedule.together, len(schedule.nodes))
         self.pending: list[tuple[Kernel, tuple[str, ...]]] = []
         """Kernels of the current group launch, with their tensors."""
@@ -124,7 +120,7 @@ class _Planner:
             name=schedule.name,
             parameters=parameters(schedule.inputs),
             constants=tuple(c for c in schedule.constants if c.buffer.name in used),
-            kernels=tuple(self.kernels.values()),
+            kernels=self.kernels.kernels,
             instructions=tuple(out),
             facts=schedule.facts,
             origins=schedule.origins,
@@ -191,21 +187,7 @@ class _Planner:
                 out.extend(self._storage(life))
             else:
                 unallocated.append(self.buffers[life.buffer])
-        work: list[h.Instruction] = []
-        if isinstance(node, Kernel):
-            tensors = tuple(b.name for b in node.parameters)
-            heirs = {life.reuses: life.buffer for life in births}
-            moved = (name not in self.placement.offsets for name in tensors)
-            tensors = tuple(
-                heirs.get(name, name) if own else name
-                for name, own in zip(tensors, moved, strict=True)
-            )
-            work.extend(self._launch(n, node, tensors))
-        elif isinstance(node, Template):
-            work.append(self._template(n, node))
-        else:
-            CallWriter(self.names, out, work).write(_in_place(node, births))
-            self.bound.update(defined_symbols(node))
+        work = self._work(n, node, births, out)
         after: list[h.Instruction] = bind_results(unallocated, self.bound)
         if not isinstance(node, Kernel | Template):
             work.extend(separation(work, self.packed))
@@ -226,6 +208,24 @@ class _Planner:
         out.extend(self.pending_checks)
         out.extend(after)
         self.pending_checks.clear()
+
+    def _work(
+        self, n: int, node: ScheduleNode, births: Sequence[Lifetime], out: list[h.Instruction]
+    ) -> list[h.Instruction]:
+        """Return the launch or call of a node, after emitting what prepares it."""
+        if isinstance(node, Kernel):
+            heirs = {life.reuses: life.buffer for life in births}
+            tensors = (b.name for b in node.parameters)
+            offsets = self.placement.offsets
+            return self._launch(
+                n, node, tuple(t if t in offsets else heirs.get(t, t) for t in tensors)
+            )
+        if isinstance(node, Template):
+            return [self._template(n, node)]
+        work: list[h.Instruction] = []
+        CallWriter(self.names, out, work).write(_in_place(node, births))
+        self.bound.update(defined_symbols(node))
+        return work
 
     def _description(self, node: ScheduleNode) -> str:
         """Return the name of a node and the user's source lines that it comes from."""
@@ -255,54 +255,19 @@ class _Planner:
         """Return the launch of a kernel. Kernels of a group are launched with its last one."""
         first, last = self.steps[n]
         if first == last:
-            return [h.Launch(self._kernel(kernel).name, tensors, kernel.sizes)]
+            return [h.Launch(self.kernels.kernel(kernel).name, tensors, kernel.sizes)]
         self.pending.append((kernel, tensors))
         if n < last:
             return []
         members, self.pending = self.pending, []
-        group = self._group([k for k, _ in members])
+        group = self.kernels.group([k for k, _ in members])
         return [h.Launch(group.name, tuple(t for _, ts in members for t in ts), group.sizes)]
 
-    def _kernel(self, kernel: Kernel) -> Launchable:
-        """Return the program's kernel with the same canonical form."""
-        key = canonical(kernel)[0]
-        launchable = self.kernels.get(key)
-        if launchable is None:
-            name = self._kernel_name(kernel.name)
-            launchable = evolve(key, name=name, origins=kernel.origins, refusals=kernel.refusals)
-            self.kernels[key] = launchable
-        return launchable
-
-    def _group(self, members: Sequence[Kernel]) -> Launchable:
-        """Return the program's kernel group with the same canonical form."""
-        numbers: dict[Kernel, int] = {}
-        positions = tuple(numbers.setdefault(canonical(k)[0], len(numbers)) for k in members)
-        named = tuple(evolve(k, name=f"k{n}") for k, n in numbers.items())
-        key = KernelGroup("g", members[0].device, named, positions)
-        group = self.kernels.get(key)
-        if group is None:
-            name = self._kernel_name(f"g{members[0].name}")
-            rows: list[set[int]] = [set() for _ in named]
-            for k, number in zip(members, positions, strict=True):
-                rows[number].update(k.origins)
-            kernels = tuple(
-                evolve(k, name=f"{name}_{k.name}", origins=tuple(sorted(origins)))
-                for k, origins in zip(named, rows, strict=True)
-            )
-            group = self.kernels[key] = evolve(key, name=name, kernels=kernels)
-        return group
-
     def _template(self, n: int, node: Template) -> h.Launch:
-        """Return the launch of a template's kernel, shared by equal templates."""
+        """Return the launch of a template's kernel."""
         kernel, tensors = template_kernel(node, f"t{n}_{node.kind.value}", self.buffers)
-        key = evolve(kernel, name="t", origins=())
-        launchable = self.kernels.get(key)
-        if launchable is None:
-            launchable = self.kernels[key] = evolve(kernel, name=self._kernel_name(kernel.name))
+        launchable = self.kernels.template(kernel)
         return h.Launch(launchable.name, tensors, launchable.sizes)
-
-    def _kernel_name(self, stem: str) -> str:
-        return fresh(self.stem + stem, self.kernel_names)
 
     def _remark(self, node: ScheduleNode) -> str:
         """Return the operations and source lines that a node comes from, for a comment."""
