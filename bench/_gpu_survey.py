@@ -5,7 +5,6 @@ import json
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -21,7 +20,7 @@ from attrs import asdict, frozen
 from rich.console import Console
 from rich.progress import Progress
 
-from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side_by_side
+from gyrator_conformance.process import LineProcess, ProcessEndedError, Waiting, run_side_by_side
 
 SIZES: Mapping[str, int] = MappingProxyType({"small": 1 << 16, "model": 1 << 23, "large": 1 << 26})
 """Elements that an operation works on; the large ones are more than a level-2 cache holds."""
@@ -95,17 +94,13 @@ def survey(chosen: argparse.Namespace) -> int:
 def measured(cells: list[Cell], jobs: int, seconds: float) -> dict[Cell, Row]:
     """Let processes measure the cells, each of which may end one of them."""
     rows: dict[Cell, Row] = {}
-    waiting, alone, stopped = iter(cells), threading.Lock(), threading.Event()
-    end = time.monotonic() + seconds
+    alone, stopped = threading.Lock(), threading.Event()
+    waiting = Waiting(cells, stopped, seconds)
     with tempfile.NamedTemporaryFile() as lock, Progress(disable=None) as progress:
         task = progress.add_task("operations", total=len(cells))
 
         def work(worker: LineProcess) -> None:
-            while not stopped.is_set() and time.monotonic() < end:
-                with alone:
-                    cell = next(waiting, None)
-                if cell is None:
-                    return
+            for cell in waiting:
                 row = asked(worker, cell, lock.name, "graph")
                 if UNCAPTURED in row.get("wrong", ""):
                     row = asked(worker, cell, lock.name, "profiler")

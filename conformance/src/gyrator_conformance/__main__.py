@@ -1,7 +1,6 @@
 """`python -m gyrator_conformance`: run the suite, or a part of it, and report."""
 
 import argparse
-import math
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -10,9 +9,10 @@ from typing import Any
 
 from attrs import evolve
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 
 from gyrator_conformance.cells import DTYPES, Cell, Selection
+from gyrator_conformance.command import USAGE, add_limits, names, progress, terminal
 from gyrator_conformance.models import all_models
 from gyrator_conformance.profiles import UnknownTargetError, find_target
 from gyrator_conformance.report import (
@@ -29,14 +29,11 @@ from gyrator_conformance.suite import Worker, run_cells
 from gyrator_conformance.worker import VERIFY
 from gyrator_ir.diagnostics import GyratorError
 
-_USAGE = 2
-"""The exit status for an invalid command line."""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the suite; return 0 if every cell passes or has a reason not to run, 1 if one fails."""
     args = _parser().parse_args(arguments)
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = terminal(120)
     models = all_models()
     try:
         selection = Selection(
@@ -53,21 +50,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         targets = {name: find_target(name) for name in selection.targets}
     except (ValueError, UnknownTargetError, GyratorError) as error:
         console.print(f"[red]{error}[/red]")
-        return _USAGE
+        return USAGE
     if args.list:
         for cell in cells:
             print(cell.name)
         return 0
     if not cells:
         console.print("[red]no cell matches[/red]; --list shows all")
-        return _USAGE
+        return USAGE
     known = _earlier(args.resume, cells, console)
     left = [cell for cell in cells if cell not in known or known[cell].status == "fail"]
     workers = [Worker(args.limit, args.seed) for _ in range(args.jobs)]
     if args.verify:
         workers = [evolve(w, command=(*w.command, VERIFY)) for w in workers]
     try:
-        with _progress(console) as bar:
+        with progress(console) as bar:
             task = bar.add_task("", total=len(left))
             display = _Shown(console, bar, task, len(left), known)
             run_cells(left, models, targets, workers, display, args.seconds)
@@ -124,17 +121,6 @@ class _Shown:
             self._console.print(f"{self._done} of {self._total} cells", highlight=False)
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
-
-
 def _write(args: argparse.Namespace, results: Sequence[Result]) -> None:
     command = shlex.join(["python", "-m", "gyrator_conformance", *sys.argv[1:]])
     writers: tuple[tuple[Path | None, Callable[[], str]], ...] = (
@@ -154,55 +140,34 @@ def _parser() -> argparse.ArgumentParser:
         description="Run models on targets and host languages, and compare them with float64.",
     )
     add = parser.add_argument
-    add("--target", type=_names(), default=("cpu",), help="names of targets, default cpu")
-    add("--wrapper", type=_names(), default=("python",), help="host languages, default python")
+    add("--target", type=names(), default=("cpu",), help="names of targets, default cpu")
+    add("--wrapper", type=names(), default=("python",), help="host languages, default python")
     add("-k", dest="keyword", default="", help="expression over names of cells, as pytest's -k")
-    add("--dtypes", type=_names(tuple(DTYPES)), default=tuple(DTYPES), help="element types")
+    add("--dtypes", type=names(tuple(DTYPES)), default=tuple(DTYPES), help="element types")
     both = ("inference", "training")
-    add("--modes", type=_names(both), default=both, help="inference, training")
+    add("--modes", type=names(both), default=both, help="inference, training")
     forms = ("static", "dynamic")
-    add("--shapes", type=_names(forms), default=forms, help="static, dynamic")
+    add("--shapes", type=names(forms), default=forms, help="static, dynamic")
     whether = ("off", "on")
     graphs = "replay graphs of the device: off, on, or both; default off"
-    add("--graphs", type=_names(whether), default=("off",), help=graphs)
+    add("--graphs", type=names(whether), default=("off",), help=graphs)
     packaged = (
         "run the model from a package, in a process of its own: off, on, standalone (by C, "
         "without torch), libtorch (by C, with libtorch), or several; default off"
     )
     ways = (*whether, "standalone", "libtorch")
-    add("--package", type=_names(ways), default=("off",), help=packaged)
+    add("--package", type=names(ways), default=("off",), help=packaged)
     verify = "run every kernel beside the interpreter of its IR, too"
     add(VERIFY, action="store_true", help=verify)
     add("--json", type=Path, help="write results, scores and versions here")
     add("--junit", type=Path, help="write JUnit's XML here")
     add("--html", type=Path, help="write the matrix as a page here")
     add("--seed", type=int, default=0, help="of weights and inputs")
-    add("--limit", type=float, default=300.0, help="seconds that one cell may take")
-    add("--jobs", type=_positive, default=1, help="worker processes side by side, default 1")
-    add("--seconds", type=float, default=math.inf, help="start no other cell after this time")
+    add_limits(parser, "cell")
     again = "JSON of an earlier run: only its failures run again; may be given several times"
     add("--resume", type=Path, action="append", default=[], help=again)
     add("--list", action="store_true", help="name the cells and run none")
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return int(text)
-
-
-def _names(choices: tuple[str, ...] = ()) -> Any:
-    """Return a parser of comma-separated names."""
-
-    def read(text: str) -> tuple[str, ...]:
-        names = tuple(filter(None, text.split(",")))
-        wrong = [n for n in names if choices and n not in choices]
-        if wrong or not names:
-            raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(choices)}")
-        return names
-
-    return read
 
 
 if __name__ == "__main__":

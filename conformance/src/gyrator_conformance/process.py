@@ -8,14 +8,15 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from types import MappingProxyType
-from typing import IO, Protocol, TypeVar
+from typing import IO, Generic, Protocol, TypeVar
 
 from attrs import define, field
 
 _PATIENCE = 4
+Task = TypeVar("Task")
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -148,6 +149,25 @@ def seconds_of_work(pid: int) -> float:
     except OSError:
         return math.inf
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+class Waiting(Generic[Task]):
+    """Tasks that threads share: each is yielded to one of them, until an event is set or time is
+    up."""
+
+    def __init__(self, tasks: Iterable[Task], stopped: threading.Event, seconds: float) -> None:
+        self._tasks, self._stopped = iter(tasks), stopped
+        self._end = time.monotonic() + seconds
+        self._alone = threading.Lock()
+
+    def __iter__(self) -> Iterator[Task]:
+        return self
+
+    def __next__(self) -> Task:
+        if self._stopped.is_set() or time.monotonic() >= self._end:
+            raise StopIteration
+        with self._alone:
+            return next(self._tasks)
 
 
 class ProcessOwner(Protocol):

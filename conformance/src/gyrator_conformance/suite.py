@@ -5,7 +5,6 @@ import math
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from gyrator_conformance.process import (
     NO_VARIABLES,
     LineProcess,
     ProcessEndedError,
+    Waiting,
     run_side_by_side,
 )
 from gyrator_conformance.profiles import Chosen
@@ -86,14 +86,10 @@ def run_cells(
     groups: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.target, cell.wrapper, cell.model), []).append(cell)
-    waiting = deque(groups.values())
+    waiting = Waiting(groups.values(), stopped, seconds)
 
     def work(worker: Worker) -> None:
-        while True:
-            try:
-                group = waiting.popleft()
-            except IndexError:
-                return
+        for group in waiting:
             for cell in group:
                 if stopped.is_set() or time.monotonic() >= end:
                     return

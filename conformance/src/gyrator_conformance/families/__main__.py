@@ -2,12 +2,10 @@
 
 import argparse
 import json
-import math
 import sys
 import threading
-import time
-from collections.abc import Iterator, Sequence
-from itertools import groupby, islice, product
+from collections.abc import Sequence
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,10 @@ from attrs import asdict, define, field
 from rich.console import Console
 from rich.table import Table
 
+from gyrator_conformance.command import add_limits, names, terminal
 from gyrator_conformance.families.judge import Form, Outcome
 from gyrator_conformance.families.table import all_families
-from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side_by_side
+from gyrator_conformance.process import LineProcess, ProcessEndedError, Waiting, run_side_by_side
 
 _QUIET = {"OMP_NUM_THREADS": "1", "TORCH_LOGS": "-all", "TRANSFORMERS_VERBOSITY": "error"}
 
@@ -25,15 +24,15 @@ _QUIET = {"OMP_NUM_THREADS": "1", "TORCH_LOGS": "-all", "TRANSFORMERS_VERBOSITY"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the families; return 0 if all agree with eager mode and none falls back to it."""
     args = _parser().parse_args(arguments)
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    names = all_families()
-    if unknown := [name for name in args.only if name not in names]:
-        console.print(f"no family is called {', '.join(unknown)}; there are {', '.join(names)}")
+    console = terminal(140)
+    families = all_families()
+    if unknown := [name for name in args.only if name not in families]:
+        console.print(f"no family is called {', '.join(unknown)}; there are {', '.join(families)}")
         return 2
     forms = [
         Form(name, mode, shapes)
-        for name, shapes, mode in product(args.only or names, args.shapes, args.modes)
-        if mode == "inference" or names[name].trains
+        for name, shapes, mode in product(args.only or families, args.shapes, args.modes)
+        if mode == "inference" or families[name].trains
     ]
     if args.list:
         console.print("\n".join(map(str, forms)), markup=False, highlight=False)
@@ -51,19 +50,12 @@ def _judged(forms: Sequence[Form], args: argparse.Namespace, console: Console) -
     """Check the forms of each family in a process of their own."""
     command = (sys.executable, "-m", "gyrator_conformance.families.worker")
     workers = [LineProcess(command, args.limit, _QUIET) for _ in range(args.jobs)]
-    end, waiting = time.monotonic() + args.seconds, groupby(forms, lambda form: form.name)
     alone, stopped, results = threading.Lock(), threading.Event(), _Found(console)
-
-    def next_forms() -> Iterator[list[Form]]:
-        while not stopped.is_set() and time.monotonic() < end:
-            with alone:
-                forms = [form for _, group in islice(waiting, 1) for form in group]
-            if not forms:
-                return
-            yield forms
+    families = [list(group) for _, group in groupby(forms, lambda form: form.name)]
+    waiting = Waiting(families, stopped, args.seconds)
 
     def work(worker: LineProcess) -> None:
-        for family in next_forms():
+        for family in waiting:
             for form in family:
                 try:
                     outcome = Outcome(**json.loads(worker.ask(json.dumps(asdict(form)).encode())))
@@ -129,19 +121,13 @@ def _parser() -> argparse.ArgumentParser:
         description="Compile small models of published families and compare them with eager mode.",
     )
     add = parser.add_argument
-    add("--only", type=_words, default=(), help="names of families, default all")
-    add("--modes", type=_words, default=("inference", "training"), help="default both")
-    add("--shapes", type=_words, default=("static",), help="static, dynamic; default static")
+    add("--only", type=names(), default=(), help="names of families, default all")
+    add("--modes", type=names(), default=("inference", "training"), help="default both")
+    add("--shapes", type=names(), default=("static",), help="static, dynamic; default static")
     add("--list", action="store_true", help="name what would be compiled, and stop")
-    add("--jobs", type=int, default=1, help="processes side by side, default 1")
-    add("--limit", type=float, default=300.0, help="seconds that one may take")
-    add("--seconds", type=float, default=math.inf, help="begin no other after this time")
+    add_limits(parser, "form")
     add("--json", type=Path, help="write what was found here")
     return parser
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -10,27 +9,26 @@ from pathlib import Path
 
 from attrs import asdict, define, field
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import Progress
 from rich.table import Table
 
+from gyrator_conformance.command import USAGE, add_limits, names, progress, terminal
 from gyrator_conformance.fuzz.campaign import Finding, Jury, run_campaign
 from gyrator_conformance.fuzz.judge import Judge
 from gyrator_conformance.fuzz.program import Program
 from gyrator_conformance.profiles import UnknownTargetError, find_target
 from gyrator_ir.types import HOST
 
-_USAGE = 2
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the campaign; return 0 if every program agrees with eager or is explained, else 1."""
     args = _parser().parse_args(arguments)
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = terminal(120)
     try:
         chosen = find_target(args.target)
     except UnknownTargetError as error:
         console.print(f"[red]{error}[/red]")
-        return _USAGE
+        return USAGE
     if args.replay:
         program = Program.from_json(args.replay.read_text(encoding="utf-8"))
         verdict = Judge(chosen.config, chosen.target.device).judge(program)
@@ -40,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrappers = tuple(w for w in args.wrapper if w in chosen.target.wrapper_backends)
     seeds = range(args.seed, args.seed + args.graphs)
     juries = [Jury(args.target, args.limit) for _ in range(args.jobs)]
-    with _progress(console) as bar:
+    with progress(console) as bar:
         display = _Shown(console, bar, args.graphs, args.out)
         run_campaign(seeds, wrappers, juries, display, args.seconds, not args.no_shrink)
     console.print(display.table())
@@ -104,13 +102,6 @@ class _Shown:
         }  # fmt: skip
 
 
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        console=console, disable=not console.is_terminal,
-    )  # fmt: skip
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m gyrator_conformance.fuzz",
@@ -120,12 +111,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--graphs", type=int, default=200, help="programs to draw, default 200")
     add("--seed", type=int, default=0, help="of the first program; the others follow")
     add("--target", default=HOST, help=f"name of a target, default {HOST}")
-    names = ("python", "cpp", "fx")
-    add("--wrapper", type=lambda text: tuple(text.split(",")), default=names,
+    wrappers = ("python", "cpp", "fx")
+    add("--wrapper", type=names(), default=wrappers,
         help="host languages to choose from, default python,cpp,fx")  # fmt: skip
-    add("--jobs", type=int, default=1, help="worker processes side by side, default 1")
-    add("--limit", type=float, default=60.0, help="seconds that one program may take")
-    add("--seconds", type=float, default=math.inf, help="begin no other program after this time")
+    add_limits(parser, "program", 60.0)
     add("--out", type=Path, default=Path("fuzz-failures"), help="folder of failing programs")
     add("--json", type=Path, help="write counts and failing programs here")
     add("--no-shrink", action="store_true", help="keep failing programs as they were drawn")

@@ -5,7 +5,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from attrs import define, evolve, field, frozen
@@ -13,7 +13,7 @@ from attrs import define, evolve, field, frozen
 from gyrator_conformance.fuzz.generate import smaller
 from gyrator_conformance.fuzz.judge import Verdict
 from gyrator_conformance.fuzz.program import Program
-from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side_by_side
+from gyrator_conformance.process import LineProcess, ProcessEndedError, Waiting, run_side_by_side
 
 _LIFE = 400
 """The number of programs after which a worker is replaced, which bounds memory leaks of
@@ -119,15 +119,11 @@ def run_campaign(
     `shrinking`. After `seconds` no further program is started.
     """
     end = time.monotonic() + seconds
-    waiting: Iterator[int] = iter(seeds)
     alone, stopped = threading.Lock(), threading.Event()
+    waiting = Waiting(seeds, stopped, seconds)
 
     def work(jury: Jury) -> None:
-        while not stopped.is_set() and time.monotonic() < end:
-            with alone:
-                seed = next(waiting, None)
-            if seed is None:
-                return
+        for seed in waiting:
             program = jury.draw(seed, wrappers)
             if program is None:
                 finding = Finding(seed, Program((), (), ()), Verdict("crash", "", "torch"))

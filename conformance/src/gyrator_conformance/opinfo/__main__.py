@@ -2,22 +2,22 @@
 
 import argparse
 import json
-import math
 import random
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from attrs import asdict, define, evolve, field
 from rich.console import Console
 from rich.table import Table
 
+from gyrator_conformance.command import add_limits, names, terminal
 from gyrator_conformance.opinfo.judge import Outcome
 from gyrator_conformance.opinfo.samples import LAYOUTS, Case, cases, slice_of
-from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side_by_side
+from gyrator_conformance.process import LineProcess, ProcessEndedError, Waiting, run_side_by_side
 from gyrator_ir.types import HOST
 
 _EVERY = 60.0
@@ -28,7 +28,7 @@ _QUIET = {"OMP_NUM_THREADS": "1", "TORCH_LOGS": "-all"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the samples; return 0 if each agrees with eager or is explained, else 1."""
     args = _parser().parse_args(arguments)
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    console = terminal(120)
     chosen = [
         evolve(case, most=args.samples)
         for case in cases(args.dtypes, args.layouts, args.modes, args.shapes, args.device)
@@ -40,19 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = (sys.executable, "-m", "gyrator_conformance.opinfo.worker")
     workers = [LineProcess(command, args.limit, _QUIET) for _ in range(args.jobs)]
     tally = _Tally(console, len(chosen))
-    end, waiting = time.monotonic() + args.seconds, iter(chosen)
     alone, stopped = threading.Lock(), threading.Event()
-
-    def next_case() -> Iterator[Case]:
-        while not stopped.is_set() and time.monotonic() < end:
-            with alone:
-                case = next(waiting, None)
-            if case is None:
-                return
-            yield case
+    waiting = Waiting(chosen, stopped, args.seconds)
 
     def work(worker: LineProcess) -> None:
-        for case in next_case():
+        for case in waiting:
             try:
                 outcome = Outcome(**json.loads(worker.ask(json.dumps(asdict(case)).encode())))
             except ProcessEndedError as error:
@@ -126,10 +118,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("-k", default="", help="words in the name of a case: op/dtype/layout/mode/shapes")
-    add("--dtypes", type=_words, default=(), help="element types, default all that an op takes")
-    add("--layouts", type=_words, default=LAYOUTS, help=f"default {','.join(LAYOUTS)}")
-    add("--modes", type=_words, default=("forward", "gradient"), help="default forward,gradient")
-    add("--shapes", type=_words, default=("static", "dynamic"), help="default static,dynamic")
+    add("--dtypes", type=names(), default=(), help="element types, default all that an op takes")
+    add("--layouts", type=names(), default=LAYOUTS, help=f"default {','.join(LAYOUTS)}")
+    add("--modes", type=names(), default=("forward", "gradient"), help="default forward,gradient")
+    add("--shapes", type=names(), default=("static", "dynamic"), help="default static,dynamic")
     add("--device", default=HOST, help=f"where tensors lie, default {HOST}")
     add(
         "--shard",
@@ -140,15 +132,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--samples", type=int, help="of each case at most so many, default all")
     add("--shuffle", type=int, metavar="SEED",
         help="take cases in a random order, for runs that --seconds cuts short")  # fmt: skip
-    add("--jobs", type=int, default=1, help="worker processes side by side, default 1")
-    add("--limit", type=float, default=300.0, help="seconds that one case may take")
-    add("--seconds", type=float, default=math.inf, help="begin no other case after this time")
+    add_limits(parser, "case")
     add("--json", type=Path, help="write counts and what differs here")
     return parser
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split(","))
 
 
 def _shard(text: str) -> tuple[int, int]:
