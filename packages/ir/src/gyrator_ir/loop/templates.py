@@ -38,10 +38,9 @@ def _attention(inputs: Sequence[TensorRef], outputs: Sequence[TensorRef]) -> str
     if len(inputs) not in (3, 4) or len(outputs) not in (1, 2):
         got = f"{len(inputs)} and {len(outputs)}"
         return f"attention takes 3 or 4 tensors and returns 1 or 2, not {got}"
-    ranks = [len(t.shape) for t in (*inputs, *outputs)]
-    expected_ranks = [4] * (len(inputs) + 1) + [3] * (len(outputs) - 1)
-    if ranks != expected_ranks:
-        return f"attention's tensors have {expected_ranks} dimensions, not {ranks}"
+    ranks = [4] * (len(inputs) + 1) + [3] * (len(outputs) - 1)
+    if message := _wrong_ranks("attention's", (*inputs, *outputs), ranks):
+        return message
     q, k, v, out = *inputs[:3], outputs[0]
     b, h, rows, _ = q.shape
     expected = _expected_inputs(q, k, v, inputs[3:])
@@ -55,18 +54,32 @@ def _attention(inputs: Sequence[TensorRef], outputs: Sequence[TensorRef]) -> str
 def _gradients(inputs: Sequence[TensorRef], outputs: Sequence[TensorRef]) -> str:
     if len(inputs) not in (6, 7) or len(outputs) != 3:
         return f"gradients take 6 or 7 tensors and return 3, not {len(inputs)} and {len(outputs)}"
-    ranks = [len(t.shape) for t in (*inputs, *outputs)]
-    expected_ranks = [4, 4, 4, 4, 3, 3] + [4] * (len(inputs) - 6) + [4, 4, 4]
-    if ranks != expected_ranks:
-        return f"the gradients' tensors have {expected_ranks} dimensions, not {ranks}"
+    ranks = [4, 4, 4, 4, 3, 3] + [4] * (len(inputs) - 6) + [4, 4, 4]
+    if message := _wrong_ranks("the gradients'", (*inputs, *outputs), ranks):
+        return message
+    q, k, v, _, sums, _ = inputs[:6]
+    expected = _expected_inputs(q, k, v, inputs[6:])
+    return _first_wrong(expected + _expected_gradients(inputs, outputs, sums.shape[2]))
+
+
+def _wrong_ranks(owner: str, tensors: Sequence[TensorRef], ranks: Sequence[int]) -> str:
+    """Return why tensors do not have these numbers of dimensions, or an empty string."""
+    actual = [len(t.shape) for t in tensors]
+    return "" if actual == ranks else f"{owner} tensors have {ranks} dimensions, not {actual}"
+
+
+def _expected_gradients(
+    inputs: Sequence[TensorRef], outputs: Sequence[TensorRef], sums_length: Expr
+) -> _Expected:
+    """Return the types of the other inputs of gradients, and of the outputs."""
     q, k, v, grad, sums, mean = inputs[:6]
     b, h, rows, _ = q.shape
-    expected = _expected_inputs(q, k, v, inputs[6:])
-    expected.append((grad, q.dtype, (b, h, rows, v.shape[3])))
-    expected.append((sums, DType.F32, (b, h, sums.shape[2])))
-    expected.append((mean, DType.F32, (b, h, rows)))
-    expected += [(g, t.dtype, t.shape) for g, t in zip(outputs, (q, k, v), strict=True)]
-    return _first_wrong(expected)
+    return [
+        (grad, q.dtype, (b, h, rows, v.shape[3])),
+        (sums, DType.F32, (b, h, sums_length)),
+        (mean, DType.F32, (b, h, rows)),
+        *((g, t.dtype, t.shape) for g, t in zip(outputs, (q, k, v), strict=True)),
+    ]
 
 
 def _expected_inputs(
@@ -93,11 +106,10 @@ def _flex(
     if len(inputs) < first or not least <= len(outputs) <= 3:
         got = f"{len(inputs)} and {len(outputs)}"
         return f"attention takes {first} tensors and returns {least} to 3, not {got}"
-    ranks = [len(t.shape) for t in (*inputs[:first], *outputs)]
     output_ranks = [len(parts) + rank for rank in (4, 3, 3)]
-    expected_ranks = [4, 4, 4] + [3, 4] * ((first - 3) // 2) + output_ranks[: len(outputs)]
-    if ranks != expected_ranks:
-        return f"attention's tensors have {expected_ranks} dimensions, not {ranks}"
+    ranks = [4, 4, 4] + [3, 4] * ((first - 3) // 2) + output_ranks[: len(outputs)]
+    if message := _wrong_ranks("attention's", (*inputs[:first], *outputs), ranks):
+        return message
     q, k, v, out = *inputs[:3], outputs[0]
     b, h, rows, _ = q.shape
     expected = [*_expected_inputs(q, k, v, ()), *_blocks(q, inputs[3:first])]
@@ -131,19 +143,14 @@ def _flex_gradients(
     first = first_captured(TemplateKind.FLEX_ATTENTION_GRADIENTS, attributes)
     if len(inputs) < first or len(outputs) != 3:
         return f"gradients take {first} tensors and return 3, not {len(inputs)} and {len(outputs)}"
-    ranks = [len(t.shape) for t in (*inputs[:first], *outputs)]
-    expected_ranks = [4, 4, 4, 4, 3, 3] + [3, 4] * ((first - 6) // 2) + [4, 4, 4]
-    if ranks != expected_ranks:
-        return f"the gradients' tensors have {expected_ranks} dimensions, not {ranks}"
-    q, k, v, grad, sums, mean = inputs[:6]
-    b, h, rows, _ = q.shape
+    ranks = [4, 4, 4, 4, 3, 3] + [3, 4] * ((first - 6) // 2) + [4, 4, 4]
+    if message := _wrong_ranks("the gradients'", (*inputs[:first], *outputs), ranks):
+        return message
+    q, k, v = inputs[:3]
     half = (first - 6) // 2
     expected = [*_expected_inputs(q, k, v, ()), *_blocks(q, inputs[6 : 6 + half])]
     expected += _blocks(q, inputs[6 + half : first])
-    expected.append((grad, q.dtype, (b, h, rows, v.shape[3])))
-    expected += [(t, DType.F32, (b, h, rows)) for t in (sums, mean)]
-    expected += [(g, t.dtype, t.shape) for g, t in zip(outputs, (q, k, v), strict=True)]
-    return _first_wrong(expected)
+    return _first_wrong(expected + _expected_gradients(inputs, outputs, q.shape[2]))
 
 
 def first_captured(kind: TemplateKind, attributes: Sequence[tuple[str, Arg]]) -> int:

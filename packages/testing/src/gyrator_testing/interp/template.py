@@ -104,19 +104,37 @@ def _heads(inputs: Sequence[Array]) -> tuple[Array, Array, Array, int]:
     return q, np.repeat(k, group, axis=1), np.repeat(v, group, axis=1), group
 
 
+def _averaged(scores: Array, v: Array, times: Array | int = 1) -> tuple[Array, Array, Array]:
+    """Return the values averaged by the softmax of scores that count so many `times`, and of each
+    row the maximum and the sum of `exp(score - maximum)`."""
+    top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    weights = times * np.exp(scores - _finite(top))
+    total = weights.sum(axis=-1, keepdims=True)
+    return np.matmul(weights, v) / np.where(total == 0, 1, total), top, total
+
+
+def _finite(top: Array) -> Array:
+    """Return maxima, with 0 for rows without scores."""
+    return np.where(top == -np.inf, np.float32(0), top)
+
+
+def _store_gradients(outputs: Sequence[Array], gradients: Sequence[Array], group: int) -> None:
+    """Store the gradients of q, k and v; k and v are shared by the heads of a group."""
+    for out, gradient, shared in zip(outputs, gradients, (1, group, group), strict=True):
+        parts = gradient.reshape(out.shape[0], out.shape[1], shared, *out.shape[2:])
+        out[...] = parts.sum(axis=2).astype(out.dtype)
+
+
 def _attention(
     inputs: Sequence[Array], outputs: Sequence[Array], attributes: Mapping[str, Any]
 ) -> None:
     q, k, v, _ = _heads(inputs)
     scores = _scores(q, k, inputs[3:], attributes)
-    top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-    weights = np.exp(scores - np.where(top == -np.inf, 0, top))
-    total = weights.sum(axis=-1, keepdims=True)
-    mean = np.matmul(weights, v) / np.where(total == 0, 1, total)
+    mean, top, total = _averaged(scores, v)
     outputs[0][...] = mean.astype(outputs[0].dtype)
     if len(outputs) > 1:
         with np.errstate(divide="ignore"):
-            sums = (np.log(total) + np.where(top == -np.inf, 0, top))[..., 0]
+            sums = (np.log(total) + _finite(top))[..., 0]
         outputs[1][...] = np.inf
         outputs[1][:, :, : q.shape[2]] = sums
 
@@ -132,10 +150,7 @@ def _gradients(
     slopes = slopes * np.float32(attributes["scale"])
     turned = np.swapaxes(slopes, -1, -2), np.swapaxes(weights, -1, -2)
     gradients = (np.matmul(slopes, k), np.matmul(turned[0], q), np.matmul(turned[1], grad))
-    for out, gradient in zip(outputs, gradients, strict=True):
-        shared = group if out is not outputs[0] else 1
-        parts = gradient.reshape(out.shape[0], out.shape[1], shared, *out.shape[2:])
-        out[...] = parts.sum(axis=2).astype(out.dtype)
+    _store_gradients(outputs, gradients, group)
 
 
 @frozen
@@ -227,13 +242,10 @@ def _flex(
     _, scores, seen = _flex_scores(q, k, attributes, formulas)
     times = _multiplicity(inputs[3 : 7 if attributes["full"] else 5], attributes, seen, part=part)
     scores = np.where(times > 0, scores, -np.inf)
-    top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-    weights = times * np.exp(scores - np.where(top == -np.inf, 0, top))
-    total = weights.sum(axis=-1, keepdims=True)
-    mean = np.matmul(weights, v) / np.where(total == 0, 1, total)
+    mean, top, total = _averaged(scores, v, times)
     outputs[0][...] = mean.astype(outputs[0].dtype)
     with np.errstate(divide="ignore"):
-        sums = np.log2(total) + np.where(top == -np.inf, 0, top) / np.log(np.float32(2))
+        sums = np.log2(total) + _finite(top) / np.log(np.float32(2))
     for out, values in zip(outputs[1:], (sums, top / np.log(np.float32(2))), strict=False):
         out[...] = values[..., 0]
 
@@ -263,7 +275,4 @@ def _flex_gradients(
         np.matmul(np.swapaxes(of_columns, -1, -2), q),
         np.matmul(np.swapaxes(weights, -1, -2), grad),
     )
-    for out, gradient in zip(outputs, gradients, strict=True):
-        shared = group if out is not outputs[0] else 1
-        parts = gradient.reshape(out.shape[0], out.shape[1], shared, *out.shape[2:])
-        out[...] = parts.sum(axis=2).astype(out.dtype)
+    _store_gradients(outputs, gradients, group)
