@@ -87,13 +87,6 @@ def test_cpu_facts():
         assert caught.value.diagnostic.code == "GY-DEVICE-001"
 
 
-def test_cpu_allocator(monkeypatch):
-    for _ in range(2):
-        result = CpuDevice().allocator()((2, 3), (1, 2), torch.float64)
-        assert (result.shape, result.stride(), result.dtype) == ((2, 3), (1, 2), torch.float64)
-        monkeypatch.setattr(module, "guards", None)  # a torch without the fast function
-
-
 def test_no_graphs_on_the_cpu():
     cpu = CpuDevice()
     assert not cpu.supports_graphs()

@@ -10,11 +10,8 @@ from typing import Any, cast
 
 import torch
 from attrs import frozen
-from torch._C._dynamo import guards
 
 from gyrator_runtime.device import (
-    Allocator,
-    DeviceError,
     DeviceInterface,
     DeviceProperties,
     MemoryInfo,
@@ -68,19 +65,6 @@ class AcceleratorDevice(DeviceInterface):
         self._check(index)
         free, total = self._module.mem_get_info(index)
         return MemoryInfo(total, free, self._module.memory_reserved(index))
-
-    def allocator(self) -> Allocator:
-        """Return PyTorch's fast allocation function if there is one, else `torch.empty_strided`."""
-        quick: Any = getattr(guards, f"_empty_strided_{self.type}", None)
-        if quick is not None:
-            return cast(Allocator, quick)
-
-        def allocate(
-            size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
-        ) -> torch.Tensor:
-            return torch.empty_strided(size, stride, dtype=dtype, device=self.type)
-
-        return allocate
 
     def guard(self, index: int) -> contextlib.AbstractContextManager[object]:
         """Make device `index` current for the duration of a block."""
@@ -149,10 +133,6 @@ class AcceleratorDevice(DeviceInterface):
         self._module.set_stream(stream)
         generator = self._module.default_generators[stream.device_index]
         generator.graphsafe_set_state(generator.clone_state())
-
-    def _check(self, index: int) -> None:
-        if not 0 <= index < self.count():
-            raise DeviceError.of("GY-DEVICE-001", f"there is no device {self.type}:{index}")
 
 
 @cache

@@ -11,17 +11,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from attrs import frozen
-from torch._C._dynamo import guards
 
 from gyrator_ir.diagnostics import GyratorError, UnsupportedError
 from gyrator_runtime.build import available_cores
 
 __all__ = [
-    "Allocator",
     "CpuDevice",
     "DeviceError",
     "DeviceInterface",
@@ -34,9 +31,6 @@ _LEVELS = {"x86_64": ("plain", "avx2", "avx512"), "aarch64": ("plain", "neon")}
 """Instruction set levels in ascending order, by machine as named by `platform.machine`."""
 ISA_LEVELS = ("plain", "neon", "avx2", "avx512")
 """CPU instruction set levels of kernels, in ascending order for each machine."""
-
-Allocator = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
-"""`allocate(size, stride, dtype)`: returns an uninitialised tensor; size and stride in elements."""
 
 
 class DeviceError(GyratorError):
@@ -81,10 +75,6 @@ class DeviceInterface(ABC):
     @abstractmethod
     def memory(self, index: int = 0) -> MemoryInfo:
         """Return the current memory state of device `index`."""
-
-    @abstractmethod
-    def allocator(self) -> Allocator:
-        """Return the fastest allocator of uninitialised tensors on the current device."""
 
     @abstractmethod
     def guard(self, index: int) -> contextlib.AbstractContextManager[object]:
@@ -132,6 +122,10 @@ class DeviceInterface(ABC):
             help="switch graph capture off for this device",
         )
 
+    def _check(self, index: int) -> None:
+        if not 0 <= index < self.count():
+            raise DeviceError.of("GY-DEVICE-001", f"there is no device {self.type}:{index}")
+
 
 class CpuDevice(DeviceInterface):
     """The host processor. `isa` selects a lower instruction set level than the detected one."""
@@ -163,11 +157,6 @@ class CpuDevice(DeviceInterface):
         self._check(index)
         return MemoryInfo(_meminfo("MemTotal"), _meminfo("MemAvailable"), _resident())
 
-    def allocator(self) -> Allocator:
-        """Return PyTorch's fast allocation function (0.4 us) if there is one, else
-        `torch.empty_strided`."""
-        return host_allocator()
-
     def guard(self, index: int) -> contextlib.AbstractContextManager[object]:
         """Do nothing: there is only one host."""
         self._check(index)
@@ -182,10 +171,6 @@ class CpuDevice(DeviceInterface):
         do not delay that."""
         alone = torch.get_num_threads() == 1 and os.name == "posix"  # elsewhere it is coarse
         return time.thread_time if alone else time.perf_counter
-
-    def _check(self, index: int) -> None:
-        if index != 0:
-            raise DeviceError.of("GY-DEVICE-001", f"there is no device {self.type}:{index}")
 
 
 _OF_PROCESSOR = frozenset(
@@ -231,21 +216,6 @@ def cpu_isa(override: str | None = None) -> str:
             help=f"ask for one of {', '.join(usable)}",
         )
     return override
-
-
-def host_allocator() -> Allocator:
-    """Return the allocator for host memory."""
-    quick: Any = getattr(guards, "_empty_strided_cpu", None)
-    if quick is None:
-        return _empty_strided
-    allocate: Allocator = quick
-    return allocate
-
-
-def _empty_strided(
-    size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
-) -> torch.Tensor:
-    return torch.empty_strided(size, stride, dtype=dtype)
 
 
 @functools.cache

@@ -18,8 +18,6 @@ from gyrator_ir.source import TranslationUnit
 from gyrator_runtime import host
 from gyrator_runtime.build import Library
 from gyrator_runtime.device import (
-    Allocator,
-    DeviceError,
     DeviceInterface,
     DeviceProperties,
     MemoryInfo,
@@ -53,16 +51,6 @@ class MetalDevice(DeviceInterface):
         total, used = torch.mps.recommended_max_memory(), torch.mps.driver_allocated_memory()
         return MemoryInfo(total, max(total - used, 0), used)
 
-    def allocator(self) -> Allocator:
-        """Return `torch.empty_strided`."""
-
-        def allocate(
-            size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
-        ) -> torch.Tensor:
-            return torch.empty_strided(size, stride, dtype=dtype, device=self._type)
-
-        return allocate
-
     def guard(self, index: int) -> contextlib.AbstractContextManager[object]:
         """Do nothing: there is only one device."""
         self._check(index)
@@ -72,10 +60,6 @@ class MetalDevice(DeviceInterface):
         """Wait until the device is idle."""
         self._check(index)
         torch.mps.synchronize()
-
-    def _check(self, index: int) -> None:
-        if not 0 <= index < self.count():
-            raise DeviceError.of("GY-DEVICE-001", f"there is no device {self._type}:{index}")
 
 
 @frozen(eq=False)
