@@ -25,6 +25,7 @@ from gyrator_ir.tile.nodes import (
     Access,
     Contraction,
     IndexAccess,
+    Loop,
     Method,
     Product,
     Reduction,
@@ -85,10 +86,9 @@ class MapProducts:
         return program if self.lanes == 1 else each_alone(program, self._mapped)
 
     def _mapped(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-        matrices = _matrices(tiled.kernel, facts, self.lanes)
+        kernel, matrices = tiled.kernel, _matrices(tiled.kernel, facts, self.lanes)
         if matrices is None:
             return tiled
-        kernel, fold = tiled.kernel, matrices.fold
         row, column, depth = matrices.row, matrices.column, matrices.depth
         m, n, k = (guess(a.extent, facts, _UNKNOWN) for a in (row, column, depth))
         if m < self.rows or n < self.lanes or m * n * k < self.work:
@@ -97,43 +97,41 @@ class MapProducts:
         many = prod(guess(a.extent, facts, _UNKNOWN) for a in around)
         sized = all(static(a.extent) is not None for a in (*kernel.axes, depth))
         cores = 1 if sized and many * m * n * k < self.grain else self.cores
-        deep = self.panel_deep if matrices.panels else self.deep
-        small = m <= self.dot_rows and k >= max(m, self.dot_depth) * self.lanes
-        dots = small and matrices.reads_along_depth
+        dots = self._are_dots(matrices, m, k)
         steps = (
             self._dot_steps(m, n, k, cores)
             if dots
-            else self._steps(m, n, k, many, fold.dtype, cores, deep)
+            else self._steps(m, n, k, many, matrices.fold.dtype, cores, self._deep(matrices))
         )
         if static(depth.extent) is None:
-            steps = evolve(steps, deep=max(steps.deep, deep))
-        grid = (
-            *(grid_loop(a.symbol) for a in around),
-            grid_loop(row.symbol, steps.unit_rows),
-            grid_loop(column.symbol, steps.unit_columns),
-        )
-        loops = (
-            *grid,
-            plain_loop(depth.symbol, steps.deep),
-            plain_loop(row.symbol, steps.tall),
-            plain_loop(column.symbol, steps.columns),
-            plain_loop(row.symbol, steps.rows),
-        )
-        direct = dots or ((bool(matrices.panels) or m <= self.few) and matrices.right_lies_in_rows)
-        product = Product(fold.names[0], *matrices.factors, fold.dtype, matrices.along, direct)
-        first = len(around)
+            steps = evolve(steps, deep=max(steps.deep, self._deep(matrices)))
         units = many * ceil(m / steps.unit_rows) * ceil(n / steps.unit_columns)
         alone = cores == 1 or (sized and units <= 1)
+        first = len(around)
         return TiledKernel(
             kernel,
-            loops,
-            (Reduction(fold.names[0], Method.MATRIX),),
-            Contraction((product,), first, first + 1, first + 2),
-            Threads(0) if alone else Threads(len(grid), self.grain),
+            _loops(matrices, around, steps),
+            (Reduction(matrices.fold.names[0], Method.MATRIX),),
+            Contraction((self._product(matrices, m, dots),), first, first + 1, first + 2),
+            Threads(0) if alone else Threads(first + 2, self.grain),
             accesses=matrices.accesses,
             unrounded=tiled.unrounded,
             exact=tiled.exact,
         )
+
+    def _are_dots(self, matrices: "_Matrices", m: int, k: int) -> bool:
+        """Return whether horizontal sums of vectors along depth take less time than packing."""
+        few = m <= self.dot_rows and k >= max(m, self.dot_depth) * self.lanes
+        return few and matrices.reads_along_depth
+
+    def _deep(self, matrices: "_Matrices") -> int:
+        """Return the maximum depth that is accumulated in registers."""
+        return self.panel_deep if matrices.panels else self.deep
+
+    def _product(self, matrices: "_Matrices", m: int, dots: bool) -> Product:
+        fold, unpacked = matrices.fold, bool(matrices.panels) or m <= self.few
+        direct = dots or (unpacked and matrices.right_lies_in_rows)
+        return Product(fold.names[0], *matrices.factors, fold.dtype, matrices.along, direct)
 
     def _steps(
         self, m: int, n: int, k: int, many: int, dtype: DType, cores: int, most_deep: int
@@ -257,6 +255,20 @@ def _matrices(kernel: Kernel, facts: ShapeFacts, lanes: int) -> _Matrices | None
         panels=panels,
         along=along,
         accesses=accesses,
+    )
+
+
+def _loops(matrices: _Matrices, around: Sequence[Axis], steps: _Steps) -> tuple[Loop, ...]:
+    """Return the loops over units on the grid, and those over blocks and register tiles."""
+    row, column, depth = matrices.row.symbol, matrices.column.symbol, matrices.depth.symbol
+    return (
+        *(grid_loop(a.symbol) for a in around),
+        grid_loop(row, steps.unit_rows),
+        grid_loop(column, steps.unit_columns),
+        plain_loop(depth, steps.deep),
+        plain_loop(row, steps.tall),
+        plain_loop(column, steps.columns),
+        plain_loop(row, steps.rows),
     )
 
 
