@@ -127,7 +127,6 @@ class Stages:
         self, gm: torch.fx.GraphModule, budget: Budget, watch: Stopwatch, trace: Trace
     ) -> tuple[Schedule, HostProgram, dict[str, tuple[TranslationUnit, ...]]]:
         """Return the graph's schedule and host program, and the text of its kernels."""
-        targets = self.context.by_device
         options = self.scheduler_options()
         called: dict[str, str] = {}
         with watch.stage("lower"):
@@ -145,7 +144,7 @@ class Stages:
                 host = self.hosted(planned, options)
             trace.ir(host)
             with watch.stage("emit"):
-                units, refused = self._emit(host, targets, watch.tracer, trace)
+                units, refused = self._emit(host, watch.tracer, trace)
             if refused and (final or refused.keys() <= called.keys()):
                 raise RefusedError(refused)
             called |= {name: f"{why.code}: {why.message}" for name, why in refused.items()}
@@ -214,7 +213,7 @@ class Stages:
         Raises:
             RefusedError: if a kernel language refuses some.
         """
-        units, refused = self._emit(host, self.context.by_device)
+        units, refused = self._emit(host)
         if refused:
             raise RefusedError(refused)
         return units
@@ -271,7 +270,6 @@ class Stages:
     def _emit(
         self,
         host: HostProgram,
-        targets: Mapping[str, Target],
         tracer: Tracer | None = None,
         trace: Trace | None = None,
     ) -> tuple[dict[str, tuple[TranslationUnit, ...]], dict[str, Diagnostic]]:
@@ -281,6 +279,7 @@ class Stages:
         If any are refused, the text is incomplete.
         """
         trace = Trace() if trace is None else trace
+        targets = self.context.by_device
         units: dict[str, tuple[TranslationUnit, ...]] = {}
         refused: dict[str, Diagnostic] = {}
         for part in programs(host):

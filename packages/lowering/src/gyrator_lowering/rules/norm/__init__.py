@@ -147,15 +147,15 @@ def layer_norm_backward(
         scale = ops.cast(ops.get(rstd, index), dtype)
         return (value - ops.cast(ops.get(mean, index), dtype)) * scale
 
-    return _norm_gradients(b, x, shape, centred, element(grad, dtype), rstd, weight, mask)
+    return _norm_gradients(b, grad, x, shape, centred, rstd, weight, mask)
 
 
 def _norm_gradients(
     b: LoopBuilder,
+    grad: TensorValue,
     x: TensorValue,
     shape: Sequence[Any],
     centred: At,
-    plain: At,
     rstd: TensorValue,
     weight: TensorValue | None,
     mask: Sequence[bool],
@@ -163,12 +163,13 @@ def _norm_gradients(
 ) -> tuple[TensorValue | None, ...]:
     """dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = grad * weight; dw; db."""
     dtype = x.dtype.compute
+    gradient = element(grad, dtype)
     to_input, *to_parameters = b.wanted(mask)
     lead, dims = _parts(x, shape)
     n = count(x, dims)
 
     def weighted(ops: Tracer, index: Sequence[Expr]) -> Value:
-        g = plain(ops, index)
+        g = gradient(ops, index)
         return g if weight is None else g * ops.cast(ops.get(weight, index), dtype)
 
     input_gradient = None
@@ -185,7 +186,7 @@ def _norm_gradients(
             return value * ops.cast(ops.get(rstd, index), dtype)
 
         input_gradient = b.pointwise(body, to_input)
-    terms: tuple[At, At] = (lambda ops, i: plain(ops, i) * centred(ops, i)), plain
+    terms: tuple[At, At] = (lambda ops, i: gradient(ops, i) * centred(ops, i)), gradient
     parameters = (
         None if out is None else _sum_to(b, x, lead, dtype, term, out)
         for term, out in zip(terms, to_parameters, strict=False)
@@ -241,9 +242,7 @@ def rms_norm_backward(
     def scaled(ops: Tracer, index: Sequence[Expr]) -> Value:
         return ops.cast(ops.load(x, index), dtype) * ops.cast(ops.get(rstd, index), dtype)
 
-    return _norm_gradients(
-        b, x, shape, scaled, element(grad, dtype), rstd, weight, mask, subtract_mean=False
-    )
+    return _norm_gradients(b, grad, x, shape, scaled, rstd, weight, mask, subtract_mean=False)
 
 
 def group_norm(
