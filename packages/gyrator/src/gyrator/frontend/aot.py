@@ -39,13 +39,7 @@ from gyrator.frontend.freezing import (
     zero_inputs,
 )
 from gyrator.frontend.gradients import compiles_autograd, resolving, within_bases
-from gyrator.graphs.compiled import (
-    Boxed,
-    CompiledGraph,
-    PendingGraph,
-    Phase,
-    untraced,
-)
+from gyrator.graphs.compiled import Boxed, CompiledGraph, PendingGraph, Phase, boxed, untraced
 from gyrator.graphs.fallback import warn_fallback
 from gyrator.graphs.graph_key import traced_bytes
 from gyrator.options import Options
@@ -468,10 +462,10 @@ class Tracing:
         watch, self.watch = self.watch, None
         self.pending = self.compile_graph.begin(graph, "forward", watch)
 
+        @boxed
         def run(args: list[Any]) -> Sequence[Any]:
             return self.graphs["forward"].call(args)
 
-        run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
         return run
 
     def finish(self) -> None:

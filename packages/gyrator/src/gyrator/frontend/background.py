@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from attrs import define, field, frozen
 
-from gyrator.graphs.compiled import Boxed, CompiledGraph, PendingGraph
+from gyrator.graphs.compiled import Boxed, CompiledGraph, PendingGraph, boxed
 from gyrator.graphs.fallback import eager_graph
 from gyrator_runtime.collector import only_new_objects
 from gyrator_runtime.host.outside import ALL, conform
@@ -29,10 +29,10 @@ def in_background(
         return pending.finish()
     calls = _BackgroundBuild(pending, eager)
 
+    @boxed
     def run(args: list[Any]) -> Sequence[Any]:
         return calls.current()(args)
 
-    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return CompiledGraph(run)
 
 

@@ -14,7 +14,7 @@ from attrs import define, field, frozen
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gyrator.graphs.compiled import Boxed, untraced
+from gyrator.graphs.compiled import Boxed, boxed, untraced
 from gyrator.graphs.fallback import warn_fallback
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.folding import Folding
@@ -171,6 +171,7 @@ def with_constants(folding: Folding, run: Boxed, shared: SharedConstants) -> Box
     text = repr((folding.steps, folding.results, folding.zeros))
     cached: tuple[Constants, ...] = ()
 
+    @boxed
     def call(args: list[Any]) -> Sequence[Any]:
         nonlocal cached
         tensors = [args[k] for k in frozen]
@@ -185,5 +186,4 @@ def with_constants(folding: Folding, run: Boxed, shared: SharedConstants) -> Box
         args.clear()
         return run(rest + constants.values)
 
-    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return call

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gyrator.graphs.compiled import Boxed
+from gyrator.graphs.compiled import Boxed, boxed
 from gyrator_runtime.host.outside import copy_with_strides
 
 
@@ -56,6 +56,7 @@ def resolving(run: Boxed, graph: torch.fx.GraphModule) -> Boxed:
         if "tangents" in str(node.target) and isinstance(node.meta.get("val"), torch.Tensor)
     ]
 
+    @boxed
     def call(args: list[Any]) -> Sequence[Any]:
         for index, val in tangents:
             tangent = args[index]  # None for the token that keeps ops with effects in order
@@ -63,7 +64,6 @@ def resolving(run: Boxed, graph: torch.fx.GraphModule) -> Boxed:
                 args[index] = with_flags(tangent, val)
         return run(args)
 
-    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return call
 
 
@@ -80,11 +80,11 @@ def within_bases(run: Boxed, graph: torch.fx.GraphModule) -> Boxed:
     if not sizes:
         return run
 
+    @boxed
     def call(args: list[Any]) -> Sequence[Any]:
         for index, size in sizes.items():
             if isinstance(size, int):
                 args[index] = args[index][:size]
         return run(args)
 
-    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return call

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gyrator.graphs.compiled import Boxed
+from gyrator.graphs.compiled import Boxed, boxed
 from gyrator.graphs.nan import written
 from gyrator_ir.types import HOST
 from gyrator_runtime.host.outside import empty_like
@@ -99,6 +99,7 @@ def _adapted(
     finished: Sequence[_Finish],
     passed: Sequence[tuple[int, int]],
 ) -> Boxed:
+    @boxed
     def call(args: list[Any]) -> Sequence[Any]:
         returned = [(index, args[k]) for index, k in passed]
         originals = [args[index] for index in copied]
@@ -118,5 +119,4 @@ def _adapted(
             results[index] = value
         return results
 
-    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return call

@@ -29,6 +29,12 @@ def untraced(function: F) -> F:
     return hidden
 
 
+def boxed(run: Boxed) -> Boxed:
+    """Mark a function that takes one list of arguments, which AOTAutograd would pass separately."""
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
 @frozen(eq=False)
 class CompiledGraph:
     """A compiled graph and its cache key."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gyrator.graphs.compiled import Boxed
+from gyrator.graphs.compiled import Boxed, boxed
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.warn import warn
 
@@ -13,13 +13,13 @@ from gyrator_runtime.warn import warn
 def eager_graph(gm: torch.fx.GraphModule) -> Boxed:
     """Return a callable that runs each node with ATen."""
 
+    @boxed
     def run(args: list[Any]) -> Sequence[Any]:
         inputs = tuple(args)
         args.clear()
         results: Sequence[Any] = gm.forward(*inputs)
         return results
 
-    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return run
 
 

@@ -9,7 +9,7 @@ import torch
 from attrs import evolve
 from torch.fx import GraphModule, Interpreter, Node
 
-from gyrator.graphs.compiled import Boxed
+from gyrator.graphs.compiled import Boxed, boxed
 from gyrator_ir.diagnostics import Diagnostic, NanError
 from gyrator_lowering.torch_bridge.origins import Locator
 
@@ -26,6 +26,7 @@ def naming_op(call: Boxed, gm: GraphModule) -> Boxed:
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
     changed = [written(node) for node in inputs]
 
+    @boxed
     def run(args: list[Any]) -> Sequence[Any]:
         originals = [a.clone() if w else a for a, w in zip(args, changed, strict=True)]
         try:
@@ -33,7 +34,6 @@ def naming_op(call: Boxed, gm: GraphModule) -> Boxed:
         except NanError as error:
             raise NanError(_with_op(error.diagnostic, gm, originals)) from None
 
-    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return run
 
 

@@ -18,7 +18,7 @@ import torch
 from attrs import frozen
 from torch.fx import Graph, GraphModule, Node
 
-from gyrator.graphs.compiled import Boxed
+from gyrator.graphs.compiled import Boxed, boxed
 from gyrator.graphs.fallback import eager_graph
 from gyrator.reports.records import ExternRecord
 from gyrator_ir.diagnostics import Diagnostic
@@ -77,6 +77,7 @@ def glue(gm: GraphModule, pieces: Sequence[Piece], calls: Sequence[Boxed]) -> Bo
     space = [None] * (len(slots) - inputs)
     unused = [k for k in range(inputs) if k not in last and k not in live]
 
+    @boxed
     def run(args: list[Any]) -> Sequence[Any]:
         values = [*args, *space]
         args.clear()
@@ -90,7 +91,6 @@ def glue(gm: GraphModule, pieces: Sequence[Piece], calls: Sequence[Boxed]) -> Bo
                 values[index] = value
         return [constant if slot is None else values[slot] for slot, constant in outputs]
 
-    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return run
 
 

@@ -16,7 +16,7 @@ from attrs import evolve, field, frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from gyrator.engine.device_graphs import NO_GRAPHS, GraphDevices, replayed
-from gyrator.graphs.compiled import Boxed
+from gyrator.graphs.compiled import Boxed, boxed
 from gyrator.reports.records import GraphRecord
 from gyrator.store.manifest import Captured, ProgramManifest
 from gyrator_lowering.torch_bridge.random_ops import LIBRARY, register_ops
@@ -233,10 +233,10 @@ def _part(plan: Run, facts: Captured | None, running: LoadContext) -> Run:
 
 
 def _boxed(plan: Run) -> Boxed:
+    @boxed
     def run(args: list[Any]) -> Sequence[Any]:
         return plan(args)  # type: ignore[no-any-return]  # a boxed plan returns a tuple
 
-    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's mark of boxed calls
     return run
 
 
