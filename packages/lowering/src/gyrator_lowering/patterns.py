@@ -30,6 +30,7 @@ from gyrator_lowering.builder.program import each
 from gyrator_lowering.decompositions import default_decompositions
 from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
 from gyrator_lowering.torch_bridge.fakes import fake_of
+from gyrator_lowering.torch_bridge.graphs import graph_results
 from gyrator_lowering.torch_bridge.schema import info_of, named_arguments
 
 __all__ = ["Match", "PatternError", "Rewrite"]
@@ -133,7 +134,7 @@ class Rewrite:
                 inherited = occurrence.anchor.meta.items()
                 own = {k: v for k, v in node.meta.items() if k in ("val", "tensor_meta")}
                 env[node].meta = {k: v for k, v in inherited if k != "tensor_meta"} | own
-        for old, new in zip(occurrence.results, _results(replacement), strict=True):
+        for old, new in zip(occurrence.results, graph_results(replacement), strict=True):
             old.replace_all_uses_with(env[new])
         for node in reversed(occurrence.match.nodes):
             if not node.users:
@@ -153,7 +154,7 @@ class Rewrite:
             if problem:
                 message = f"the replacement of {self.name!r} {problem}"
                 raise PatternError.of("GY-PATTERN-003", message, help=help)
-        new = [fake_of(n) for n in _results(replacement)]
+        new = [fake_of(n) for n in graph_results(replacement)]
         old = [n.meta["val"] for n in occurrence.results]
         if len(new) != len(old) or not all(map(_same, new, old)):
             message = (
@@ -207,8 +208,8 @@ class _Pattern:
             gm = _trace(search, own, symbolic=True)
         RemoveNoop().run(gm)
         tensors = tuple(gm.graph.find_nodes(op="placeholder"))
-        results = tuple(n for n in _results(gm) if isinstance(n, Node))
-        if len(results) != len(_results(gm)) or not results or not _calls(results):
+        results = tuple(n for n in graph_results(gm) if isinstance(n, Node))
+        if len(results) != len(graph_results(gm)) or not results or not _calls(results):
             raise _unusable(name, "returns something other than tensors that it computes")
         for node in gm.graph.nodes:
             if node.op == "get_attr":
@@ -263,12 +264,6 @@ def _trace(
         gm = traced(*tensors)
     gm.graph.eliminate_dead_code()
     return gm
-
-
-def _results(gm: GraphModule) -> tuple[Any, ...]:
-    (returned,) = gm.graph.output_node().args
-    assert isinstance(returned, tuple | list)
-    return tuple(returned)
 
 
 # The search -------------------------------------------------------------------------------------

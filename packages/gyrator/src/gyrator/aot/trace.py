@@ -29,6 +29,7 @@ from gyrator.store.manifest import ProgramManifest
 from gyrator.store.programs import Product, attribute
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.types import HOST
+from gyrator_lowering.torch_bridge.graphs import graph_results
 from gyrator_runtime.build import Library
 from gyrator_runtime.package.manifest import (
     Dim,
@@ -607,14 +608,13 @@ def _bound(value: Any) -> int | None:
 
 def _outputs(traced: Traced, weights: int) -> tuple[Output, ...]:
     """Return the results; `weights` is the number of weights of the exported program."""
-    (results,) = traced.program.graph.graph.output_node().args
     folded = traced.folded
     order = [k for k in traced.inputs if k < weights]
     order += [_NOWHERE] * (0 if folded is None else folded.count)
     order += [k for k in traced.inputs if k >= weights]
     outputs = []
-    values = results[len(traced.metadata.tokens) :]  # type: ignore[index]
-    for info, result in zip(traced.metadata.output_info, values, strict=False):  # type: ignore[arg-type]
+    values = graph_results(traced.program.graph)[len(traced.metadata.tokens) :]
+    for info, result in zip(traced.metadata.output_info, values, strict=False):
         value = result.meta.get("val") if isinstance(result, torch.fx.Node) else result
         if info.output_type.name == "is_input":
             if info.base_idx not in order:

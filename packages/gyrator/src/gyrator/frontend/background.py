@@ -10,6 +10,7 @@ from attrs import define, field, frozen
 
 from gyrator.graphs.compiled import Boxed, CompiledGraph, PendingGraph, boxed
 from gyrator.graphs.fallback import eager_graph
+from gyrator_lowering.torch_bridge.graphs import graph_results
 from gyrator_runtime.collector import only_new_objects
 from gyrator_runtime.host.outside import ALL, conform
 
@@ -104,8 +105,8 @@ class _ResultLayouts:
                 shape: Sequence[Any] = val.shape
                 sized = [(d, n) for d, n in enumerate(shape) if isinstance(n, torch.SymInt)]
                 symbols += [(n.node.expr, index, d) for d, n in sized]
-        results: Any = gm.graph.output_node().args[0]
-        return cls([s for s in symbols if s[0].is_Symbol], [_strided(r) for r in results])
+        strided = [_strided(r) for r in graph_results(gm)]
+        return cls([s for s in symbols if s[0].is_Symbol], strided)
 
     def sizes(self, args: list[Any]) -> Mapping[Any, int]:
         """Return the values of the size symbols in one call."""

@@ -17,6 +17,7 @@ from torch.autograd import forward_ad
 from gyrator.frontend.double_backward import Replay, WeakInputs
 from gyrator.frontend.gradients import is_batched, is_lazy
 from gyrator.graphs.compiled import Boxed, untraced
+from gyrator_lowering.torch_bridge.graphs import graph_results
 from gyrator_runtime.host.outside import copy_with_strides
 
 
@@ -74,7 +75,7 @@ def facts_of(
     if metadata is None or not _simple(metadata) or torch.are_deterministic_algorithms_enabled():
         return None
     infos = metadata.output_info
-    saved = len(_results(forward)) - len(infos)
+    saved = len(graph_results(forward)) - len(infos)
     if len(_placeholders(forward)) != inputs:
         return None
     tangents: tuple[Tangent, ...] | None = None
@@ -89,7 +90,7 @@ def facts_of(
         detached = tuple(
             k
             for k, (info, result) in enumerate(
-                zip(metadata.input_info, _results(backward), strict=True)
+                zip(metadata.input_info, graph_results(backward), strict=True)
             )
             if info.requires_grad and result is None
         )
@@ -288,7 +289,7 @@ def _tangents(
         k for k, o in enumerate(infos) if getattr(o, "requires_grad_for_backward", o.requires_grad)
     ]
     placeholders = _placeholders(backward)
-    if len(placeholders) != saved + len(flow) or len(_results(backward)) != inputs:
+    if len(placeholders) != saved + len(flow) or len(graph_results(backward)) != inputs:
         return None
     values: list[Any] = [node.meta.get("val") for node in placeholders[saved:]]
     if not all(isinstance(v, torch.Tensor) and not is_lazy(v) for v in values):
@@ -312,13 +313,8 @@ def _dependents(tangent: torch.fx.Node, backward: torch.fx.GraphModule) -> tuple
     for node in backward.graph.nodes:
         if not reached.isdisjoint(node.all_input_nodes):
             reached.add(node)
-    return tuple(k for k, result in enumerate(_results(backward)) if result in reached)
+    return tuple(k for k, result in enumerate(graph_results(backward)) if result in reached)
 
 
 def _placeholders(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return [n for n in gm.graph.nodes if n.op == "placeholder"]
-
-
-def _results(gm: torch.fx.GraphModule) -> Sequence[Any]:
-    (results,) = gm.graph.output_node().args
-    return results if isinstance(results, tuple | list) else (results,)

@@ -23,6 +23,7 @@ from gyrator.graphs.fallback import eager_graph
 from gyrator.reports.records import ExternRecord
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_lowering.builder.program import each
+from gyrator_lowering.torch_bridge.graphs import graph_results
 from gyrator_lowering.torch_bridge.origins import innermost, module_path
 from gyrator_lowering.torch_bridge.schema import info_of
 from gyrator_lowering.torch_bridge.symbols import expression_of
@@ -60,9 +61,7 @@ def glue(gm: GraphModule, pieces: Sequence[Piece], calls: Sequence[Boxed]) -> Bo
     for piece in pieces:
         for node in piece.results:
             slots.setdefault(node, len(slots))
-    (returned,) = gm.graph.output_node().args
-    assert isinstance(returned, (tuple, list))
-    outputs = [_returned(gm, item, slots) for item in returned]
+    outputs = [_returned(gm, item, slots) for item in graph_results(gm)]
     live = {slot for slot, _ in outputs}
     last = {slots[node]: k for k, piece in enumerate(pieces) for node in piece.arguments}
     steps = [
@@ -215,8 +214,8 @@ class _Cut:
     def pieces(self) -> tuple[Piece, ...]:
         """Return the pieces in order."""
         self._assign_levels()
-        (returned,) = self.gm.graph.output_node().args
-        results = [n for n in each(returned) if isinstance(n, Node) and n.op == "call_function"]
+        returned = each(graph_results(self.gm))
+        results = [n for n in returned if isinstance(n, Node) and n.op == "call_function"]
         first = min(self.owned.values(), default=0)
         outputs: dict[int, set[Node]] = {level: set() for level in self.owned.values()}
         for node in results:

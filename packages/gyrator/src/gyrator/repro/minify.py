@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from gyrator_lowering.fx_text import parse, show
+from gyrator_lowering.torch_bridge.graphs import graph_results
 
 Fails = Callable[[str], bool]
 """Returns whether the text of a graph fails in the same way as the original."""
@@ -54,7 +55,7 @@ def _shorter(text: str, fails: Fails) -> str:
 
 def _fewer_results(text: str, fails: Fails) -> str:
     """Keep half of the results, a quarter, and so on, down to one."""
-    count = len(_results(parse(text)))
+    count = len(graph_results(parse(text)))
     size = count
     while size > 1:
         size = -(-size // 2)
@@ -100,13 +101,9 @@ def _computing(gm: GraphModule) -> list[Node]:
     return [n for n in gm.graph.nodes if n.op == "call_function"]
 
 
-def _results(gm: GraphModule) -> list[Any]:
-    return list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
-
-
 def _with_results(text: str, indices: Iterable[int]) -> str:
     gm = parse(text)
-    results = _results(gm)
+    results = graph_results(gm)
     gm.graph.output_node().args = (tuple(results[k] for k in indices),)
     return _cleaned(gm)
 

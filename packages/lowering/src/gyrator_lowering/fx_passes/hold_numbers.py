@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 
 from gyrator_lowering.fx_passes.insert import insert, without_view
+from gyrator_lowering.torch_bridge.graphs import graph_results
 
 aten = torch.ops.aten
 
@@ -149,17 +150,12 @@ def _kind(fake: Any) -> torch.dtype | None:
     return next((dtype for kind, dtype in _TYPES if isinstance(fake, kind)), None)
 
 
-def _results(gm: GraphModule) -> list[Any]:
-    (returned,) = gm.graph.output_node().args
-    return list(returned) if isinstance(returned, (tuple, list)) else [returned]
-
-
 def _numbers(region: GraphModule) -> tuple[int, ...]:
-    return tuple(k for k, item in enumerate(_results(region)) if _dtype(item) is not None)
+    return tuple(k for k, item in enumerate(graph_results(region)) if _dtype(item) is not None)
 
 
 def _hold_numbers(region: GraphModule, indices: Iterable[int]) -> None:
-    output, items = region.graph.output_node(), _results(region)
+    output, items = region.graph.output_node(), list(graph_results(region))
     with region.graph.inserting_before(output):
         for index in indices:
             items[index] = _hold(region.graph, items[index])

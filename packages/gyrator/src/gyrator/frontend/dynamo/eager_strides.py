@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gyrator.frontend.dynamo.graph import fake_of, name_of, nodes_of
+from gyrator_lowering.torch_bridge.graphs import graph_results
 from gyrator_lowering.torch_bridge.symbols import expression_of
 
 aten = torch.ops.aten
@@ -27,8 +28,7 @@ Strides = tuple[Any, ...]
 
 def strides_of_results(gm: GraphModule) -> list[Strides | None]:
     """Return the strides of each result of a Dynamo graph; None if they are unknown."""
-    (results,) = gm.graph.output_node().args
-    fakes = [fake_of(result) for result in results]  # type: ignore[union-attr]
+    fakes = [fake_of(result) for result in graph_results(gm)]
     if any(isinstance(f, torch.Tensor) for f in fakes) and any(map(_doubtful, nodes_of(gm))):
         fakes = _corrected(gm) or fakes
     return [f.stride() if _strided(f) else None for f in fakes]

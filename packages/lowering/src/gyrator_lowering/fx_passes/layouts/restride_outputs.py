@@ -19,6 +19,7 @@ from torch.utils._sympy.functions import Max
 
 from gyrator_lowering.fx_passes.insert import insert_after
 from gyrator_lowering.torch_bridge.fakes import fake_of
+from gyrator_lowering.torch_bridge.graphs import graph_results
 from gyrator_lowering.torch_bridge.schema import info_of
 from gyrator_lowering.torch_bridge.symbols import expression_of, hint_of
 
@@ -47,7 +48,7 @@ class RestrideOutputs:
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
-        results: Any = gm.graph.output_node().args[0]
+        results = graph_results(gm)
         owners = Counter(_owner(n) for n in dict.fromkeys(results) if isinstance(n, Node))
         changed = False
         for node, strides in {results[k]: s for k, s in self.strides.items()}.items():
