@@ -8,9 +8,19 @@ from operator import add
 from typing import Any
 
 from gyrator_ir.body.nodes import Check, ReduceKind, StoreMode
-from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, minimum, mod, product_of
+from gyrator_ir.expr import (
+    ONE,
+    ZERO,
+    Const,
+    Expr,
+    contiguous_strides,
+    maximum,
+    minimum,
+    mod,
+    product_of,
+)
 from gyrator_ir.types import DType
-from gyrator_lowering.builder.program import LoopBuilder, unravel
+from gyrator_lowering.builder.program import LoopBuilder, flat_index, unravel
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import Tracer, Value, conjunction
 from gyrator_lowering.builder.values import Spec, TensorValue
@@ -128,7 +138,7 @@ def _window_maximum(
     out, out_indices = b.outs
     assert out is not None and out_indices is not None
     lead = x.ndim - rank
-    plane = x.shape[lead:]
+    steps = contiguous_strides(x.shape[lead:])
 
     def best(ops: Tracer, index: Sequence[Expr], with_index: bool) -> tuple[Value, Value | None]:
         value: Value | None = None
@@ -138,7 +148,7 @@ def _window_maximum(
             new = ops.wide(ops.masked_load(x, full_index, mask, x.dtype.limits[0]))
             if value is None:
                 value = new
-                position = ops.index(_flat(first(at), plane)) if with_index else None
+                position = ops.index(flat_index(first(at), steps)) if with_index else None
                 continue
             if position is None:
                 value = ops.maximum(value, new)
@@ -146,7 +156,7 @@ def _window_maximum(
             better = ops.gt(new, value)  # false out of bounds, where the lowest value is read
             if new.dtype.is_float:
                 better = better | ops.isnan(new)
-            position = ops.where(better, ops.index(_flat(at, plane)), position)
+            position = ops.where(better, ops.index(flat_index(at, steps)), position)
             value = ops.where(better, new, value)
         assert value is not None
         return value, position
@@ -196,13 +206,6 @@ def adaptive_max_pool_backward(rank: int) -> Rule:
     return rule
 
 
-def _flat(at: Sequence[Expr], plane: Sequence[Expr]) -> Expr:
-    result: Expr = ZERO
-    for i, size in zip(at, plane, strict=True):
-        result = result * size + i
-    return result
-
-
 def max_pool_backward(rank: int) -> Rule:
     """Return the rule of the gradient: each input element gathers from the windows that selected
     it, or each window scatters to the element that it selected, as the target prefers."""
@@ -227,9 +230,10 @@ def max_pool_backward(rank: int) -> Rule:
             return _scatter_gradient(b, grad, x, indices, rank)
         dtype = out.dtype.compute
         dims = list(range(lead, x.ndim))
+        steps = contiguous_strides(x.shape[lead:])
 
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-            own_index = ops.index(_flat(index[lead:], x.shape[lead:]))
+            own_index = ops.index(flat_index(index[lead:], steps))
             total = ops.const(0, dtype)
             for offset in _offsets(window_counts):
                 at = [
