@@ -63,11 +63,14 @@ class Runner(Protocol):
 
     def plan(self, program: "PlanProgram") -> Plan:
         """Return `program` as a callable. ValueError if it uses a register that does not exist."""
-        ...
+        from gyrator_runtime.native.encode import encode  # stored plans are already encoded
+
+        encoded = encode(program)
+        return self.load(ready(encoded, tuple(encoded.consts), timed=program.timed))
 
 
 @frozen
-class PureRunner:
+class PureRunner(Runner):
     """Runs plans in Python, and kernels through ctypes."""
 
     @property
@@ -83,13 +86,9 @@ class PureRunner:
         """Return `function`."""
         return function
 
-    def plan(self, program: "PlanProgram") -> Plan:
-        """Return `program` as a callable."""
-        return self.load(_words(program))
-
 
 @frozen
-class NativeRunner:
+class NativeRunner(Runner):
     """Runs plans in the compiled extension module."""
 
     module: ModuleType
@@ -149,22 +148,11 @@ class NativeRunner:
         )
         return direct
 
-    def plan(self, program: "PlanProgram") -> Plan:
-        """Return `program` as a callable."""
-        return self.load(_words(program))
-
 
 def _in_python(plan: Ready) -> Plan:
     from gyrator_runtime.native.pure import PurePlan  # rarely needed
 
     return PurePlan(plan)
-
-
-def _words(program: "PlanProgram") -> Ready:
-    from gyrator_runtime.native.encode import encode  # stored plans are already encoded
-
-    encoded = encode(program)
-    return ready(encoded, tuple(encoded.consts), timed=program.timed)
 
 
 def load_runner(cache: Cache, toolchain: Toolchain | None) -> Runner:
