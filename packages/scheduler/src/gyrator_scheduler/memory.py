@@ -235,7 +235,8 @@ def with_reuse(
             name = lives[b].buffer
             if result[b].reuses is None and allocated(node, name):
                 source = storages.acquire(buffers[name], sizes[name], guesses[name], n)
-                result[b] = evolve(lives[b], reuses=source)
+                if source is not None:
+                    result[b] = evolve(lives[b], reuses=source)
         for name in released[n]:
             storages.release(buffers[name], sizes[name], n)
     return tuple(result)
