@@ -116,4 +116,8 @@ def widened(
     if not together:
         return tuple(lives)
     steps = step_of(together, count)
-    return tuple(evolve(x, first=steps[x.first][0], last=steps[x.last][1]) for x in lives)
+    spans = [(steps[x.first][0], steps[x.last][1]) for x in lives]
+    return tuple(
+        x if (x.first, x.last) == (first, last) else evolve(x, first=first, last=last)
+        for x, (first, last) in zip(lives, spans, strict=True)
+    )
