@@ -119,9 +119,10 @@ def parts(product: Product) -> tuple[Product, ...]:
 
 def _inside(part: Product, other: Product) -> bool:
     """Return whether a product is no larger than another of the same layout in any dimension."""
-    alike = part == evolve(other, rows=part.rows, depth=part.depth, columns=part.columns)
     sizes = zip(_sizes(part), _sizes(other), strict=True)
-    return alike and all(a <= b for a, b in sizes)
+    if any(a > b for a, b in sizes):
+        return False
+    return part == evolve(other, rows=part.rows, depth=part.depth, columns=part.columns)
 
 
 def _sizes(product: Product) -> tuple[int, int, int]:
