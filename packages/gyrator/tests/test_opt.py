@@ -92,7 +92,7 @@ def test_it_stops_before_and_after_a_pass(loop: str, traced: Path) -> None:
     tracer = Tracer()
     before = run_opt(loop, OptRequest(before="inline-pointwise", to="host"), tracer)
     assert [s.name for s in tracer.steps] == [
-        "drop-dead-buffers", "simplify-indices", "unit-reductions"
+        "drop-dead-buffers", "update-in-place", "simplify-indices", "unit-reductions"
     ]  # fmt: skip
     assert run_opt(before, OptRequest(passes="inline-pointwise")) == after
 
