@@ -103,15 +103,18 @@ class InterpretedTriton:
 
 def _blocks(kernel: Launchable, source: KernelSource, target: Target) -> dict[str, int]:
     """Return a configuration of small blocks: the interpreter reduces element by element."""
-    if isinstance(kernel, KernelGroup):
-        kernel = kernel.kernels[0]
-    blocks = {k: v for k, v in source.candidates[0].values if k.endswith("BLOCK")}
-    if not isinstance(kernel, Kernel) or not kernel.inner:
-        return blocks
-    (tiled,) = TritonBackend().tile((kernel,), ShapeFacts(), (), target).kernels
-    if "RBLOCK" in blocks and not (isinstance(tiled, TiledKernel) and in_one_step(tiled)):
-        blocks["RBLOCK"] = min(blocks["RBLOCK"], 32)
-    return blocks | {"XBLOCK": min(blocks["XBLOCK"], 8)}
+    blocks = {k: v for k, v in source.candidates[0].values if "BLOCK" in k}
+    kernels = kernel.kernels if isinstance(kernel, KernelGroup) else (kernel,)
+    for n, member in enumerate(kernels):
+        if not isinstance(member, Kernel) or not member.inner:
+            continue
+        number = n if len(kernels) > 1 else ""
+        x, r = f"XBLOCK{number}", f"RBLOCK{number}"
+        blocks[x] = min(blocks[x], 8)
+        (tiled,) = TritonBackend().tile((member,), ShapeFacts(), (), target).kernels
+        if r in blocks and not (isinstance(tiled, TiledKernel) and in_one_step(tiled)):
+            blocks[r] = min(blocks[r], 32)
+    return blocks
 
 
 @cache

@@ -239,7 +239,7 @@ def refuses() -> None:
         status = model.library.gyr_run(model.handle, 0, inputs, 2, results, 2)
         assert model.library.gyr_status_name(status) == b"GYR_ERROR_OUTPUT"
         FAKE.set("fails_launch", 1)
-        refused("GYR_ERROR_DEVICE", "kernel k0", lambda: called(model, there))
+        refused("GYR_ERROR_DEVICE", "kernel gk0", lambda: called(model, there))
         FAKE.set("fails_launch", 0)
         retained = FAKE.long("bytes")
         for k in (1, 2, 3):
@@ -248,7 +248,7 @@ def refuses() -> None:
             assert FAKE.long("bytes") == retained
         before = FAKE.long("launches")
         release(model, *called(model, there))
-        assert FAKE.long("launches") == before + 3
+        assert FAKE.long("launches") == before + 2
     for k in range(1, 6):
         FAKE.set("fails_allocation", k)
         with suppress(StandaloneError):

@@ -64,7 +64,7 @@ def planned(function, sizes, device, arch):
 
 @pytest.mark.parametrize(("device", "arch"), ARCHITECTURES, ids=lambda v: getattr(v, "name", v))
 def test_every_device_gets_kernels_and_a_host_program(device, arch):
-    stages, targets, host = planned(normalise, ((64, 1000), (1000,)), device, arch)
+    stages, _, host = planned(normalise, ((64, 1000), (1000,)), device, arch)
 
     units = stages._emit(host)[0][device.device]
 

@@ -23,10 +23,9 @@ from gyrator_runtime.triton.binary import Binary, pack, unpack
 
 HERE = Path(__file__).parent
 KERNELS = {
-    2: "int64_t *calls = *(int64_t **)a[0]; **(int64_t **)a[1] = ++*calls;",
-    5: """float *x = *(float **)a[0], *y = *(float **)a[1];
-    float *w = *(float **)a[2], *z = *(float **)a[3];
-    for (int k = 0; k < 16 * *(int32_t *)a[4]; k++) z[k] = x[k] + y[k] + w[k % 16];""",
+    7: """int64_t *calls = *(int64_t **)a[0]; **(int64_t **)a[1] = ++*calls;
+    float *x = *(float **)a[2], *y = *(float **)a[3], *w = *(float **)a[4], *z = *(float **)a[5];
+    for (int k = 0; k < 16 * *(int32_t *)a[6]; k++) z[k] = x[k] + y[k] + w[k % 16];""",
     3: """float *v = *(float **)a[0], *out = *(float **)a[2];
     for (int k = 0; k < 64; k++) out[k] = v[k] * **(int64_t **)a[1];""",
 }

@@ -11,7 +11,6 @@ True
 from gyrator_ir.expr.build import (
     absolute,
     add,
-    contiguous_strides,
     maximum,
     minimum,
     mul,
@@ -77,6 +76,7 @@ from gyrator_ir.expr.printer import (
     to_text,
 )
 from gyrator_ir.expr.prover import Range
+from gyrator_ir.expr.strides import contiguous_strides
 from gyrator_ir.expr.walk import (
     children,
     evaluate,

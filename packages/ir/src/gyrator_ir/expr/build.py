@@ -7,7 +7,7 @@ binary constructors cache their results, which has no observable effect.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
 from gyrator_ir.expr.nodes import (
@@ -173,20 +173,6 @@ def product_of(values: Iterable[Expr | int]) -> Expr:
     for value in values:
         result = mul(result, expr(value))
     return result
-
-
-def contiguous_strides(shape: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Return row-major strides, in elements, as eager computes them.
-
-    A constant size of 0 counts as 1. Symbolic sizes are never 0 or 1 in eager's strides either,
-    unless torch proved it.
-    """
-    strides: list[Expr] = []
-    step: Expr = ONE
-    for size in reversed(shape):
-        strides.append(step)
-        step = step if size is ZERO else mul(step, size)
-    return tuple(reversed(strides))
 
 
 def _extremum(cls: type[Min] | type[Max], values: Iterable[Expr | int]) -> Expr:
