@@ -5,7 +5,7 @@ tensor is an input, a copy back. Where nothing needs the old values afterwards, 
 stored: a cache of keys and values is not copied for each token.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from attrs import define, evolve, field, frozen
@@ -42,7 +42,14 @@ class UpdateInPlace:
 
     def run(self, program: LoopProgram) -> LoopProgram:
         """Return the program with fewer copies, including subprograms."""
-        return each_subprogram(_Merger.of(program).merged(), self.run)
+        buffers = {b.name: b for b in program.all_buffers}
+        copies = [
+            (index, *pair)
+            for index, op in enumerate(program.operations)
+            if (pair := _copy(op, buffers)) is not None
+        ]
+        merged = _Merger.of(program, buffers).merged(copies) if copies else program
+        return each_subprogram(merged, self.run)
 
 
 @define(eq=False)
@@ -74,7 +81,7 @@ class _Merger:
     """The buffer that each merged buffer becomes."""
 
     @classmethod
-    def of(cls, program: LoopProgram) -> "_Merger":
+    def of(cls, program: LoopProgram, buffers: dict[str, Buffer]) -> "_Merger":
         uses: dict[str, _Uses] = {}
         for index, op in enumerate(program.operations):
             accesses = access(op, {})
@@ -88,15 +95,10 @@ class _Merger:
             for name in results_of(op) if plain else (*accesses.reads, *accesses.writes):
                 uses[name].fixed = True
         returned = {o.buffer for o in program.outputs if isinstance(o, TensorRef)}
-        buffers = {b.name: b for b in program.all_buffers}
         return cls(program, buffers, {b.name for b in program.buffers}, returned, uses)
 
-    def merged(self) -> LoopProgram:
-        copies = [
-            (index, *pair)
-            for index, op in enumerate(self.program.operations)
-            if (pair := _copy(op, self.buffers)) is not None
-        ]
+    def merged(self, copies: Sequence[tuple[int, str, str]]) -> LoopProgram:
+        """Return the program with the given copies of whole tensors merged where possible."""
         for index, source, copy in copies:
             if self._copy_is_the_last_use(index, source, copy):
                 self._merge(copy, self.names.get(source, source))
