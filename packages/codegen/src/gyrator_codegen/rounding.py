@@ -5,6 +5,9 @@ import struct
 
 from gyrator_ir.types import DType
 
+CHOOSING = frozenset(("maximum", "minimum", "fmax", "fmin", "neg", "abs"))
+"""Ops whose result is one of their operands, up to its sign."""
+
 
 def round_to(value: float, dtype: DType) -> float:
     """Return the value of `dtype` nearest to `value`, ties to even, overflow to infinity."""

@@ -1,13 +1,10 @@
 """Stores of `bf16` values that need no rounding."""
 
-from gyrator_codegen.rounding import round_to
+from gyrator_codegen.rounding import CHOOSING, round_to
 from gyrator_ir.body.nodes import Const, Let, Load, Store, StoreMode
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.types import DType
-
-_CHOOSING = frozenset(("maximum", "minimum", "fmax", "fmin", "neg", "abs"))
-"""Ops whose result is one of their operands, up to its sign."""
 
 
 def exact_stores(kernel: Kernel) -> frozenset[int]:
@@ -29,7 +26,7 @@ def exact_stores(kernel: Kernel) -> frozenset[int]:
                 exact.add(name)
             case Let(name, "cast", (arg,), DType.F32 | DType.BF16) if arg in exact:
                 exact.add(name)
-            case Let(name, op, args) if op in _CHOOSING and exact.issuperset(args):
+            case Let(name, op, args) if op in CHOOSING and exact.issuperset(args):
                 exact.add(name)
             case Store(buffer=buffer, value=value, mode=StoreMode.SET):
                 if buffer in elements and value in exact:

@@ -6,7 +6,7 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from gyrator_codegen.passes.rewriting import KernelPass
-from gyrator_codegen.rounding import round_to
+from gyrator_codegen.rounding import CHOOSING, round_to
 from gyrator_ir.body.nodes import Const, Let
 from gyrator_ir.body.rewrite import defined, types_of
 from gyrator_ir.expr import ShapeFacts
@@ -14,9 +14,6 @@ from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
 
 _NARROW = (DType.BF16, DType.F16)
-
-_CHOOSING = frozenset(("maximum", "minimum", "fmax", "fmin", "neg", "abs"))
-"""Ops whose result is one of their operands, up to its sign."""
 
 
 @frozen
@@ -52,7 +49,7 @@ class ExactCasts(KernelPass):
                 case Let(name, "mul", (a, b), DType.F32) if a in powers or b in powers:
                     factor = exact_in.get(b if a in powers else a, frozenset())
                     exact_in[name] = factor & {DType.BF16}
-                case Let(name, op, args, DType.F32) if op in _CHOOSING:
+                case Let(name, op, args, DType.F32) if op in CHOOSING:
                     operands = (exact_in.get(a, frozenset()) for a in args)
                     exact_in[name] = frozenset.intersection(*operands)
             types |= types_of(s, storage)
