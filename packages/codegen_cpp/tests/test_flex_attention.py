@@ -15,7 +15,7 @@ from gyrator_ir.tile.choices import only, with_candidates
 from gyrator_testing.interp.template import run_template
 from gyrator_testing.kernels.built import BuiltKernels, built, text_file
 
-TEXT = """kernel t on cpu template flex_attention (q, q, q, n, at) -> (y) with {{scale=0.5, row_block={block}, column_block=64, full=false}}
+TEXT = """kernel t on cpu template flex_attention (q, q, q, n, at) -> (y) with {{scale=0.5, row_block={block}, column_block=64, lists=1}}
   parameter q: {dtype}[1, 1, 5, {length}] strides [5*{length}, 5*{length}, {length}, 1] on cpu
   parameter n: i32[1, 1, 1] strides [1, 1, 1] on cpu
   parameter at: i32[1, 1, 1, 1] strides [1, 1, 1, 1] on cpu
@@ -42,7 +42,7 @@ def test_types_and_lengths(dtype: str, length: int, block: int, supported: bool)
         assert why is not None and why.code == "GY-CPP-024"
 
 
-CAUSAL = """kernel t on cpu template flex_attention (p0, p1, p1, p2, p3) -> (p4) with {scale=0.25, row_block=128, column_block=128, full=false}
+CAUSAL = """kernel t on cpu template flex_attention (p0, p1, p1, p2, p3) -> (p4) with {scale=0.25, row_block=128, column_block=128, lists=1}
   parameter p0: f32[1, 2, 200, 20] strides [8000, 4000, 20, 1] on cpu
   parameter p1: f32[1, 2, 210, 20] strides [8400, 4200, 20, 1] on cpu
   parameter p2: i32[1, 2, 2] strides [0, 0, 1] on cpu
@@ -59,10 +59,14 @@ CAUSAL = """kernel t on cpu template flex_attention (p0, p1, p1, p2, p3) -> (p4)
 """  # noqa: E501
 
 
-def test_every_block_of_scores_computes_the_same(build_folder) -> None:
+EVERY_BLOCK = CAUSAL.replace(", p2, p3)", ")").replace("lists=1", "lists=0")
+
+
+@pytest.mark.parametrize("text", [CAUSAL, EVERY_BLOCK], ids=["listed", "all"])
+def test_every_block_of_scores_computes_the_same(text: str, build_folder) -> None:
     if why := lacking("avx2"):
         pytest.skip(why)
-    (kernel,) = map(read_launchable, parse_lines(CAUSAL))
+    (kernel,) = map(read_launchable, parse_lines(text))
     bound, backend = target("avx2"), CppBackend()
     program = backend.tile([kernel], ShapeFacts(), (), bound)
     (tiled,) = program.kernels

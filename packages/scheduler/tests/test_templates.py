@@ -12,7 +12,7 @@ TEXT = """loop.program 1 @p
   in n: i32[1, 1, 1] strides [1, 1, 1] on cpu
   in at: i32[1, 1, 1, 1] strides [1, 1, 1, 1] on cpu
   buffer y: f32[1, 1, 5, 4] strides [20, 20, 4, 1] on cpu
-  template op0 flex_attention (q, q, q, n, at) -> (y) with {scale=0.5, row_block=64, column_block=64, full=false} @0
+  template op0 flex_attention (q, q, q, n, at) -> (y) with {scale=0.5, row_block=64, column_block=64, lists=1} @0
     formula score (score) -> score
     formula mask () -> a
       a: bool = const true

@@ -127,10 +127,9 @@ class _Flex:
         k, w = self.kernel, self.writer
         score, mask = with_distinct_names(k.formulas)
         parts: list[str] = []
-        pairs = 2 if self._number("full") else 1
         open_ = _is_true(mask)
         score_kernels = [self._score_kernel("some", score, None if open_ else mask, parts)]
-        if pairs > 1:
+        if self._number("lists") > 1:
             score_kernels.append(
                 score_kernels[0] if open_ else self._score_kernel("whole", score, None, parts)
             )
@@ -228,6 +227,9 @@ class _Flex:
         w.line(f"__builtin_memset(acc, 0, {4 * width} * filled);")
         w.line("for (si64 i = 0; i < count; i++) limit[i] = -__builtin_inff(), total[i] = 0;")
         for number, score_kernel in enumerate(score_kernels):
+            if not self._number("lists"):
+                self._blocks("0", "columns", score_kernel)
+                break
             counts, block_lists = k.inputs[3 + 2 * number : 5 + 2 * number]
             block = f"first / {self._number('row_block')}"
             listed = self._element(counts, "batch", "head", block)
@@ -235,10 +237,16 @@ class _Flex:
                 block_index = self._element(block_lists, "batch", "head", block, "n")
                 length = self._number("column_block")
                 w.line(f"const si64 begin = (si64){block_index} * {length};")
-                w.line(f"const si64 last = gy_least(begin + {length}, columns);")
-                with w.block(f"for (si64 start = begin; start < last; start += {self.columns}) {{"):
-                    self._step(score_kernel)
+                self._blocks("begin", f"gy_least(begin + {length}, columns)", score_kernel)
         self._finish()
+
+    def _blocks(self, begin: str, end: str, score_kernel: _ScoreKernel | None) -> None:
+        """Emit the loop over the blocks of scores of a range of columns."""
+        self.writer.line(f"const si64 last = {end};")
+        with self.writer.block(
+            f"for (si64 start = {begin}; start < last; start += {self.columns}) {{"
+        ):
+            self._step(score_kernel)
 
     def _step(self, score_kernel: _ScoreKernel | None) -> None:
         """Emit the computation of a block of scores."""

@@ -42,10 +42,9 @@ class FlexKernel(FlexText):
             self.start(e)
             code = self.code(transposed=False)
             self.invariant(code, _FORMULAS, COLUMN)
-            block = self.block_of_rows
-            self.begin_loops(loops, "head", block)
+            block, length = self.block_of_rows, self.number("column_block")
+            self.begin_loops(loops, "head", block, length, self.columns)
             for loop in loops:
-                length = self.number("column_block")
                 with self.block_loop(loop, block, length, "RBLOCK", self.columns):
                     self.step(code, loop, e, f)
             self.finish(f)

@@ -62,7 +62,7 @@ class FlexGradientsKernel(GradientsText, FlexText):
         self.invariant(code, _FORMULAS, ROW)
         loops, length = self._block_loops(transposed=True), self.number("row_block")
         block = f"first // {self.number('column_block')}"
-        self.begin_loops(loops, "head", block)
+        self.begin_loops(loops, "head", block, length, self.rows)
         for loop in loops:
             with self.block_loop(loop, block, length, "XBLOCK", self.rows):
                 self.step_of_keys(code, loop, e, f)
@@ -98,7 +98,7 @@ class FlexGradientsKernel(GradientsText, FlexText):
         self.invariant(code, _FORMULAS, COLUMN)
         loops, length = self._block_loops(transposed=False), self.number("column_block")
         block = f"first // {self.number('row_block')}"
-        self.begin_loops(loops, "head", block)
+        self.begin_loops(loops, "head", block, length, self.columns)
         for loop in loops:
             with self.block_loop(loop, block, length, "RBLOCK", self.columns):
                 self.step_of_queries(code, loop, e, f)

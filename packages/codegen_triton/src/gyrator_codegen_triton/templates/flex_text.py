@@ -33,8 +33,8 @@ LOG2E = math.log2(math.e)
 class BlockLoop:
     """A loop over the blocks that a block attends to."""
 
-    counts: TensorRef
-    blocks: TensorRef
+    listed: tuple[TensorRef, TensorRef] | None
+    """The numbers of blocks and their indices; None for all blocks."""
     masked: bool
     """Whether the mask's formula is applied."""
     name: str
@@ -91,20 +91,29 @@ class FlexText(AttentionText):
         return self.scale * LOG2E if self.plain and self.scale > 0 else LOG2E
 
     def block_loops(self, tensors: Sequence[TensorRef]) -> list[BlockLoop]:
-        """Return the loops over pairs of tensors: over partial blocks, and over full ones."""
-        names = ("some", "whole")
+        """Return the loops over pairs of tensors, over partial blocks and over full ones, or the
+        loop over all blocks if there are none."""
+        pairs = list(zip(tensors[::2], tensors[1::2], strict=True)) or [None]
         return [
-            BlockLoop(tensors[2 * n], tensors[2 * n + 1], not n and not self.everywhere, names[n])
-            for n in range(len(tensors) // 2)
+            BlockLoop(pair, not n and not self.everywhere, name)
+            for n, (pair, name) in enumerate(zip(pairs, ("some", "whole"), strict=False))
         ]
 
-    def begin_loops(self, loops: Sequence[BlockLoop], head: str, block: str) -> None:
-        """Emit the number of blocks in each loop for block number `block`."""
+    def begin_loops(
+        self, loops: Sequence[BlockLoop], head: str, block: str, length: int, extent: str
+    ) -> None:
+        """Emit the number of blocks in each loop for block number `block`, of all that `extent` has
+        if none are listed."""
         for loop in loops:
-            self.pointer(f"{loop.name}_count", loop.counts, head)
-            self.pointer(f"{loop.name}_place", loop.blocks, head)
-            at = self.address(f"{loop.name}_count_head", (block, loop.counts.strides[2]))
-            self.writer.line(f"{loop.name}_count = tl.load({at})")
+            if loop.listed is None:
+                count = f"tl.cdiv({extent}, {length})" if length < ENDLESS else "1"
+            else:
+                counts, blocks = loop.listed
+                self.pointer(f"{loop.name}_count", counts, head)
+                self.pointer(f"{loop.name}_place", blocks, head)
+                count = self.address(f"{loop.name}_count_head", (block, counts.strides[2]))
+                count = f"tl.load({count})"
+            self.writer.line(f"{loop.name}_count = {count}")
 
     @contextmanager
     def block_loop(
@@ -112,16 +121,17 @@ class FlexText(AttentionText):
     ) -> Iterator[None]:
         """Emit the loop over blocks of length `step` within those that block number `block` attends
         to, each of which begins at `start`."""
-        w, s = self.writer, loop.blocks.strides
+        w = self.writer
         steps = f"({length} // {step})" if length < ENDLESS else f"tl.cdiv({extent}, {step})"
         with w.block(f"for place in range({self.steps(loop, length, steps)}):", end=""):
-            at = self.address(f"{loop.name}_place_head", (block, s[2]), (f"place // {steps}", s[3]))
-            wide = ".to(tl.int64)" if self.wide else ""
-            listed = f"tl.load({at}){wide}"
-            if length >= ENDLESS:
+            if length >= ENDLESS or loop.listed is None:
                 w.line(f"start = place * {step}")
             else:
-                w.line(f"start = {listed} * {length} + place % {steps} * {step}")
+                s = loop.listed[1].strides
+                place = f"{loop.name}_place_head"
+                at = self.address(place, (block, s[2]), (f"place // {steps}", s[3]))
+                wide = ".to(tl.int64)" if self.wide else ""
+                w.line(f"start = tl.load({at}){wide} * {length} + place % {steps} * {step}")
             yield
 
     def steps(self, loop: BlockLoop, length: int, steps: str) -> str:

@@ -272,12 +272,12 @@ class TemplateKind(StrEnum):
 
     Inputs: q, k and v as above. Then, in `i32`, for each of the X blocks of `row_block` rows of a
     head, the number of blocks of `column_block` columns that it attends to [B, H, X], and their
-    indices [B, H, X, N]; with `full`, the same two for blocks that need no mask. Then the tensors
-    that formulas load from. Formulas: `score`, which maps a `score` to a new one, and `mask`, which
-    has no parameters and is true where a row attends; it applies to blocks that are not full.
-    Outputs: [B, H, L, F], 0 in fully masked rows; optionally, in `f32`, the base-2 log-sum-exp of
-    each row's scores, and each row's largest score divided by log 2. Attributes: `scale`,
-    `row_block`, `column_block`, `full`.
+    indices [B, H, X, N]; with two `lists`, the same two for blocks that need no mask; without
+    lists, rows attend to all blocks. Then the tensors that formulas load from. Formulas: `score`,
+    which maps a `score` to a new one, and `mask`, which has no parameters and is true where a row
+    attends; it does not apply to the blocks of the second list. Outputs: [B, H, L, F], 0 in fully
+    masked rows; optionally, in `f32`, the base-2 log-sum-exp of each row's scores, and each row's
+    largest score divided by log 2. Attributes: `scale`, `row_block`, `column_block`, `lists`.
     """
     FLEX_ATTENTION_PARTS = "flex_attention_parts"
     """Flexible attention over each of P parts of the columns (split-KV), for few rows that attend
@@ -285,12 +285,11 @@ class TemplateKind(StrEnum):
 
     Inputs, formulas and attributes as above, and two more attributes: `parts` is P, and `together`
     is the number of query heads with the same keys and the same blocks that may be packed as rows
-    of one block; if it is more than 1, L is a constant of at most `row_block`. Each listed block is
-    cut into pieces of `gcd(column_block, 128)` columns; a block of 2**20 columns or more spans all
+    of one block; if it is more than 1, L is a constant of at most `row_block`. Each block is cut
+    into pieces of `gcd(column_block, 128)` columns; a block of 2**20 columns or more spans all
     existing columns, and only those are cut. Of the n pieces listed for a block of rows, part p
-    takes those from `n * p // P` to `n * (p + 1) // P`, counted separately for masked and for full
-    blocks. Outputs as above, with a leading dimension of P, all in `f32`; the log-sum-exp is not
-    optional.
+    takes those from `n * p // P` to `n * (p + 1) // P`, counted separately for each list. Outputs
+    as above, with a leading dimension of P, all in `f32`; the log-sum-exp is not optional.
     """
     FLEX_ATTENTION_GRADIENTS = "flex_attention_gradients"
     """The gradients of flexible attention with respect to queries, keys and values.

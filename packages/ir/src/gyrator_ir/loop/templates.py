@@ -155,8 +155,14 @@ def _flex_gradients(
 
 def first_captured(kind: TemplateKind, attributes: Sequence[tuple[str, Arg]]) -> int:
     """Return the index of the first input that only formulas of flexible attention load from."""
-    pairs = 2 if dict(attributes).get("full") == Literal(True) else 1
-    return 6 + 4 * pairs if kind is TemplateKind.FLEX_ATTENTION_GRADIENTS else 3 + 2 * pairs
+    lists = lists_of(attributes)
+    return 6 + 4 * lists if kind is TemplateKind.FLEX_ATTENTION_GRADIENTS else 3 + 2 * lists
+
+
+def lists_of(attributes: Sequence[tuple[str, Arg]]) -> int:
+    """Return the number of lists of blocks that rows of flexible attention attend to."""
+    lists = dict(attributes).get("lists")
+    return lists.value if isinstance(lists, Literal) and type(lists.value) is int else 0
 
 
 def literal(attributes: Sequence[tuple[str, Arg]], name: str, kind: type[Number]) -> Number:
@@ -203,7 +209,7 @@ def _first_wrong(expected: _Expected) -> str:
 
 _PLAIN: Mapping[str, type] = MappingProxyType({"scale": float, "causal": bool})
 _FLEX: Mapping[str, type] = MappingProxyType(
-    {"scale": float, "row_block": int, "column_block": int, "full": bool}
+    {"scale": float, "row_block": int, "column_block": int, "lists": int}
 )
 _PARTS: Mapping[str, type] = MappingProxyType({**_FLEX, "parts": int, "together": int})
 _ATTRIBUTES: Mapping[TemplateKind, Mapping[str, type]] = MappingProxyType(
@@ -225,6 +231,10 @@ def _numbers(kind: TemplateKind, attributes: dict[str, Arg]) -> str:
     for name, arg in attributes.items():
         if not isinstance(arg, Literal) or type(arg.value) is not expected[name]:
             return f"{name} must be {_TYPE_NAMES[expected[name]]}, not {arg!r}"
-        if type(arg.value) is int and arg.value <= 0:
+        if name == "lists":
+            least = 1 if kind is TemplateKind.FLEX_ATTENTION_GRADIENTS else 0
+            if arg.value not in range(least, 3):
+                return f"lists must be between {least} and 2, not {arg.value}"
+        elif type(arg.value) is int and arg.value <= 0:
             return f"{name} must be positive, not {arg.value}"
     return ""

@@ -1,9 +1,6 @@
 """Flexible attention as a template: its graphs become formulas, its block mask the iteration."""
 
-import math
 from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import add
 from typing import Any
 
 from attrs import evolve, frozen
@@ -29,6 +26,12 @@ from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.higher_order.formulas import FormulaContext, NoFormulaError, formula
 from gyrator_lowering.higher_order.steps import Lower
 from gyrator_lowering.rules.attention.gradients import row_products
+from gyrator_lowering.rules.attention.parts import (
+    ROWS,
+    combine_parts,
+    offers_parts,
+    useful_parts,
+)
 from gyrator_lowering.torch_bridge.facts import facts_of
 
 NAMES = frozenset({"flex_attention", "flex_attention_backward"})
@@ -39,8 +42,6 @@ _FLOATS = (DType.F32, DType.F16, DType.BF16)
 _STEP = 16
 """Block lengths must be multiples of this."""
 _LOG2E = 1.4426950408889634
-_ROWS = 64  # of a program, if there are many
-_PROGRAMS = 4  # for each core of a device, to hide latency
 _LEAST_COLUMNS = 256  # of a part
 _MOST_PARTS = 16
 
@@ -147,7 +148,7 @@ def _attributes(scale: float, blocks: _Blocks) -> tuple[tuple[str, Literal], ...
         ("scale", Literal(float(scale))),
         ("row_block", Literal(blocks.row_block)),
         ("column_block", Literal(blocks.column_block)),
-        ("full", Literal(len(blocks.by_rows) > 2)),
+        ("lists", Literal(len(blocks.by_rows) // 2)),
     )
 
 
@@ -220,7 +221,7 @@ def _forward(
         attributes += (("parts", Literal(parts)), ("together", Literal(heads_per_block)))
         kind = TemplateKind.FLEX_ATTENTION_PARTS
         _emit(b, kind, inputs, tuple(t.ref for t in partial_results), attributes, formulas)
-        _combine_parts(b, partial_results, outs)
+        combine_parts(b, partial_results, outs)
     else:
         _emit(b, kind, inputs, tuple(o.ref for o in outs), attributes, formulas)
     return (*outs, *(None for _ in fakes[count:]))
@@ -233,63 +234,20 @@ def _heads_per_block(
     rows, heads, groups = q.shape[2], q.shape[1], k.shape[1]
     assert isinstance(heads, Const) and isinstance(groups, Const)
     shared = heads.value // groups.value
-    if not _offers_parts(b, q) or any(t.strides[1] is not ZERO for t in listed):
+    if not offers_parts(b, q) or any(t.strides[1] is not ZERO for t in listed):
         return 1
-    few = isinstance(rows, Const) and rows.value <= min(blocks.row_block, _ROWS // shared)
+    few = isinstance(rows, Const) and rows.value <= min(blocks.row_block, ROWS // shared)
     return shared if few else 1
 
 
-def _offers_parts(b: LoopBuilder, q: TensorValue) -> bool:
-    templates = b.targets[q.device.type].capabilities.templates
-    return TemplateKind.FLEX_ATTENTION_PARTS.value in templates
-
-
 def _parts(b: LoopBuilder, q: TensorValue, k: TensorValue, heads_per_block: int) -> int:
-    """Return the number of parts that columns are split into, for the typical sizes: enough to
-    occupy the device, each large enough that combining them is cheap."""
-    if not _offers_parts(b, q):
+    """Return the number of parts that columns are split into: each is large enough that combining
+    them is cheap."""
+    if not offers_parts(b, q):
         return 1
-    facts = facts_of(b.symbols)
-    sizes = [facts.hint(size) for size in (*q.shape[:3], k.shape[2])]
-    batch, heads, rows, columns = (size or 0 for size in sizes)
-    programs = batch * heads // heads_per_block * -(-rows * heads_per_block // _ROWS)
-    cores = b.targets[q.device.type].heuristics.cores
-    useful = _PROGRAMS * cores // max(programs, 1)
+    useful, columns = useful_parts(b, q, k.shape[2], heads_per_block)
     most = min(useful, columns // _LEAST_COLUMNS, _MOST_PARTS)
-    return 1 << most.bit_length() - 1 if programs and most else 1
-
-
-def _combine_parts(
-    b: LoopBuilder, parts: Sequence[TensorValue], outs: Sequence[TensorValue]
-) -> None:
-    """Emit the combination of the partial results of all column parts."""
-    count = parts[0].shape[0]
-    assert isinstance(count, Const)
-    numbers = [Const(n) for n in range(count.value)]
-
-    def weights(ops: Tracer, rows: Index) -> tuple[Value, list[Value]]:
-        sums = [ops.load(parts[1], (n, *rows)) for n in numbers]
-        top = reduce(ops.maximum, sums)
-        # The maximum is -inf for rows that attend to nothing.
-        top = ops.where(ops.eq(top, -math.inf), 0.0, top)
-        return top, [ops.exp2(s - top) for s in sums]
-
-    def mean(ops: Tracer, index: Index) -> Value:
-        _, scales = weights(ops, index[:3])
-        pairs = zip(numbers, scales, strict=True)
-        total = reduce(add, scales)
-        mixed = reduce(add, (ops.load(parts[0], (n, *index)) * weight for n, weight in pairs))
-        return ops.cast(mixed / ops.where(ops.eq(total, 0.0), 1.0, total), outs[0].dtype)
-
-    def logarithm(ops: Tracer, index: Index) -> Value:
-        top, scales = weights(ops, index)
-        return top + ops.log2(reduce(add, scales))
-
-    def largest(ops: Tracer, index: Index) -> Value:
-        return reduce(ops.maximum, (ops.load(parts[2], (n, *index)) for n in numbers))
-
-    for out, fn in zip(outs, (mean, logarithm, largest), strict=False):
-        b.pointwise_into(out, fn)
+    return 1 << most.bit_length() - 1 if most else 1
 
 
 def _backward(

@@ -212,6 +212,15 @@ def _multiplicity(
     return listed[0] * seen + (listed[1] if len(listed) > 1 else np.float32(0))
 
 
+def _every_block(attributes: Mapping[str, Any], space: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return the list of all blocks of columns, for each block of rows."""
+    rows, columns = space[2:]
+    lengths = attributes["row_block"], attributes["column_block"]
+    grid = (*space[:2], -(-rows // lengths[0]))
+    count = 1 if lengths[1] >= ENDLESS else -(-columns // lengths[1])
+    return np.full(grid, count), np.broadcast_to(np.arange(count), (*grid, count))
+
+
 def _flex_scores(
     q: Array, k: Array, attributes: Mapping[str, Any], formulas: Mapping[str, Evaluate]
 ) -> tuple[Array, Array, Array]:
@@ -240,7 +249,8 @@ def _flex(
 ) -> None:
     q, k, v, _ = _heads(inputs)
     _, scores, seen = _flex_scores(q, k, attributes, formulas)
-    times = _multiplicity(inputs[3 : 7 if attributes["full"] else 5], attributes, seen, part=part)
+    listed = inputs[3 : 3 + 2 * attributes["lists"]] or _every_block(attributes, seen.shape)
+    times = _multiplicity(listed, attributes, seen, part=part)
     scores = np.where(times > 0, scores, -np.inf)
     mean, top, total = _averaged(scores, v, times)
     outputs[0][...] = mean.astype(outputs[0].dtype)
@@ -259,9 +269,9 @@ def _flex_gradients(
     q, k, v, group = _heads(inputs)
     grad, sums, mean = (x.astype(np.float32) for x in inputs[3:6])
     products, scores, seen = _flex_scores(q, k, attributes, formulas)
-    pairs = 4 if attributes["full"] else 2
-    by_rows = _multiplicity(inputs[6 : 6 + pairs], attributes, seen)
-    by_columns = _multiplicity(inputs[6 + pairs : 6 + 2 * pairs], attributes, seen, turned=True)
+    count = 2 * attributes["lists"]
+    by_rows = _multiplicity(inputs[6 : 6 + count], attributes, seen)
+    by_columns = _multiplicity(inputs[6 + count : 6 + 2 * count], attributes, seen, turned=True)
     sums = np.where(sums == -np.inf, np.inf, sums)[..., None]
     once = np.exp2(scores / np.log(np.float32(2)) - sums)
     difference = np.matmul(grad, np.swapaxes(v, -1, -2)) - mean[..., None]
