@@ -12,7 +12,8 @@ from torch.fx import GraphModule
 from gyrator_ir.modes import Numerics
 from gyrator_ir.passes import Level, Off, Pipeline, when
 from gyrator_ir.target import Target
-from gyrator_lowering.fx_passes.call_attention import CallAttention
+from gyrator_lowering.fx_passes.attention.call_attention import CallAttention
+from gyrator_lowering.fx_passes.attention.share_key_heads import ShareKeyHeads
 from gyrator_lowering.fx_passes.chunk_losses import ChunkLosses
 from gyrator_lowering.fx_passes.cse import Cse
 from gyrator_lowering.fx_passes.expand_foreach import ExpandForeach
@@ -143,6 +144,7 @@ def fx_pipeline(
     """
     passes = (
         CallAttention.of(targets),
+        when(not exact, ShareKeyHeads()),
         SplitBias.of(targets),
         PadProducts.of(targets),
         InlineHigherOrder(whole=exact, targets=kernels),
@@ -188,6 +190,7 @@ __all__ = [
     "ReplaceRandom",
     "RestrideOutputs",
     "RowMajor",
+    "ShareKeyHeads",
     "SplitBias",
     "SplitCrossEntropy",
     "SplitNorms",
