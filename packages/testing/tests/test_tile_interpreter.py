@@ -11,6 +11,8 @@ from gyrator_ir.tile.parse import parse
 from gyrator_ir.tile.plain import untiled
 from gyrator_ir.tile.print import show
 from gyrator_ir.tile.verify import verify
+from gyrator_ir.types import DType
+from gyrator_testing.interp.dtypes import NUMPY
 from gyrator_testing.interp.errors import InterpreterError
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.interp.tile import run_tiled
@@ -21,6 +23,7 @@ from gyrator_testing.kernels.write import F32, I0, R0, inner, kernel, outer
 
 SMALL = Limits(extents=(1, 2, 3, 5, 8, 17), long=(70,), points=600)
 GRID, LOOP = LoopKind.GRID, LoopKind.LOOP
+BFLOAT16 = NUMPY[DType.BF16]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -207,4 +210,35 @@ tile.program 1 @p
     loop (i0) by 8
     section 0 true (c)
     section {section}
+"""
+
+
+@pytest.mark.parametrize(("least", "sound"), [(0.5, True), (0.3, False)])
+def test_an_exact_cast_that_rounds_is_found(least, sound):
+    (tiled,) = verify(parse(CLAMPED.format(least=least))).kernels
+    arrays = {"x": np.zeros(8, BFLOAT16), "y": np.zeros(8, BFLOAT16)}
+    if sound:
+        run_tiled(tiled, arrays, {})
+        np.testing.assert_array_equal(arrays["y"], np.full(8, least, BFLOAT16))
+        return
+    with pytest.raises(InterpreterError, match="exact cast d rounds"):
+        run_tiled(tiled, arrays, {})
+
+
+CLAMPED = """\
+tile.program 1 @p
+  tile
+    kernel k0 on cpu (i0 < 8)
+      parameter x: bf16[8] strides [1] on cpu
+      parameter y: bf16[8] strides [1] on cpu
+      outer
+        a = load x[i0]
+        b: f32 = cast a
+        c: f32 = const {least}
+        e: f32 = maximum b, c
+        d: bf16 = cast e
+        store y[i0], d
+    grid (i0) by 8
+    loop (i0) by 8
+    exact (d)
 """

@@ -265,7 +265,8 @@ def _store(scope: Scope, s: Store) -> None:
 
 def _store_function(scope: Scope, s: Store) -> str:
     partial = scope.live is not None or (s.mask is not None and scope.value(s.mask).varying)
-    return "gy_store_exact" if id(s) in scope.frame.exact_stores and not partial else "gy_store"
+    exact = s.value in scope.frame.tiled.truncated and not partial
+    return "gy_store_exact" if exact else "gy_store"
 
 
 def _store_vector(scope: Scope, s: Store, value_name: str) -> None:

@@ -14,7 +14,6 @@ from attrs import define, evolve, field, frozen
 from gyrator_codegen import Writer
 from gyrator_codegen.stage_loops import Decisions
 from gyrator_codegen_cpp.dtypes import RESERVED, lane_type, literal
-from gyrator_codegen_cpp.exact_stores import exact_stores
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_ir.expr import CPrinter, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
@@ -76,7 +75,6 @@ class Frame(Decisions):
         super().__init__(tiled, RESERVED)
         self.symbol = f"gy_k_{tiled.kernel.name}"
         self.width = isa.lanes
-        self.exact_stores = exact_stores(tiled.kernel)
         self.writer = Writer()
         self.pointers: dict[str, str] = {}
         self.arrays: dict[str, Array] = {}

@@ -127,7 +127,7 @@ LISTS = (
 )  # fmt: skip
 """Fields of a tiled kernel that are printed as one line per item."""
 NAMED = (
-    "atomic", "cleared", "stack", "ahead", "exact", "approximate", "early", "fours", "packed",
-    "replicated", "streamed",
+    "atomic", "cleared", "stack", "ahead", "exact", "truncated", "approximate", "early", "fours",
+    "packed", "replicated", "streamed",
 )  # fmt: skip
 """Fields that are printed as one line of names."""

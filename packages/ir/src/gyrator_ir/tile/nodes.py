@@ -362,6 +362,9 @@ class TiledKernel:
     hoisted too and not listed."""
     exact: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Casts to narrow floats that do not round: the type represents every operand exactly."""
+    truncated: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Values of `bf16` that stores take without rounding: the lower half of each is zero as an
+    `f32`, even if it is NaN."""
     approximate: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Quotients (`QUOTIENTS`) in `f32` that may be off by two units in the last place, because they
     are only used after rounding to a narrower float."""

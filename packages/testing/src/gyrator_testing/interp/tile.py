@@ -3,8 +3,8 @@
 The elements of a reduction are gathered in the order of their positions and reduced by definition;
 sums with chains are added up chain by chain. Besides, the interpreter checks that every element of
 every point is visited once; that no unit loads or stores an element that another unit stores,
-unless both combine into a buffer that is declared `atomic`; and that indices vary from lane to lane
-of a vector as the accesses declare.
+unless both combine into a buffer that is declared `atomic`; that indices vary from lane to lane of
+a vector as the accesses declare; and that exact casts do not round.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from attrs import define, evolve, field, frozen
 
-from gyrator_ir.body.nodes import Bind, Load, Reduce, ScanStep, SortStep, Store, StoreMode
+from gyrator_ir.body.nodes import Bind, Let, Load, Reduce, ScanStep, SortStep, Store, StoreMode
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.kernel.nodes import Level, Stage
@@ -351,12 +351,22 @@ class _Run:
         if not any(isinstance(s, ScanStep | SortStep) for s in stage.body):
             self._check_accesses(stage, frame)
             self._check_sections(frame)
+        self._check_exact(stage, frame)
         if not inside:
             for s in stage.body:
                 for name in defined(s):
                     _keep(outer.values, name, frame.values[name], here, points.count)
                 if isinstance(s, Bind):
                     _keep(outer.symbols, s.symbol, frame.symbols[s.symbol], here, points.count)
+
+    def _check_exact(self, stage: Stage, frame: Frame) -> None:
+        """Raise if an exact cast changes a value."""
+        for s in stage.body:
+            if isinstance(s, Let) and s.name in self._tiled.exact:
+                operand = frame.value(s.args[0])
+                same = frame.value(s.name).astype(operand.dtype)
+                if not np.array_equal(same, operand, equal_nan=True):
+                    raise InterpreterError.of("GY-INTERP-006", f"the exact cast {s.name} rounds")
 
     def _check_accesses(self, stage: Stage, frame: Frame) -> None:
         """Raise if an index does not vary as its access declares. The frame is one vector."""

@@ -117,6 +117,7 @@ class MapProducts:
             accesses=matrices.accesses,
             unrounded=tiled.unrounded,
             exact=tiled.exact,
+            truncated=tiled.truncated,
         )
 
     def _are_dots(self, matrices: "_Matrices", m: int, k: int) -> bool:

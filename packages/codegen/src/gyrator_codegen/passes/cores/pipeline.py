@@ -12,6 +12,7 @@ from gyrator_codegen.passes.cores.block_attention import BlockAttention
 from gyrator_codegen.passes.cores.block_points import BlockPoints
 from gyrator_codegen.passes.cores.cut_sections import CutSections
 from gyrator_codegen.passes.cores.exact_casts import ExactCasts
+from gyrator_codegen.passes.cores.exact_stores import ExactStores
 from gyrator_codegen.passes.cores.hoist_values import HoistValues
 from gyrator_codegen.passes.cores.map_products import MapProducts
 from gyrator_codegen.passes.cores.move_bits import MoveBits
@@ -80,6 +81,7 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
         NonemptyRows(symbolic=False),
         HoistValues(),
         ExactCasts(),
+        ExactStores(),
         RoundInStores(),
         ClassifyAccesses(),
         PairAccesses(),
