@@ -1,9 +1,10 @@
 """A strict session in a cache of its own, and child processes for what ends a process."""
 
 import json
+import operator
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,45 @@ sys.path.insert(0, str(Path(__file__).parent))  # modules beside the tests
 
 from forked import run_forked
 from runner_cache import with_runner
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Make half of the cells of this suite's tests with independent parameters long tests.
+
+    Each value of each parameter stays in half of its cells: of two values beside two others, the
+    first one beside the first and the second one beside the second.
+    """
+    here = Path(__file__).parent
+    own = [i for i in items if isinstance(i, pytest.Function) and here in i.path.parents]
+    for item in own:
+        if sum(independent_places(item)) % 2:
+            item.add_marker(pytest.mark.long)
+
+
+def independent_places(item: pytest.Function) -> list[int]:
+    """Return where a test's values stand in each of its `parametrize` marks.
+
+    Values that are long tests by themselves do not count, nor do marks without other values.
+    """
+    marks = list(item.iter_markers("parametrize"))
+    places: list[int] = []
+    for mark in marks if len(marks) > 1 else ():
+        names, sets = mark.args[0], mark.args[1]
+        names = names.replace(",", " ").split() if isinstance(names, str) else names
+        chosen = [item.callspec.params[name] for name in names]
+        short = [values for values, long in (_values(one, len(names)) for one in sets) if not long]
+        equal = (all(map(operator.is_, values, chosen)) for values in short)
+        if len(short) > 1:
+            places += [k for k, same in enumerate(equal) if same][:1]
+    return places if len(places) > 1 else []
+
+
+def _values(one: Any, count: int) -> tuple[Sequence[Any], bool]:
+    """Return the values of an entry of a `parametrize` mark, and whether it is a long test."""
+    if isinstance(one, type(pytest.param())):
+        return one.values, any(mark.name == "long" for mark in one.marks)
+    return (one if count > 1 else (one,)), False
 
 
 @pytest.fixture(scope="session")
