@@ -175,6 +175,18 @@ def _of_different(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return values.view(1) * 2
 
 
+def _of_branch(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    y = torch.cond(b, lambda x: x[:2] * 1, lambda x: x * 1, (x,))
+    torch._check(y.shape[0] == 2)
+    return y.view(2) * 2
+
+
+def _of_two_results(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    y, z = torch.cond(b, lambda x: (x[:2] * 1, x[1:] * 2), lambda x: (x[:1] * 1, x * 2), (x,))
+    torch._check(y.shape[0] == z.shape[0])
+    return y + z
+
+
 def _boolean(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     torch._check((b | (x[0] > 9)).item())
     return x * 2
@@ -182,8 +194,12 @@ def _boolean(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
 @pytest.mark.parametrize(
-    "f", [_first, _of_mask, _of_slice, _of_repeats, _of_counts, _of_different, _boolean]
-)
+    "f",
+    [
+        _first, _of_mask, _of_slice, _of_repeats, _of_counts, _of_different, _of_branch,
+        _of_two_results, _boolean,
+    ],
+)  # fmt: skip
 def test_what_a_check_says_of_numbers_is_checked(config: Config, f: Any, wrapper: str) -> None:
     """torch replaces a number's symbol by the value that a check compares it with."""
     options = {"wrapper": wrapper, "strict": True, "progress": False}

@@ -22,13 +22,25 @@ def assumed(b: LoopBuilder, number: Any) -> Expr | None:
     bound = b.node.meta.get("unbacked_bindings") or {}
     # `expr` is `_expr` after the replacement of symbols.
     original, expression = number.node._expr, number.node.expr
-    if original.free_symbols.isdisjoint(bound) or expression == original:
+    if original.free_symbols.isdisjoint(bound):
         return None
+    if expression == original:
+        return _repeated(b, number, bound)
     if isinstance(number, torch.SymBool):
         return None if expression.free_symbols else Const(int(bool(expression)))
     value = b.symbols.size(number)
     unknown = {s for s in value.free_symbols if s.kind is SymKind.UNBACKED} - b.bound_symbols
     return None if unknown else value
+
+
+def _repeated(b: LoopBuilder, number: Any, bound: Iterable[Any]) -> Expr | None:
+    """Return the symbol of a number if another one that the current node determines is assumed to
+    equal it, and has bound the symbol."""
+    environment, symbol = number.node.shape_env, number.node.expr
+    if all(s == symbol or environment.replace(s) != symbol for s in bound):
+        return None
+    value = b.symbols.size(number)
+    return value if value in b.bound_symbols else None
 
 
 def assumed_size(b: LoopBuilder, sizes: Iterable[Any]) -> Expr | None:

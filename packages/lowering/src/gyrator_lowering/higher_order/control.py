@@ -1,6 +1,5 @@
 """Lowering of branches, loops and repeated regions to subprograms."""
 
-from collections.abc import Sequence
 from types import NoneType
 from typing import Any
 
@@ -9,15 +8,16 @@ from attrs import define, evolve, field
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.diagnostics import UnsupportedError
-from gyrator_ir.expr import Expr, SymKind
+from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
 from gyrator_ir.loop.nodes import CallOp, CondOp, LoopProgram, TensorRef, WhileOp
+from gyrator_lowering.builder.assumed import require
 from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.higher_order import flex_attention
 from gyrator_lowering.higher_order.steps import LoopContext, Lower, lower_steps
-from gyrator_lowering.rules.extern import argument, new_sizes
+from gyrator_lowering.rules.extern import argument, produced
 from gyrator_lowering.torch_bridge.fakes import fake_of
 
 
@@ -60,34 +60,40 @@ class Regions:
     def _cond(self, node: Node, args: list[Any]) -> tuple[TensorValue, ...]:
         graphs, (predicate, _, _, operands) = node.args, args
         then, otherwise = self._region(graphs[1], args[1]), self._region(graphs[2], args[2])
-        results = self._results(node)
+        required: list[tuple[Sym, Expr]] = []
+        results, outputs = self._results(node, required)
         condition = (
             predicate.ref
             if isinstance(predicate, TensorValue)
             else cond_from_sympy(fake_of(graphs[0]).node.expr)
         )
-        name, inputs, outputs = self.b.op_name(), self._arguments(operands), _buffers(results)
+        name, inputs = self.b.op_name(), self._arguments(operands)
         self.b.operations.append(
             CondOp(name, condition, then, otherwise, inputs, outputs, self.b.origin)
         )
+        self._require(required)
         return results
 
     def _while(self, node: Node, args: list[Any], stacked: bool) -> tuple[TensorValue, ...]:
         graphs, (_, _, carried, invariants) = node.args, args
         condition, body = self._region(graphs[0], args[0]), self._region(graphs[1], args[1])
-        results = self._results(node)
-        name, outputs = self.b.op_name(), _buffers(results)
+        required: list[tuple[Sym, Expr]] = []
+        results, outputs = self._results(node, required)
+        name = self.b.op_name()
         state, others = self._arguments(carried), self._arguments(invariants)
         self.b.operations.append(
             WhileOp(name, condition, body, state, others, outputs, stacked, self.b.origin)
         )
+        self._require(required)
         return results
 
     def _invoke(self, node: Node, args: list[Any]) -> tuple[Any, ...]:
         region = self._region(node.args[0], args[0])
-        results = self._call_results(node)
-        name, inputs, outputs = self.b.op_name(), self._arguments(args[2:]), _buffers(results)
+        required: list[tuple[Sym, Expr]] = []
+        results, outputs = self._call_results(node, required)
+        name, inputs = self.b.op_name(), self._arguments(args[2:])
         self.b.operations.append(CallOp(name, region, inputs, outputs, self.b.origin))
+        self._require(required)
         return results
 
     def _arguments(self, operands: Any) -> tuple[Any, ...]:
@@ -106,28 +112,39 @@ class Regions:
             program = self.programs[cache_key] = evolve(whole, outputs=tensors)
         return program.name
 
-    def _results(self, node: Node) -> tuple[TensorValue, ...]:
+    def _results(
+        self, node: Node, required: list[tuple[Sym, Expr]]
+    ) -> tuple[tuple[TensorValue, ...], tuple[str, ...]]:
+        """Return the results of an op and their buffers. Adds sizes to compare once they exist to
+        `required`."""
         fakes = node.meta["val"]
         if not isinstance(fakes, (tuple, list)) or not all(
             isinstance(fake, torch.Tensor) for fake in fakes
         ):
             raise self._no_tensor(node)
-        return tuple(map(self._result, fakes))
+        results = tuple(self._result(fake, required) for fake in fakes)
+        return results, tuple(r.buffer for r in results)
 
-    def _result(self, fake: torch.Tensor) -> TensorValue:
-        self.b.bound_symbols.update(new_sizes(self.b, fake.shape))
-        return self.b.buffer(self.b.exact_spec(fake))
+    def _result(self, fake: torch.Tensor, required: list[tuple[Sym, Expr]]) -> TensorValue:
+        spec = self.b.exact_spec(fake)
+        return evolve(produced(self.b, fake, spec, required), shape=spec.shape)
 
-    def _call_results(self, node: Node) -> tuple[Any, ...]:
+    def _require(self, required: list[tuple[Sym, Expr]]) -> None:
+        for symbol, size in required:
+            require(self.b, symbol, size)
+
+    def _call_results(
+        self, node: Node, required: list[tuple[Sym, Expr]]
+    ) -> tuple[tuple[Any, ...], tuple[str, ...]]:
         """Return the results of a repeated region: tensors, and sizes that are known outside of
-        it, which its program does not return."""
+        it, which its program does not return; and the tensors' buffers."""
         fakes = node.meta["val"]
         if not isinstance(fakes, (tuple, list)):
             raise self._no_tensor(node)
         results: list[Any] = []
         for fake in fakes:
             if isinstance(fake, torch.Tensor):
-                results.append(self._result(fake))
+                results.append(self._result(fake, required))
             elif isinstance(fake, torch.SymInt):
                 results.append(self.b.symbols.size(fake))
             elif isinstance(fake, (int, NoneType)):
@@ -137,12 +154,8 @@ class Regions:
         symbols = {s for size in results if isinstance(size, Expr) for s in size.free_symbols}
         if any(s.kind is SymKind.UNBACKED for s in symbols - self.b.bound_symbols):
             raise self._no_tensor(node)
-        return tuple(results)
+        return tuple(results), tuple(r.buffer for r in results if isinstance(r, TensorValue))
 
     def _no_tensor(self, node: Node) -> UnsupportedError:
         message = f"{node.target} returns something that is not a tensor"
         return self.b.unsupported("GY-LOWER-011", message, help=BY_PYTORCH)
-
-
-def _buffers(results: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(r.buffer for r in results if isinstance(r, TensorValue))

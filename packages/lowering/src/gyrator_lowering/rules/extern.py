@@ -183,9 +183,8 @@ def _result(b: LoopBuilder, fake: Any, required: list[tuple[Sym, Expr]]) -> tupl
     if fake is None:
         return None, None
     if isinstance(fake, torch.Tensor):
-        expected = [assumed(b, size) for size in fake.shape]
         spec = b.spec(fake)  # some fake kernels return the overlapping strides of an argument
-        b.bound_symbols.update(new_sizes(b, spec.shape))
+        value = produced(b, fake, spec, required)
         for size in spec.shape:
             if any(
                 s.kind is SymKind.UNBACKED and s not in b.bound_symbols for s in size.free_symbols
@@ -196,11 +195,6 @@ def _result(b: LoopBuilder, fake: Any, required: list[tuple[Sym, Expr]]) -> tupl
                     "that nothing before has read",
                     help=BY_PYTORCH,
                 )
-        shape = tuple(
-            size if value is None else _fresh(b, required, value)
-            for size, value in zip(spec.shape, expected, strict=True)
-        )
-        value = b.buffer(evolve(spec, shape=shape))
         return value.buffer, evolve(value, shape=spec.shape)
     if isinstance(fake, (list, tuple)):
         pairs = [_result(b, item, required) for item in fake]
@@ -218,6 +212,20 @@ def _result(b: LoopBuilder, fake: Any, required: list[tuple[Sym, Expr]]) -> tupl
         f"{b.node.target} returns a {type(fake).__name__}, which a program cannot hold",
         help=BY_PYTORCH,
     )
+
+
+def produced(
+    b: LoopBuilder, fake: torch.Tensor, spec: Spec, required: list[tuple[Sym, Expr]]
+) -> TensorValue:
+    """Return the buffer that receives a tensor from the current node. Its sizes are symbols where
+    torch assumes a value; adds them and the values that they must have to `required`."""
+    expected = [assumed(b, size) for size in fake.shape]
+    b.bound_symbols.update(new_sizes(b, fake.shape))
+    shape = tuple(
+        size if value is None else _fresh(b, required, value)
+        for size, value in zip(spec.shape, expected, strict=True)
+    )
+    return b.buffer(evolve(spec, shape=shape))
 
 
 def _fresh(b: LoopBuilder, required: list[tuple[Sym, Expr]], value: Expr) -> Sym:
