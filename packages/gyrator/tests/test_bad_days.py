@@ -24,6 +24,7 @@ from gyrator.cli.doctor import examine
 from gyrator.config import Config, read_config
 from gyrator.options import OptionError, list_modes, list_options, make_options
 from gyrator.reports.records import GraphRecord
+from gyrator.reports.tracing import Trace
 from gyrator.session import Session
 from gyrator_ir.passes import NO_EDITS, PassEdits
 from gyrator_lowering.default import default_table
@@ -513,3 +514,22 @@ def test_records_tell_what_was_compiled(session: Session, records: list[GraphRec
     (record,) = records
     assert [e.target for e in record.externs] in (["aten.mm.out"], ["aten.mm.default"])
     assert record.launches == len(record.kernels) == 1 and not record.fallback
+
+
+def test_a_trace_that_cannot_be_written_costs_no_graph(tmp_path: Path, config: Config) -> None:
+    (tmp_path / "file").touch()
+    records: list[GraphRecord] = []
+    options = {"trace_dir": str(tmp_path / "file" / "traces"), "strict": True, "progress": False}
+    torch._dynamo.reset()
+    with Session(options=options, config=config, observer=records.append) as session:
+        compiled, x = torch.compile(lambda x: x + 1, backend=session.backend), torch.randn(3)
+        with pytest.warns(GyratorWarning, match=r"GY-OPTION-008.*file/traces.*Not a directory"):
+            assert torch.equal(compiled(x), x + 1)
+    assert len(records[0].kernels) == 1
+
+
+def test_a_trace_whose_folder_vanishes_costs_no_graph(tmp_path: Path) -> None:
+    trace = Trace.open(str(tmp_path / "traces"), "inference")
+    shutil.rmtree(tmp_path)
+    with pytest.warns(GyratorWarning, match=r"GY-OPTION-008.*000_inference.*No such file"):
+        trace.text("host.py", "text")

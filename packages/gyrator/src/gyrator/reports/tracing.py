@@ -1,7 +1,8 @@
 """Writing the output of each stage to a folder and to `TORCH_TRACE`."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,18 @@ from attrs import field, frozen
 from gyrator.reports.logs import trace_text
 from gyrator_ir.levels import level_of
 from gyrator_ir.passes import Step
+from gyrator_runtime.warn import warn
+
+
+@contextmanager
+def _unneeded(root: str | Path) -> Iterator[None]:
+    """Warn (GY-OPTION-008) of a folder that cannot be written, since a program is right without
+    its trace."""
+    try:
+        yield
+    except OSError as error:
+        message = f"the trace in {root} is incomplete: {error.strerror or error}"
+        warn("GY-OPTION-008", message, "set `trace_dir` to a folder that you own, with free space")
 
 
 @frozen
@@ -24,23 +37,28 @@ class Trace:
 
     @classmethod
     def open(cls, root: str, phase: str) -> "Trace":
-        """Create the next numbered folder under `root`; if `root` is empty, trace nothing."""
+        """Create the next numbered folder under `root`; trace nothing if `root` is empty or cannot
+        be written."""
         if not root:
             return cls()
-        for number in range(10_000):
-            folder = Path(root) / f"{number:03d}_{phase}"
-            try:
-                os.makedirs(folder)
-            except FileExistsError:
-                continue
-            return cls(folder)
-        raise FileExistsError(f"{root} contains ten thousand traces; choose another folder")
+        with _unneeded(root):
+            os.makedirs(root, exist_ok=True)
+            for number in range(10_000):
+                folder = Path(root) / f"{number:03d}_{phase}"
+                try:
+                    os.mkdir(folder)
+                except FileExistsError:
+                    continue
+                return cls(folder)
+            raise FileExistsError("it contains ten thousand traces")
+        return cls()
 
     def write(self, name: str, text: Callable[[], str]) -> None:
         """Write one file; `text` is called only if it is needed."""
         trace_text(name, text)
         if self.folder is not None:
-            (self.folder / name).write_text(text(), encoding="utf-8")
+            with _unneeded(self.folder):
+                (self.folder / name).write_text(text(), encoding="utf-8")
 
     def text(self, name: str, text: str) -> None:
         """Write one file."""
@@ -58,7 +76,8 @@ class Trace:
         differs from that of the previous file."""
         if self.folder is None:
             return
-        os.makedirs(self.folder / "passes")
+        with _unneeded(self.folder):
+            os.makedirs(self.folder / "passes")
         numbers = count()
         last = ""
         for step in (s for s in steps if s.changed):
