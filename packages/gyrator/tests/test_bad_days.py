@@ -26,6 +26,7 @@ from gyrator.options import OptionError, list_modes, list_options, make_options
 from gyrator.reports.records import GraphRecord
 from gyrator.reports.tracing import Trace
 from gyrator.session import Session
+from gyrator.targets import discover
 from gyrator_ir.passes import NO_EDITS, PassEdits
 from gyrator_lowering.default import default_table
 from gyrator_lowering.table import LoweringTable
@@ -533,3 +534,8 @@ def test_a_trace_whose_folder_vanishes_costs_no_graph(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path)
     with pytest.warns(GyratorWarning, match=r"GY-OPTION-008.*000_inference.*No such file"):
         trace.text("host.py", "text")
+
+
+def test_a_preferred_target_that_is_not_installed_is_warned_of() -> None:
+    with pytest.warns(GyratorWarning, match=r"GY-TARGET-009.*'haldie'\n.*'halide'\?"):
+        assert "cpu" in discover(read_config({"GYRATOR_TARGETS": "haldie,cpu"}))

@@ -56,6 +56,10 @@ def compiled(tmp_path, monkeypatch):
             "round",
         ),
         ({"fusion": 1}, "GY-OPTION-003", "'fusion' must be a bool, not 1", "Fuse"),
+        ({"threads": "2"}, "GY-OPTION-003", "'threads' must be an int, not '2'", "processes"),
+        ({"threads": -1}, "GY-OPTION-003", "'threads' must not be negative, but is -1", "0 means"),
+        ({"triton.cudagraphs": True}, "GY-OPTION-001", "'triton.cudagraphs'", "`device_graphs`"),
+        ([1], "GY-OPTION-003", "must be a mapping of names to values, not [1]", "numerics"),
     ],
 )
 def test_wrong_options_are_refused(options, code, message, help) -> None:

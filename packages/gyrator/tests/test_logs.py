@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,15 @@ import pytest
 from forked import run_forked
 from runner_cache import with_runner
 
-from gyrator.options import OptionError, Options, environment_options, make_options
+from gyrator.options import (
+    TORCHINDUCTOR,
+    OptionError,
+    Options,
+    environment_options,
+    list_options,
+    make_options,
+)
+from gyrator_runtime.warn import GyratorWarning
 
 # What `import torch` does with the variables: the process is forked from one that has done it.
 _SETUP = """
@@ -102,3 +112,23 @@ def test_the_environment_sets_any_option_that_the_program_does_not() -> None:
     assert make_options(options={"numerics": "eager"}, base=actual).numerics == "eager"
     with pytest.raises(OptionError, match=r"GY-OPTION-003.*'numerics'"):
         environment_options({"GYRATOR_NUMERICS": "fastest"})
+    traced = make_options(options={"trace_dir": Path("/traces")}, base=Options())
+    assert traced.trace_dir == "/traces"
+
+
+def test_a_variable_of_nearly_the_right_name_is_warned_of() -> None:
+    with pytest.warns(GyratorWarning, match=r"GY-OPTION-007.*GYRATOR_NUMERIC .*\n.*_NUMERICS\?"):
+        assert environment_options({"GYRATOR_NUMERIC": "fast"}) == Options()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        environment_options({"GYRATOR_HOME_OF_MINE": "x", "GYRATOR_CACHE_DIR": "y"})
+
+
+def test_options_of_torchinductor_have_the_counterparts_that_the_manual_lists() -> None:
+    manual = (Path(__file__).parents[3] / "docs/from-torchinductor.md").read_text()
+    rows = [line.split(" | ") for line in manual.splitlines() if line.startswith("| `")]
+    for name, ours in TORCHINDUCTOR.items():
+        (right,) = (row[1] for row in rows if f"`{name}`" in row[0])
+        word = re.findall(r"`([\w.()-]+)", ours)[0]
+        assert word in right or word.partition("(")[0] == "Session", name
+    assert not TORCHINDUCTOR.keys() & list_options().keys()

@@ -10,6 +10,7 @@ import attrs
 from attrs import field, frozen
 
 from gyrator_ir.diagnostics import GyratorError
+from gyrator_runtime.warn import warn
 
 __all__ = ["OptionError", "Options", "list_modes", "list_options", "make_options"]
 
@@ -221,6 +222,33 @@ MODES: Mapping[str, Mapping[str, Any]] = MappingProxyType({
 """The options that each mode sets."""
 
 
+TORCHINDUCTOR: Mapping[str, str] = MappingProxyType({
+    "max_autotune_pointwise": "`max_autotune`",
+    "max_autotune_gemm": "`max_autotune`",
+    "coordinate_descent_tuning": "`max_autotune`",
+    "max_autotune_gemm_backends": "`extern_kernels`",
+    "max_autotune_conv_backends": "`extern_kernels`",
+    "triton.cudagraphs": "`device_graphs`",
+    "cpp_wrapper": '`wrapper="cpp"`',
+    "fx_wrapper": '`wrapper="fx"`',
+    "emulate_precision_casts": '`numerics="eager"`, the default,',
+    "deterministic": '`numerics="bitwise"`',
+    "epilogue_fusion": "a pass, which `Session(passes=...)` edits,",
+    "pattern_matcher": "a pass, which `Session(passes=...)` edits,",
+    "shape_padding": "the pass `pad-products`",
+    "layout_optimization": "the pass `channels-last`",
+    "compile_threads": "`threads`",
+    "force_disable_caches": "`cache=False`",
+    "fx_graph_cache": "`cache`",
+    "trace.enabled": "`trace_dir`",
+    "debug": "`trace_dir`",
+    "profiler_mark_wrapper_call": "`profile`",
+    "cpp.simdlen": "the variable `GYRATOR_ISA`",
+    "cpp.threads": "`torch.set_num_threads`",
+})  # fmt: skip
+"""What takes the place of options of TorchInductor, which programs that come from it still name."""
+
+
 def list_options() -> dict[str, dict[str, Any]]:
     """Return every option's default, choices (empty if any value of the type is accepted) and
     meaning."""
@@ -251,25 +279,43 @@ def make_options(
     """
     chosen = dict(_mode(mode or "default"))
     fields = {f.name: f for f in attrs.fields(Options)}
+    if not isinstance(options, Mapping | None):
+        message = f"options must be a mapping of names to values, not {options!r}"
+        raise OptionError.of("GY-OPTION-003", message, help='such as {"numerics": "fast"}')
     for name, value in (options or {}).items():
         if name not in fields:
-            raise OptionError.of(
-                "GY-OPTION-001", f"unknown option {name!r}", help=_near(name, fields)
-            )
+            known = TORCHINDUCTOR.get(name)
+            help = f"TorchInductor's is {known} here" if known else _near(name, fields)
+            raise OptionError.of("GY-OPTION-001", f"unknown option {name!r}", help=help)
         chosen[name] = _checked(fields[name], value)
     return attrs.evolve(environment_options() if base is None else base, **chosen)
 
 
+_PREFIX = "GYRATOR_"
+_VARIABLES = (
+    "GYRATOR_CACHE_DIR", "GYRATOR_CACHE_BYTES", "GYRATOR_ISA", "GYRATOR_TARGETS",
+    "GYRATOR_CXX_AARCH64", "GYRATOR_CXX_X86_64", "GYRATOR_LIBTORCH", "GYRATOR_BLESS",
+)  # fmt: skip
+"""The environment variables that set no option."""
 _BOOLS = MappingProxyType({"true": True, "1": True, "false": False, "0": False})
 
 
 def environment_options(environ: Mapping[str, str] = os.environ) -> Options:
     """Return the options that environment variables set: `GYRATOR_TRACE_DIR` sets `trace_dir`, and
-    so on. `TORCH_COMPILE_DEBUG=1` sets `trace_dir` to a folder in PyTorch's debug directory.
+    so on. `TORCH_COMPILE_DEBUG=1` sets `trace_dir` to a folder in PyTorch's debug directory. Warns
+    (GY-OPTION-007) of a variable whose name is nearly that of another.
 
     Raises `OptionError` (GY-OPTION-003) for a bad value.
     """
     names = {f"GYRATOR_{f.name.upper()}": f.name for f in attrs.fields(Options)}
+    known = {name.removeprefix(_PREFIX) for name in (*names, *_VARIABLES)}
+    for name in environ:
+        word = name.removeprefix(_PREFIX)
+        if word == name or word in known:
+            continue
+        if near := get_close_matches(word, known, n=1, cutoff=0.75):
+            message = f"the environment variable {name} has no meaning"
+            warn("GY-OPTION-007", message, f"did you mean {_PREFIX}{near[0]}?")
     chosen = [f"{option}={environ[name]}" for name, option in names.items() if name in environ]
     options = options_of_text(chosen)
     if environ.get("TORCH_COMPILE_DEBUG") == "1":
@@ -303,8 +349,13 @@ def _checked(option: "attrs.Attribute[Any]", value: Any) -> Any:
     expected = type(option.default)
     if option.metadata["callable"] and callable(value):
         return value
+    if expected is str and isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if type(value) is not expected:
-        wrong = f"must be a {expected.__name__}, not {value!r}"
+        article = "an" if expected is int else "a"
+        wrong = f"must be {article} {expected.__name__}, not {value!r}"
+    elif expected is int and value < 0:
+        wrong = f"must not be negative, but is {value}"
     elif choices and value not in choices:
         wrong = f"must be one of {', '.join(map(repr, choices))}, not {value!r}"
     else:

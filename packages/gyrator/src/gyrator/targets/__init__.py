@@ -6,7 +6,8 @@ A vendor advertises a `TargetDefinition` under the entry-point group `gyrator.ta
     mydev = "gyrator_mydev:TARGET"
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 
@@ -117,7 +118,8 @@ class TargetDefinition:
 def installed(
     config: Config, points: Iterable[EntryPoint] | None = None
 ) -> tuple[tuple[EntryPoint, TargetDefinition], ...]:
-    """Load every installed target in name order, or those of `points`.
+    """Load every installed target in name order, or those of `points`. Warns (GY-TARGET-009) if
+    `config.targets` names one that is not installed.
 
     Raises:
         TargetError: GY-TARGET-001 for a target of another API version, GY-TARGET-004 for an entry
@@ -127,6 +129,7 @@ def installed(
         every = entry_points()  # reads the metadata of all installed packages
         optional = (e for e in every.select(group=OPTIONAL) if e.name in config.targets)
         points = (*every.select(group=GROUP), *optional)
+        _warn_of_missing(config, {e.name for g in (GROUP, OPTIONAL) for e in every.select(group=g)})
     loaded: list[tuple[EntryPoint, TargetDefinition]] = []
     for point in sorted(points, key=lambda e: (e.name, e.value)):
         definition = _loaded(point)
@@ -137,6 +140,13 @@ def installed(
             raise TargetError.of("GY-TARGET-001", why, point.value, help="upgrade the older one")
         loaded.append((point, definition))
     return tuple(loaded)
+
+
+def _warn_of_missing(config: Config, names: Collection[str]) -> None:
+    for name in sorted(config.targets.difference(names)):
+        near = get_close_matches(name, names, n=1)
+        help = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(names))}"
+        warn("GY-TARGET-009", f"GYRATOR_TARGETS names no installed target: {name!r}", help)
 
 
 def _loaded(point: EntryPoint) -> TargetDefinition | None:
