@@ -124,6 +124,46 @@ def test_what_resembles_nothing_gets_none(capsys: pytest.CaptureFixture[str]) ->
     assert "unrecognized arguments: --quux" in output and "did you mean" not in output
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "report model.py:make --runs -1",
+        "aot check model.gya model.pt2 --runs 0",
+        "aot bench model.gya model.pt2 --runs x",
+    ],
+)
+def test_numbers_of_runs_are_checked(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is not a whole number from " in _refused(capsys, *line.split())
+
+
+def test_the_cache_is_pruned_or_moved(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "separate commands" in _refused(capsys, "cache", "export", "x.zip", "--prune", "1MB")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model", "is called without arguments: missing a required argument: 'input'"),
+        ("double", "is called without arguments: missing a required argument: 'x'"),
+        ("few", "returned 0 arguments: missing a required argument: 'input'"),
+        ("many", "returned 2 arguments: too many positional arguments"),
+    ],
+)
+def test_a_subject_lacks_arguments(
+    name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "subjects.py"
+    file.write_text(
+        "import torch\n"
+        "model = torch.nn.Linear(2, 2)\n"
+        "def double(x): return x * 2\n"
+        "def few(): return model\n"
+        "def many(): return model, torch.ones(2), 3\n"
+    )
+    assert main(["explain", f"{file}:{name}"]) == 2
+    assert f"{file}:{name} {message}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 def test_shells_complete_commands_and_options(
     shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

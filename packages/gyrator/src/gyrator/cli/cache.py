@@ -9,6 +9,8 @@ from gyrator_runtime.cache import Cache, usage
 
 def run(args: argparse.Namespace) -> int:
     """Export, import or prune the cache, or show its folder and size."""
+    if args.action is not None and args.prune is not None:
+        args.parser.error(f"--prune and {args.action} are separate commands")
     config = read_config()
     cache = Cache(config.cache_root, config.cache_bytes)
     if args.action is not None:

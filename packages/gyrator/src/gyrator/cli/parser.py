@@ -12,6 +12,7 @@ from gyrator.cli.usage import (
     add_json,
     add_options,
     add_seed,
+    at_least,
     complete,
 )
 
@@ -59,7 +60,7 @@ def _add_reports(commands: Any) -> None:
         "gyrator report model.py:make -o report.html",
     )
     report.add_argument("-o", "--output", type=Path, default=Path("gyrator-report.html"))
-    report.add_argument("--runs", type=int, default=10, help="number of timed calls (10)")
+    report.add_argument("--runs", type=at_least(0), default=10, help="number of timed calls (10)")
     for parser in (explain, report):
         parser.add_argument("subject", metavar="MODULE:FUNCTION", help=about)
         add_options(parser)
@@ -140,12 +141,12 @@ def _add_aot(commands: Any) -> None:
         "compare a package with eager mode on random inputs",
         "gyrator aot check model.gya model.pt2 --runs 3",
     )  # fmt: skip
-    check.add_argument("--runs", type=int, default=5, help="number of random inputs (5)")
+    check.add_argument("--runs", type=at_least(1), default=5, help="number of random inputs (5)")
     measure = add_command(
         parts, "bench", "gyrator.cli.aot:run_bench", "time a package and eager mode",
         "gyrator aot bench model.gya model.pt2",
     )  # fmt: skip
-    measure.add_argument("--runs", type=int, default=50, help="calls of each (50)")
+    measure.add_argument("--runs", type=at_least(1), default=50, help="calls of each (50)")
     for part in (check, measure):
         part.add_argument("package", type=Path)
         part.add_argument("program", type=Path, help="the .pt2 file that it was compiled from")

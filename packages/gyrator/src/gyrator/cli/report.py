@@ -3,9 +3,10 @@
 import argparse
 import importlib
 import importlib.util
+import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 from gyrator.cli.usage import suggestion
 from gyrator.options import options_of_text
 from gyrator_ir.diagnostics import GyratorError
+
+_RETURNS = "return the function or module to compile, or a tuple of it and its arguments"
 
 
 class SubjectError(GyratorError):
@@ -54,14 +57,28 @@ def _subject(text: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     if not callable(make):
         names = (n for n, v in vars(module).items() if callable(v))
         raise _no_subject(f"{source} has no function {name!r}{suggestion(name, names)}", "")
+    _check_call(make, (), f"{text} is called without arguments")
     result = make()
     fn, *arguments = result if isinstance(result, tuple) else (result,)
     if not callable(fn):
-        message = f"{text} returned a {type(fn).__name__}"
-        raise _no_subject(
-            message, "return the function or module to compile, or a tuple of it and its arguments"
-        )
+        raise _no_subject(f"{text} returned a {type(fn).__name__}", _RETURNS)
+    _check_call(fn, arguments, f"{text} returned {len(arguments)} arguments")
     return fn, tuple(arguments)
+
+
+def _check_call(fn: Callable[..., Any], arguments: Sequence[Any], what: str) -> None:
+    """Raise for arguments with which the function cannot be called."""
+    import torch
+
+    called = fn.forward if isinstance(fn, torch.nn.Module) else fn
+    try:
+        signature = inspect.signature(called)
+    except (TypeError, ValueError):  # of a function in C
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise _no_subject(f"{what}: {error}", _RETURNS) from None
 
 
 def _module(source: str) -> ModuleType:

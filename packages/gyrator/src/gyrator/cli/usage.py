@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -71,6 +71,17 @@ def add_options(parser: Parser) -> None:
         help="an option of torch.compile (`gyrator options` lists them); may be repeated",
     )
     complete(argument, _option_names)
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers that are not less."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
+        return int(text)
+
+    return parse
 
 
 def add_seed(parser: Parser) -> None:
