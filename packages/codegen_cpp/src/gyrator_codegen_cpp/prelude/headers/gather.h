@@ -80,14 +80,31 @@ template <class V, class P, class I> GY_FN V gy_gather_lanes(const P *p, I i, vb
   for (si32 j = 0; j < GY_LANES; j++) if (bits >> j & 1) __builtin_memcpy((char *)&r + j * sizeof(P), p + t[j], sizeof(P));
   return r;
 }
-template <class I> GY_FN vi16 gy_gather_set(const si16 *p, I i, vbool m) { return gy_gather_lanes<vi16>(p, i, m); }
-template <class I> GY_FN vu16 gy_gather_set(const su16 *p, I i, vbool m) { return gy_gather_lanes<vu16>(p, i, m); }
-template <class I> GY_FN vi8 gy_gather_set(const si8 *p, I i, vbool m) { return gy_gather_lanes<vi8>(p, i, m); }
-template <class I> GY_FN vu8 gy_gather_set(const su8 *p, I i, vbool m) { return gy_gather_lanes<vu8>(p, i, m); }
-template <class I> GY_FN vbool gy_gather_set(const sbool *p, I i, vbool m) { return gy_mask(gy_gather_lanes<vi8>(p, i, m) != 0); }
-template <class I> GY_FN vf32 gy_gather_set(const gy_bf16 *p, I i, vbool m) { return gy_bf16_value(gy_gather_lanes<vu16>(p, i, m)); }
-template <class I> GY_FN vf32 gy_gather_set(const gy_f16 *p, I i, vbool m) { return gy_f16_value(gy_gather_lanes<vu16>(p, i, m)); }
-template <class P, class I> GY_FN auto gy_gather_set(const P *p, I i, vbool m) -> decltype(P::value(vi32{})) {
+// All lanes, as a mask. Elements are then inserted in registers, of at most 128 bits, since a vector of what narrower stores
+// have just written is loaded late.
+struct gy_every { operator vbool() const { return vbool{vi32{} - 1}; } };
+template <class V, class P, class I> GY_FN V gy_gather_lanes(const P *p, I i, gy_every) {
+  decltype(gy_lo(V{})) lo = {}, hi = {};
+  auto a = lo[0], b = lo[0];
+  static_assert(sizeof a == sizeof(P), "lanes are as wide as elements");
+  si64 t[GY_LANES];
+  gy_lane_index(t, i);
+#pragma GCC unroll 8
+  for (si32 j = 0; j < GY_LANES / 2; j++) {
+    __builtin_memcpy(&a, p + t[j], sizeof a);
+    __builtin_memcpy(&b, p + t[GY_LANES / 2 + j], sizeof b);
+    lo[j] = a, hi[j] = b;
+  }
+  return gy_join(lo, hi);
+}
+template <class I, class M> GY_FN vi16 gy_gather_set(const si16 *p, I i, M m) { return gy_gather_lanes<vi16>(p, i, m); }
+template <class I, class M> GY_FN vu16 gy_gather_set(const su16 *p, I i, M m) { return gy_gather_lanes<vu16>(p, i, m); }
+template <class I, class M> GY_FN vi8 gy_gather_set(const si8 *p, I i, M m) { return gy_gather_lanes<vi8>(p, i, m); }
+template <class I, class M> GY_FN vu8 gy_gather_set(const su8 *p, I i, M m) { return gy_gather_lanes<vu8>(p, i, m); }
+template <class I, class M> GY_FN vbool gy_gather_set(const sbool *p, I i, M m) { return gy_mask(gy_gather_lanes<vi8>(p, i, m) != 0); }
+template <class I, class M> GY_FN vf32 gy_gather_set(const gy_bf16 *p, I i, M m) { return gy_bf16_value(gy_gather_lanes<vu16>(p, i, m)); }
+template <class I, class M> GY_FN vf32 gy_gather_set(const gy_f16 *p, I i, M m) { return gy_f16_value(gy_gather_lanes<vu16>(p, i, m)); }
+template <class P, class I, class M> GY_FN auto gy_gather_set(const P *p, I i, M m) -> decltype(P::value(vi32{})) {
   return P::value(gy_widen(gy_gather_lanes<vi8>(p, i, m)));
 }
 #endif
@@ -112,8 +129,8 @@ GY_FN vi64 gy_gather(const si64 *p, vi64 i) { return gy_gather_halves<vi64>(p, i
 GY_FN vu64 gy_gather(const su64 *p, vi64 i) { return gy_gather_halves<vu64>(p, i); }
 #endif
 #if GY_VEC
-template <class P> GY_FN auto gy_gather(const P *p, vi64 i) { return gy_gather_set(p, i, vbool{vi32{} - 1}); }
-template <class P> GY_FN auto gy_gather(const P *p, vi32 i) { return gy_gather_set(p, i, vbool{vi32{} - 1}); }
+template <class P> GY_FN auto gy_gather(const P *p, vi64 i) { return gy_gather_set(p, i, gy_every{}); }
+template <class P> GY_FN auto gy_gather(const P *p, vi32 i) { return gy_gather_set(p, i, gy_every{}); }
 #endif
 //% gy_gather_mask
 template <class P, class S> GY_FN S gy_gather_mask(const P *p, si64 i, sbool m, S other) { return m ? gy_sload(p + i) : other; }
