@@ -22,7 +22,15 @@ from gyrator_ir.body.rewrite import reads, renamed
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ONE, CPrinter, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage, TemplateKernel
-from gyrator_ir.loop.formulas import BATCH, COLUMN, HEAD, ROW, sizes_in, with_distinct_names
+from gyrator_ir.loop.formulas import (
+    BATCH,
+    COLUMN,
+    HEAD,
+    ROW,
+    is_true,
+    sizes_in,
+    with_distinct_names,
+)
 from gyrator_ir.loop.nodes import Buffer, Formula, TemplateKind, TensorRef
 from gyrator_ir.loop.templates import literal as literal_attribute
 from gyrator_ir.provenance import Origin
@@ -127,7 +135,7 @@ class _Flex:
         k, w = self.kernel, self.writer
         score, mask = with_distinct_names(k.formulas)
         parts: list[str] = []
-        open_ = _is_true(mask)
+        open_ = is_true(mask)
         score_kernels = [self._score_kernel("some", score, None if open_ else mask, parts)]
         if self._number("lists") > 1:
             score_kernels.append(
@@ -357,12 +365,6 @@ _TEXTS = {
     "batch": "batch", "head": "head", "row": "first", "column": "start", "rows": "count",
     "width": "width",
 }  # fmt: skip
-
-
-def _is_true(mask: Formula) -> bool:
-    return any(
-        isinstance(s, Const) and s.name == mask.result and s.value is True for s in mask.body
-    )
 
 
 def _statements(

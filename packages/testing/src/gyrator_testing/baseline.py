@@ -9,9 +9,10 @@ from gyrator_ir.body.rewrite import expressions, reads, writes
 from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, sorted_symbols
 from gyrator_ir.host import nodes as h
 from gyrator_ir.kernel.nodes import Kernel, Level, Lifetime, Schedule, ScheduleNode, Stage
+from gyrator_ir.kernel.verify import accessed
 from gyrator_ir.loop import nodes as loop
 from gyrator_ir.loop.nodes import Buffer, Input, LoopProgram, TensorInput, TensorRef
-from gyrator_ir.loop.uses import buffers_of, inner_of, statements_of
+from gyrator_ir.loop.uses import inner_of, statements_of
 from gyrator_ir.types import Device
 
 
@@ -62,17 +63,11 @@ def _node(op: loop.Operation, buffers: dict[str, Buffer]) -> ScheduleNode:
     )
 
 
-def _buffers(node: ScheduleNode) -> set[str]:
-    if isinstance(node, Kernel):
-        return {p.name for p in node.parameters}
-    return buffers_of(node)
-
-
 def _lifetimes(schedule: Schedule) -> tuple[Lifetime, ...]:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for position, node in enumerate(schedule.nodes):
-        names = _buffers(node)
+        names = accessed(node)
         for name in names:
             first.setdefault(name, position)
             last[name] = position

@@ -15,11 +15,10 @@ from gyrator_codegen_triton.body import statement
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.templates.attention_text import AttentionText
 from gyrator_ir.body.nodes import Axis, Bind, Statement
-from gyrator_ir.body.nodes import Const as ConstStatement
 from gyrator_ir.body.rewrite import defined, expressions, used
 from gyrator_ir.expr import Const, Expr, Sym
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.formulas import COLUMN, ROW, SCORE_INDICES, with_distinct_names
+from gyrator_ir.loop.formulas import COLUMN, ROW, SCORE_INDICES, is_true, with_distinct_names
 from gyrator_ir.loop.nodes import Formula, TensorRef
 from gyrator_ir.loop.templates import ENDLESS, literal
 from gyrator_ir.tile.nodes import TiledKernel
@@ -79,11 +78,7 @@ class FlexText(AttentionText):
     @property
     def everywhere(self) -> bool:
         """Whether the mask is true everywhere."""
-        mask = self.formula("mask")
-        return any(
-            isinstance(s, ConstStatement) and s.name == mask.result and s.value is True
-            for s in mask.body
-        )
+        return is_true(self.formula("mask"))
 
     @property
     def factor_of_scores(self) -> float:

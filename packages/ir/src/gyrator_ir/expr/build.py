@@ -40,7 +40,8 @@ CACHE_SIZE = 1 << 15  # entries per constructor; a few megabytes at most
 Terms = dict[Expr, int]
 
 
-def _term_key(term: tuple[Expr, int]) -> tuple[object, ...]:
+def term_key(term: tuple[Expr, int]) -> tuple[object, ...]:
+    """Return what the terms of a sum are sorted by."""
     return term[0].sort_key
 
 
@@ -74,7 +75,7 @@ def sum_of_terms(terms: Terms, const: int) -> Expr:
                 if changed is not None:
                     return sum_of_terms(*changed)
                 break
-        items.sort(key=_term_key)
+        items.sort(key=term_key)
     return raw_add(tuple(items), const)
 
 
@@ -128,7 +129,7 @@ def mul_monomials(a: Expr, b: Expr) -> Expr:
     powers: Terms = dict(factors_of(a))
     for atom, power in factors_of(b):
         powers[atom] = powers.get(atom, 0) + power
-    return raw_mul(tuple(sorted(powers.items(), key=_term_key)))
+    return raw_mul(tuple(sorted(powers.items(), key=term_key)))
 
 
 @lru_cache(CACHE_SIZE)

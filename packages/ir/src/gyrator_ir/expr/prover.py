@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from math import gcd
 from typing import NamedTuple
 
-from gyrator_ir.expr.build import accumulate, mul, sum_of_terms, terms_of
+from gyrator_ir.expr.build import accumulate, mul, sum_of_terms, term_key, terms_of
 from gyrator_ir.expr.division import exact_quotient, floordiv
 from gyrator_ir.expr.nodes import (
     MINUS_ONE,
@@ -397,10 +397,6 @@ def _coefficient(value: Expr, atom: Expr) -> tuple[Expr, Expr]:
     return sum_of_terms(coefficient, integer), sum_of_terms(rest, const)
 
 
-def _term_key(term: tuple[Expr, int]) -> tuple[object, ...]:
-    return term[0].sort_key
-
-
 def without_remainders(value: Expr) -> Expr:
     """Return `value` with every remainder in its terms replaced by `a - b*(a // b)`.
 
@@ -426,7 +422,7 @@ def without_remainders(value: Expr) -> Expr:
             assert rest is not None
             plain = (rest * atom.a, -(rest * atom.b * floordiv(atom.a, atom.b)))
             const += sum(accumulate(total, part, c) for part in plain)
-        value = raw_add(tuple(sorted((i for i in total.items() if i[1]), key=_term_key)), const)
+        value = raw_add(tuple(sorted((i for i in total.items() if i[1]), key=term_key)), const)
         if not changed:
             break
     return value

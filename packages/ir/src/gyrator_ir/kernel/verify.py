@@ -296,7 +296,7 @@ class _Verifier:
             else:
                 self.checker.rows = getattr(node, "origins", ())
                 self.calls.check(node, where)
-            for name in _buffers_of(node):
+            for name in accessed(node):
                 self.uses.setdefault(name, []).append(position)
             if node.name in names:
                 self.checker.fail(1, f"two nodes are called {node.name!r}", where)
@@ -400,7 +400,7 @@ class _Verifier:
             if not isinstance(node, Kernel) and (reason := uncaptured(node)):
                 message = f"{node.name!r} cannot be captured in a graph: {reason}"
                 self.checker.fail(28, message, partial(show_line, p))
-            for name in sorted(_buffers_of(node)):
+            for name in sorted(accessed(node)):
                 if self.buffers[name].device != device:
                     message = f"{name!r} is on {self.buffers[name].device}"
                     self.checker.fail(28, message, partial(show_line, p))
@@ -427,7 +427,7 @@ class _Verifier:
         writers: dict[str, set[str]] = {}
         for n in nodes:
             assert isinstance(n, Kernel)
-            for name in _buffers_of(n):
+            for name in accessed(n):
                 users.setdefault(roots.get(name, name), set()).add(n.name)
             for name in n.writes:
                 writers.setdefault(roots.get(name, name), set()).add(n.name)
@@ -443,7 +443,8 @@ def _first_line(node: ScheduleNode, writer: Writer) -> str:
     return show_node(node, writer)[0]
 
 
-def _buffers_of(node: ScheduleNode) -> set[str]:
+def accessed(node: ScheduleNode) -> set[str]:
+    """Return the buffers that a node of a schedule reads or writes."""
     if isinstance(node, Kernel):
         return {p.name for p in node.parameters}
     return buffers_of(node)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from attrs import evolve
 
-from gyrator_ir.body.nodes import Bind, Store
+from gyrator_ir.body.nodes import Bind, Const, Store
 from gyrator_ir.body.parse import read_statement
 from gyrator_ir.body.print import show_statement
 from gyrator_ir.body.rewrite import defined, expressions, reads, renamed, rewritten
@@ -74,6 +74,13 @@ def with_distinct_names(formulas: Iterable[Formula]) -> tuple[Formula, ...]:
         parameters = tuple(names[n] for n in f.parameters)
         renamed_formulas.append(Formula(f.name, parameters, body, names[f.result]))
     return tuple(renamed_formulas)
+
+
+def is_true(formula: Formula) -> bool:
+    """Return whether the result of a formula is the constant true."""
+    return any(
+        isinstance(s, Const) and s.name == formula.result and s.value is True for s in formula.body
+    )
 
 
 def sizes_in(formulas: Iterable[Formula]) -> Iterator[Sym]:
