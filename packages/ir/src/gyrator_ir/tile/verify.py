@@ -37,7 +37,7 @@ GY-TILE-011  the axes that totals sum over are those of the first loop after the
 The kernel itself is verified as in a schedule (GY-KERNEL-001 to 024).
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 from gyrator_ir.body.nodes import (
@@ -257,25 +257,9 @@ class _Kernel:
         if named != [s.names[0] for s in reduces]:
             self._fail(4, f"the kernel reduces {[s.names[0] for s in reduces]}, not {named}")
         for r, s in zip(self._t.reductions, reduces, strict=True):
-            if r.chain and not (s.kind in _SUMS and s.dtype.is_float):
-                self._fail(4, f"{r.result}: only floating-point sums have chains")
-            if r.wide and not (s.kind in _SUMS and s.dtype.is_float):
-                self._fail(4, f"{r.result}: only floating-point sums have wide accumulators")
-            if r.wide and r.chain:
-                self._fail(4, f"{r.result}: wide accumulators have no chains")
-            two_pass = r.method is Method.TWO_PASS
-            if two_pass and s.kind not in _TWO_PASS:
-                self._fail(4, f"{r.result} is a {s.kind.value}, which has no second pass")
-            if two_pass and not r.block:
-                self._fail(4, f"{r.result}: two passes need a block size")
-            if r.block and not (two_pass or r.chain):
-                self._fail(4, f"{r.result}: only two passes and chains have a block size")
-            if (r.keep or r.reload) and not two_pass:
-                self._fail(4, f"{r.result}: only a second pass keeps or reloads values")
-            if r.group > 1 and not (
-                s.kind is ReduceKind.ONLINE_SOFTMAX and r.method is Method.ACCUMULATE
-            ):
-                self._fail(4, f"{r.result}: only accumulated exponentials have groups")
+            for suits, problem in _suitability(r, s):
+                if not suits:
+                    self._fail(4, f"{r.result}{problem}")
             self._extreme(r, s)
             if r.method is Method.MATRIX and s.kind is not ReduceKind.DOT:
                 self._fail(4, f"{r.result} is a {s.kind.value}, not a product")
@@ -353,48 +337,53 @@ class _Kernel:
                 self._fail(8, message.format(name))
 
     def _buffers(self) -> None:
-        body = self._t.kernel.statements
+        t, body = self._t, self._t.kernel.statements
         loads = {s.name for s in body if isinstance(s, Load)}
         stored = {s.buffer for s in body if isinstance(s, Store)}
-        buffers = {b.name for b in self._t.kernel.parameters}
-        buffers |= {local.name for local in self._t.kernel.locals}
-        read = (*(x.load for x in self._t.transposed), *self._t.replicated, *self._t.streamed)
+        read = (*(x.load for x in t.transposed), *t.replicated, *t.streamed)
         self._require(read, loads, "there is no load {!r}")
-        self._require((*self._t.atomic, *self._t.cleared), stored, "nothing is stored to {!r}")
-        fixed = {x.name for x in self._t.kernel.locals if isinstance(x.extent, Const)}
-        self._require(self._t.stack, fixed, "there is no local {!r} of a constant extent")
-        named = {n for s in body for n in defined(s)}
-        named |= {s.symbol.name for s in body if isinstance(s, Bind)}
-        self._require(self._t.ahead, named, "there is no value {!r} to hoist")
-        casts = {s.name for s in body if isinstance(s, Let) and s.op == "cast"}
-        self._require(self._t.exact, casts, "there is no cast {!r}")
-        halves = {p.name for p in self._t.kernel.parameters if p.dtype is DType.BF16}
-        rounded = {s.value for s in body if isinstance(s, Store) and s.buffer in halves}
-        self._require(self._t.truncated, rounded, "{!r} is not stored to a parameter of bf16")
-        computed = (s for s in body if isinstance(s, Let) and s.dtype is DType.F32)
-        quotients = {s.name for s in computed if s.op in QUOTIENTS}
-        self._require(self._t.approximate, quotients, "there is no quotient {!r} in f32")
-        plain = {s.name for s in body if isinstance(s, Load) and s.mask is None}
-        plain -= {s.name for s in body if isinstance(s, Load) and s.buffer in stored}
-        self._require(self._t.early, plain, "there is no load {!r} that can be moved first")
-        random = {s.name for s in body if isinstance(s, Let) and s.op in DRAWN}
-        self._require(self._t.fours, random, "there is no random number {!r}")
-        sorts = {s.names[0] for s in body if isinstance(s, SortStep) and s.dtype is DType.F32}
-        self._require(self._t.packed, sorts, "there is no sort {!r} of f32")
-        for e in self._t.plain:
+        self._require((*t.atomic, *t.cleared), stored, "nothing is stored to {!r}")
+        fixed = {x.name for x in t.kernel.locals if isinstance(x.extent, Const)}
+        self._require(t.stack, fixed, "there is no local {!r} of a constant extent")
+        self._named_values()
+        for e in t.plain:
             if not isinstance(e, FloorDiv | Mod):
                 self._fail(8, f"{e!r} is neither a quotient nor a remainder")
-        if len({f.index for f in self._t.forms}) != len(self._t.forms):
+        if len({f.index for f in t.forms}) != len(t.forms):
             self._fail(8, "an index has two forms")
         self._accesses()
-        for stage in (x.stage for x in self._t.pipelined):
-            if stage >= len(self._t.kernel.stages):
+        for stage in (x.stage for x in t.pipelined):
+            if stage >= len(t.kernel.stages):
                 self._fail(8, f"there is no stage {stage} to pipeline")
         self._sections()
-        for p in self._t.prefetches:
-            if p.buffer not in buffers or p.stage >= len(self._t.kernel.stages):
+        buffers = {b.name for b in (*t.kernel.parameters, *t.kernel.locals)}
+        for p in t.prefetches:
+            if p.buffer not in buffers or p.stage >= len(t.kernel.stages):
                 self._fail(8, f"there is no stage {p.stage} that can prefetch {p.buffer!r}")
-        _check_index(self._t, partial(self._fail, 8))
+        _check_index(t, partial(self._fail, 8))
+
+    def _named_values(self) -> None:
+        t, body = self._t, self._t.kernel.statements
+        named = {n for s in body for n in defined(s)}
+        named |= {s.symbol.name for s in body if isinstance(s, Bind)}
+        self._require(t.ahead, named, "there is no value {!r} to hoist")
+        lets = [s for s in body if isinstance(s, Let)]
+        casts = {s.name for s in lets if s.op == "cast"}
+        self._require(t.exact, casts, "there is no cast {!r}")
+        halves = {p.name for p in t.kernel.parameters if p.dtype is DType.BF16}
+        rounded = {s.value for s in body if isinstance(s, Store) and s.buffer in halves}
+        self._require(t.truncated, rounded, "{!r} is not stored to a parameter of bf16")
+        quotients = {s.name for s in lets if s.op in QUOTIENTS and s.dtype is DType.F32}
+        self._require(t.approximate, quotients, "there is no quotient {!r} in f32")
+        written = {s.buffer for s in body if isinstance(s, Store)}
+        loads = [s for s in body if isinstance(s, Load)]
+        plain = {s.name for s in loads if s.mask is None}
+        plain -= {s.name for s in loads if s.buffer in written}
+        self._require(t.early, plain, "there is no load {!r} that can be moved first")
+        random = {s.name for s in lets if s.op in DRAWN}
+        self._require(t.fours, random, "there is no random number {!r}")
+        sorts = {s.names[0] for s in body if isinstance(s, SortStep) and s.dtype is DType.F32}
+        self._require(t.packed, sorts, "there is no sort {!r} of f32")
 
     def _sections(self) -> None:
         sections, kernel = self._t.sections, self._t.kernel
@@ -460,6 +449,22 @@ class _Kernel:
             if not _adjacent(body[pair.first], body[pair.second]):
                 statement = f"statements {pair.first} and {pair.second} of stage {pair.stage}"
                 self._fail(8, f"{statement} are not loads or stores of adjacent elements")
+
+
+def _suitability(r: Reduction, s: Reduce) -> Iterator[tuple[bool, str]]:
+    """Yield whether each field of a decision suits the reduction, and what is wrong if not."""
+    sums = s.kind in _SUMS and s.dtype.is_float
+    two_pass = r.method is Method.TWO_PASS
+    exponentials = s.kind is ReduceKind.ONLINE_SOFTMAX and r.method is Method.ACCUMULATE
+    yield sums or not r.chain, ": only floating-point sums have chains"
+    yield sums or not r.wide, ": only floating-point sums have wide accumulators"
+    yield not (r.wide and r.chain), ": wide accumulators have no chains"
+    yield s.kind in _TWO_PASS or not two_pass, f" is a {s.kind.value}, which has no second pass"
+    yield bool(r.block) or not two_pass, ": two passes need a block size"
+    blocks = two_pass or r.chain > 0
+    yield blocks or not r.block, ": only two passes and chains have a block size"
+    yield two_pass or not (r.keep or r.reload), ": only a second pass keeps or reloads values"
+    yield exponentials or r.group <= 1, ": only accumulated exponentials have groups"
 
 
 def _adjacent(first: object, second: object) -> bool:
