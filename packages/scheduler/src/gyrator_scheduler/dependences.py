@@ -1,10 +1,10 @@
 """Dependences between operations, through memory, runtime symbols and side effects."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 
-from attrs import frozen
+from attrs import define, field, frozen
 
 from gyrator_ir.expr import Sym, SymKind
 from gyrator_ir.loop.nodes import (
@@ -99,42 +99,58 @@ def dependences(operations: Sequence[Operation], buffers: Sequence[Buffer]) -> D
         for op in operations
     )
     watched = shapes if shapes or not symbolic else {"": frozenset[Sym]()}
-    writer: dict[str, int] = {}
-    readers: dict[str, list[int]] = {}
-    definer: dict[Sym, int] = {}
-    effect: int | None = None
+    latest = _Latest(shapes)
     accesses: list[Access] = []
     edges: list[tuple[Dependence, ...]] = []
     for index, op in enumerate(operations):
-        touched = access(op, watched)
-        predecessors: dict[Dependence, None] = {}
+        touched, effects = access(op, watched), has_effects(op)
+        edges.append(tuple(dict.fromkeys(latest.before(touched, effects))))
+        latest.add(index, op, touched, effects)
+        accesses.append(touched)
+    return Dependences(tuple(accesses), tuple(edges))
+
+
+@define(eq=False)
+class _Latest:
+    """The operations that the next one may depend on."""
+
+    shapes: Mapping[str, frozenset[Sym]]
+    writer: dict[str, int] = field(factory=dict)
+    """The last operation that wrote a buffer."""
+    readers: dict[str, list[int]] = field(factory=dict)
+    """Those that have read it since."""
+    definer: dict[Sym, int] = field(factory=dict)
+    effect: int | None = None
+    """The last operation with an effect."""
+
+    def before(self, touched: Access, effects: bool) -> Iterator[Dependence]:
+        """Yield the direct predecessors of the next operation."""
         for name in touched.reads:
-            if name in writer:
-                predecessors[Dependence(writer[name], Why.RAW, name)] = None
+            if name in self.writer:
+                yield Dependence(self.writer[name], Why.RAW, name)
         for name in touched.writes:
-            if name in writer:
-                predecessors[Dependence(writer[name], Why.WAW, name)] = None
-            for reader in readers.get(name, ()):
-                if reader != index:
-                    predecessors[Dependence(reader, Why.WAR, name)] = None
+            if name in self.writer:
+                yield Dependence(self.writer[name], Why.WAW, name)
+            for reader in self.readers.get(name, ()):
+                yield Dependence(reader, Why.WAR, name)
         for symbol in touched.needs:
-            if symbol in definer:
-                predecessors[Dependence(definer[symbol], Why.SYMBOL)] = None
-        if has_effects(op):
-            if effect is not None:
-                predecessors[Dependence(effect, Why.EFFECT)] = None
-            effect = index
+            if symbol in self.definer:
+                yield Dependence(self.definer[symbol], Why.SYMBOL)
+        if effects and self.effect is not None:
+            yield Dependence(self.effect, Why.EFFECT)
+
+    def add(self, index: int, op: Operation, touched: Access, effects: bool) -> None:
+        """Add the next operation."""
+        if effects:
+            self.effect = index
         for name in touched.reads:
-            readers.setdefault(name, []).append(index)
+            self.readers.setdefault(name, []).append(index)
         for name in touched.writes:
-            writer[name] = index
-            readers[name] = []
+            self.writer[name] = index
+            self.readers[name] = []
         for symbol in touched.defines:
-            definer[symbol] = index
+            self.definer[symbol] = index
         if isinstance(op, (Extern, CondOp, WhileOp, CallOp)):
             for name in touched.writes:
-                for symbol in shapes.get(name, ()):
-                    definer.setdefault(symbol, index)
-        accesses.append(touched)
-        edges.append(tuple(predecessors))
-    return Dependences(tuple(accesses), tuple(edges))
+                for symbol in self.shapes.get(name, ()):
+                    self.definer.setdefault(symbol, index)
