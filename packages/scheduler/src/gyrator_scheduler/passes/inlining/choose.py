@@ -6,10 +6,9 @@ from attrs import define, field, frozen
 
 from gyrator_ir.body.nodes import Axis, Bind, IndexValue, Let, Load, ReduceKind, Store, StoreMode
 from gyrator_ir.body.ops import OPS
-from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, stride_of, subs
+from gyrator_ir.expr import ONE, Expr, Sym, stride_of, subs
 from gyrator_ir.loop.contraction import roles
 from gyrator_ir.loop.nodes import (
-    Buffer,
     LoopOperation,
     LoopProgram,
     Operation,
@@ -77,53 +76,75 @@ def choose(
 ) -> dict[str, Producer]:
     """Return producers by the buffer that they store to, chosen in program order, so that the cost
     of a reader includes the producers inlined into it."""
-    facts = program.facts
-    ranges = Ranges(facts)
-    buffers = {b.name: b for b in program.all_buffers}
-    created = {b.name for b in program.buffers}
-    operations = program.operations
-    readers, blocked, mutable = _survey(program, created)
-    weights = [_weight(op) for op in operations]
-    producers: dict[str, Producer] = {}
-    for index, op in enumerate(operations):
-        if not isinstance(op, Pointwise):
-            continue
-        store = _only_store(op)
-        if store is None or store.buffer in blocked or store.buffer not in created:
-            continue
-        buffer_readers = readers.get(store.buffer, [])
-        weight = weights[index]
-        if (
-            not buffer_readers
-            or len(buffer_readers) > MAX_USES
-            or not mutable.isdisjoint(weight.loads)
-        ):
-            continue
-        uses = _uses(op, store, buffer_readers, operations, ranges)
-        if uses is None or (weight.checks and not _covered(op, buffer_readers, uses, operations)):
-            continue
-        if any(
-            weights[r.index].size + weight.size * len(r.addresses) > statements
-            for r in buffer_readers
-        ):
-            continue
-        repeats = max(_repetition(op, operations[r.index]) for r in buffer_readers)
-        if all(r.all_masked for r in buffer_readers) and _cheap(weight, cost):
+    return _Chooser(program, cost, statements, keep_memory).run()
+
+
+class _Chooser:
+    """The choice for one program."""
+
+    def __init__(self, program: LoopProgram, cost: int, statements: int, keep_memory: bool) -> None:
+        self._cost, self._statements, self._keep_memory = cost, statements, keep_memory
+        self._facts = program.facts
+        self._ranges = Ranges(program.facts)
+        self._buffers = {b.name: b for b in program.all_buffers}
+        self._created = {b.name for b in program.buffers}
+        self._operations = program.operations
+        self._readers, self._blocked, self._mutable = _survey(program, self._created)
+        self._weights = [_weight(op) for op in program.operations]
+
+    def run(self) -> dict[str, Producer]:
+        """Return the producers to inline."""
+        producers: dict[str, Producer] = {}
+        for op, weight in zip(self._operations, self._weights, strict=True):
+            store = _only_store(op) if isinstance(op, Pointwise) else None
+            if store is None or store.buffer in self._blocked or store.buffer not in self._created:
+                continue
+            assert isinstance(op, Pointwise)
+            readers = self._readers.get(store.buffer, [])
+            uses = self._uses(op, store, readers, weight)
+            if not uses or not self._pays(op, store, readers, weight, len(uses)):
+                continue
+            producers[store.buffer] = Producer(op, store.value, uses)
+            for r in readers:
+                _absorb(self._weights[r.index], weight, store.buffer, len(r.addresses))
+        return producers
+
+    def _uses(
+        self, op: Pointwise, store: Store, readers: Sequence[_Reader], weight: _Weight
+    ) -> dict[tuple[int, Expr], Points] | None:
+        """Return the producer's point for every use; None if it cannot be inlined."""
+        if len(readers) > MAX_USES or not self._mutable.isdisjoint(weight.loads):
+            return None
+        uses = _uses(op, store, readers, self._operations, self._ranges)
+        if uses and weight.checks and not _covered(op, readers, uses, self._operations):
+            return None
+        return uses
+
+    def _pays(
+        self, op: Pointwise, store: Store, readers: Sequence[_Reader], weight: _Weight, uses: int
+    ) -> bool:
+        """Return whether inlining saves time, extends no memory and keeps the readers small."""
+        sizes = (self._weights[r.index].size + weight.size * len(r.addresses) for r in readers)
+        if max(sizes) > self._statements:
+            return False
+        consumers = [self._operations[r.index] for r in readers]
+        repeats = max(_repetition(op, reader) for reader in consumers)
+        if all(r.all_masked for r in readers) and _cheap(weight, self._cost):
             repeats = 1  # masked-out points read no operands
-        if not _worthwhile(weight, len(uses), repeats, cost):
-            continue
-        if weight.cost and any(_is_factor(op, operations[r.index]) for r in buffer_readers):
-            continue
-        if any(_improves_layout(op, store, operations[r.index]) for r in buffer_readers):
-            continue
-        if (keep_memory or len(uses) > 1) and not _saves_memory(
-            weight, store.buffer, buffers, created, facts
-        ):
-            continue
-        producers[store.buffer] = Producer(op, store.value, uses)
-        for r in buffer_readers:
-            _absorb(weights[r.index], weight, store.buffer, len(r.addresses))
-    return producers
+        if not _worthwhile(weight, uses, repeats, self._cost):
+            return False
+        if weight.cost and any(_is_factor(op, reader) for reader in consumers):
+            return False
+        if any(_improves_layout(op, store, reader) for reader in consumers):
+            return False
+        kept = not self._keep_memory and uses == 1
+        return kept or self._saves_memory(weight, store.buffer)
+
+    def _saves_memory(self, weight: _Weight, buffer: str) -> bool:
+        """Return whether the operands whose lifetimes are extended are no larger than the value."""
+        extended = (n for n in weight.loads if n in self._created)
+        longer = sum(guessed_bytes(self._buffers[n], self._facts) for n in extended)
+        return longer <= guessed_bytes(self._buffers[buffer], self._facts)
 
 
 def _survey(
@@ -308,18 +329,6 @@ def _worthwhile(weight: _Weight, uses: int, repeats: float, cost: int) -> bool:
     if repeats > 1:
         return loads <= 1 or uses * loads <= uses + 1
     return uses * loads <= loads + 1 + uses
-
-
-def _saves_memory(
-    weight: _Weight,
-    buffer: str,
-    buffers: Mapping[str, Buffer],
-    created: set[str],
-    facts: ShapeFacts,
-) -> bool:
-    """Return whether the operands whose lifetimes are extended are no larger than the value."""
-    longer = sum(guessed_bytes(buffers[n], facts) for n in weight.loads if n in created)
-    return longer <= guessed_bytes(buffers[buffer], facts)
 
 
 def _absorb(reader: _Weight, producer: _Weight, buffer: str, times: int) -> None:
