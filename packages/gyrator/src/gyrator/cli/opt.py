@@ -160,7 +160,7 @@ def _tiled(program: TileProgram, request: OptRequest, stages: Stages, tracer: Tr
 def _run(
     program: Any, level: Level[Any], request: OptRequest, stages: Stages, tracer: Tracer | None
 ) -> str:
-    languages, targets = stages.context.wrappers, stages.context.by_device
+    languages = stages.context.wrappers
     edited = any((request.passes, request.without, request.before, request.after))
     goal = request.to or (level.name if edited else "")
     order = (*_LEVELS, KERNELS, *languages)
@@ -171,36 +171,43 @@ def _run(
     if not goal:
         return level.show(program)
     if level is not HOST:
-        options = stages.scheduler_options()
-        budget = Budget(stages.context.options.autotune_seconds)
-        graphs = stages.graph_passes(budget)
-        pipelines = graphs, loop_pipeline(options, targets), kernel_pipeline(options)
-        edits, goal = _edits(request, level, goal, pipelines)
-        options = evolve(options, passes=edits)
-        if level is FX:
-            graphs = edits.apply(graphs)
-            graphs.run(program, tracer)
-            if goal == FX.name:
-                return FX.show(program)
-            lowering = stages.lowering_options(program, budget, graphs)
-            program, level = stages.lowered(program, lowering), LOOP
-        if level is LOOP:
-            if goal == LOOP.name:
-                program = replace_missing_templates(program, targets, stages.refused_template)
-                return LOOP.show(LOOP.verify(loop_pipeline(options, targets).run(program, tracer)))
-            program = stages.scheduled(program, options, tracer)
-        else:
-            program = KERNEL.verify(kernel_pipeline(options).run(program, tracer))
-        if goal == KERNEL.name:
-            return KERNEL.show(program)
-        program = stages.hosted(program, options)
-    if goal == HOST.name:
-        return HOST.show(program)
+        program, level = _staged(program, level, goal, request, stages, tracer)
+    if level is not HOST or goal == HOST.name:
+        return level.show(program)
     if goal in languages:
         return languages[goal].emit(program).text
     if goal == TILE.name:
         return "\n".join(TILE.show(tiled) for tiled in stages.tiled(program, tracer))
     return "\n".join(u.text for part in stages.kernels(program).values() for u in part)
+
+
+def _staged(
+    program: Any, level: Level[Any], goal: str, request: OptRequest, stages: Stages,
+    tracer: Tracer | None,
+) -> tuple[Any, Level[Any]]:  # fmt: skip
+    """Run passes and stages up to the goal or the last pass, at most up to the host program; return
+    the program and its level."""
+    options, targets = stages.scheduler_options(), stages.context.by_device
+    budget = Budget(stages.context.options.autotune_seconds)
+    graphs = stages.graph_passes(budget)
+    pipelines = graphs, loop_pipeline(options, targets), kernel_pipeline(options)
+    edits, goal = _edits(request, level, goal, pipelines)
+    options = evolve(options, passes=edits)
+    if level is FX:
+        graphs = edits.apply(graphs)
+        graphs.run(program, tracer)
+        if goal == FX.name:
+            return program, FX
+        lowering = stages.lowering_options(program, budget, graphs)
+        program, level = stages.lowered(program, lowering), LOOP
+    if level is LOOP and goal == LOOP.name:
+        program = replace_missing_templates(program, targets, stages.refused_template)
+        return LOOP.verify(loop_pipeline(options, targets).run(program, tracer)), LOOP
+    if level is LOOP:
+        program = stages.scheduled(program, options, tracer)
+    else:
+        program = KERNEL.verify(kernel_pipeline(options).run(program, tracer))
+    return (program, KERNEL) if goal == KERNEL.name else (stages.hosted(program, options), HOST)
 
 
 def _edits(
