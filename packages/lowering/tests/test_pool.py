@@ -28,6 +28,8 @@ FUNCTIONS = {
     "replicate": lambda x: F.pad(x, (2, 1, 3, 4), mode="replicate"),
     "constant": lambda x: F.pad(x, (2, 1, -3, 4), value=1.5),
     "circular": lambda x: F.pad(x, (2, 1, 3, 4), mode="circular"),
+    "circular_after": lambda x: F.pad(x, (0, 9, 0, 0), mode="circular"),
+    "circular_cropped": lambda x: F.pad(x, (-2, 3, 1, -4), mode="circular"),
     "nearest_double": lambda x: F.interpolate(x, scale_factor=2),
     "nearest_odd": lambda x: F.interpolate(x, size=(11, 5)),
     "nearest_exact": lambda x: F.interpolate(x, size=(11, 5), mode="nearest-exact"),

@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gyrator_lowering.fx_passes.replay_views import ReplayViews
+from gyrator_lowering.fx_passes.views.replay_views import ReplayViews
 
 CHAINS = {
     "slice": lambda y: y[1:],

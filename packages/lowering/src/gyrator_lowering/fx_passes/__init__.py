@@ -47,14 +47,15 @@ from gyrator_lowering.fx_passes.products.winograd import (
     convolved,
     transformed_weight,
 )
-from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
 from gyrator_lowering.fx_passes.replace_random import ReplaceRandom
-from gyrator_lowering.fx_passes.replay_views import NO_ALIASES, ReplayViews
 from gyrator_lowering.fx_passes.split_cross_entropy import SplitCrossEntropy
 from gyrator_lowering.fx_passes.split_hardswish import SplitHardswish
 from gyrator_lowering.fx_passes.split_norms import SplitNorms
 from gyrator_lowering.fx_passes.split_softmax import SplitSoftmax
 from gyrator_lowering.fx_passes.split_thresholds import SplitThresholds
+from gyrator_lowering.fx_passes.views.remove_noop import RemoveNoop
+from gyrator_lowering.fx_passes.views.replay_views import NO_ALIASES, ReplayViews
+from gyrator_lowering.fx_passes.views.wrap_borders import WrapBorders
 from gyrator_lowering.fx_passes.whole_formulas import WholeFormulas
 from gyrator_lowering.fx_text import KIND, parse, show
 from gyrator_lowering.options import LoweringOptions
@@ -151,6 +152,7 @@ def fx_pipeline(
         ExpandForeach(),
         HoldNumbers(),
         RemoveNoop(),
+        WrapBorders(),
         Cse(),
         Off(LinearCalls()) if quicker is None else LinearCalls.of(targets, quicker),
         SplitProductBias.of(targets),
@@ -199,6 +201,7 @@ __all__ = [
     "SplitThresholds",
     "WholeFormulas",
     "Winograd",
+    "WrapBorders",
     "convolved",
     "fx_pipeline",
     "hold_inputs",

@@ -1,0 +1,1 @@
+"""Passes over views and copies of slices."""
