@@ -356,7 +356,7 @@ class _Kernel:
             if stage >= len(t.kernel.stages):
                 self._fail(8, f"there is no stage {stage} to pipeline")
         self._sections()
-        buffers = {b.name for b in (*t.kernel.parameters, *t.kernel.locals)}
+        buffers = {b.name for b in t.kernel.parameters} | {x.name for x in t.kernel.locals}
         for p in t.prefetches:
             if p.buffer not in buffers or p.stage >= len(t.kernel.stages):
                 self._fail(8, f"there is no stage {p.stage} that can prefetch {p.buffer!r}")
