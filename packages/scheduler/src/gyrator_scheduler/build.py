@@ -101,21 +101,7 @@ def build(
         KernelCache() if kernels is None else kernels,
         deadline,
     )
-    apart: set[int] = set()
-    for attempt in range(ATTEMPTS):
-        fusion = _fusion(context, options, apart)
-        plan = _nodes(context, fusion, limit)
-        lives = plan.lives
-        if options.reuse:
-            lives = with_reuse(lives, plan.nodes, buffers, context.sizes)
-        if limit is None or attempt == ATTEMPTS - 1:
-            break
-        most, position = peak_at(lives, context.sizes)
-        joined = (c.members for c in plan.order[position : position + 3] if len(c.members) > 1)
-        members = next(joined, None) if most > limit else None
-        if members is None:
-            break
-        apart.update(m.index for m in members)
+    plan, lives = _within(context, limit)
     alive = {life.buffer for life in lives}
     created = tuple(b for b in program.buffers if b.name in alive)
     inner = evolve(options, device_graphs=False)
@@ -138,6 +124,26 @@ def build(
     return planned(result, plan.fits, options.graph_parts) if options.device_graphs else result
 
 
+def _within(context: _Context, limit: int | None) -> tuple["_Plan", tuple[Lifetime, ...]]:
+    """Return the plan and its lifetimes, with fewer operations fused if that needs less memory than
+    `limit`."""
+    apart: set[int] = set()
+    for attempt in range(ATTEMPTS):
+        plan = _nodes(context, _fusion(context, apart), limit)
+        lives = plan.lives
+        if context.options.reuse:
+            lives = with_reuse(lives, plan.nodes, context.buffers, context.sizes)
+        if limit is None or attempt == ATTEMPTS - 1:
+            break
+        most, position = peak_at(lives, context.sizes)
+        joined = (c.members for c in plan.order[position : position + 3] if len(c.members) > 1)
+        members = next(joined, None) if most > limit else None
+        if members is None:
+            break
+        apart.update(m.index for m in members)
+    return plan, lives
+
+
 def _device(op: object, buffers: Mapping[str, Buffer]) -> Device | None:
     if not isinstance(op, LoopOperation):
         return None
@@ -145,13 +151,13 @@ def _device(op: object, buffers: Mapping[str, Buffer]) -> Device | None:
     return buffers[stored].device
 
 
-def _fusion(context: _Context, options: SchedulerOptions, apart: set[int]) -> Fusion:
+def _fusion(context: _Context, apart: set[int]) -> Fusion:
     count = len(context.program.operations)
     return fuse(
         context.program.operations,
         context.dependences,
         [None if n in apart else context.heuristics(n) for n in range(count)],
-        options,
+        context.options,
         context.ranges,
         context.kernels.matches,
         context.deadline,

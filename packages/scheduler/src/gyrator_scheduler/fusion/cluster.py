@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from attrs import define, field, frozen
 
-from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ReduceKind, Store, StoreMode
+from gyrator_ir.body.nodes import Axis, Bind, Load, ReduceKind, Store, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, subs
 from gyrator_ir.loop.nodes import LoopOperation, Operation, Reduction, Scan, Scatter, Sort
 from gyrator_ir.loop.uses import inner_of, statements_of
@@ -105,18 +105,23 @@ def singleton(index: int, op: Operation) -> Cluster:
     c.members.append(Member(index, op, {**own, **ones}, bool(inner)))
     c.scans = isinstance(op, Scan)
     c.never_fused = isinstance(op, Sort) or any(a.extent is ONE for a in inner)
-    indirect = isinstance(op, Scatter)
-    below = bool(inner)
-    body = statements_of(op)
-    c.size = len(body)
+    c.size = len(statements_of(op))
     c.reductions = int(isinstance(op, Reduction))
     c.sums = (
         isinstance(op, Reduction)
         and op.reduce.kind is ReduceKind.SUM
         and op.reduce.dtype in (DType.F32, DType.F64)
     )
-    binds = False
-    for s in body:
+    c.ordered = isinstance(op, Reduction) and op.reduce.kind in ORDERED_KINDS
+    _add_accesses(c, op, ones)
+    c.mutates = any(b in c.loads for b in c.stores)
+    return c
+
+
+def _add_accesses(c: Cluster, op: LoopOperation, ones: Mapping[Sym, Expr]) -> None:
+    """Add the loads and stores of an operation, whose axes of extent 1 are `ones`."""
+    below, binds = bool(c.inner), False
+    for s in statements_of(op):
         match s:
             case Load(_, buffer, address):
                 address = subs(address, ones) if ones else address
@@ -124,7 +129,7 @@ def singleton(index: int, op: Operation) -> Cluster:
             case Store(buffer, address, _, mode, mask):
                 address = subs(address, ones) if ones else address
                 plain = (
-                    mode is StoreMode.SET and mask is None and not indirect
+                    mode is StoreMode.SET and mask is None and not isinstance(op, Scatter)
                     and buffer not in c.stores
                     and not (binds and is_indirect(address))
                 )  # fmt: skip
@@ -132,12 +137,6 @@ def singleton(index: int, op: Operation) -> Cluster:
                 c.stores[buffer] = Written(address, stored_inner, plain)
             case Bind():
                 binds = True
-            case Reduce(kind=kind) if kind in ORDERED_KINDS:
-                c.ordered = True
-            case _:
-                pass
-    c.mutates = any(b in c.loads for b in c.stores)
-    return c
 
 
 def moved(

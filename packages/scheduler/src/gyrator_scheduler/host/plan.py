@@ -82,44 +82,24 @@ class _Planner:
 
     def plan(self) -> h.HostProgram:
         """Return the program."""
-        schedule = self.schedule
-        out = self.start
+        schedule, out = self.schedule, self.start
         ends = self._last_uses()
         used = {name for node in schedule.nodes for part in touched(node) for name in part}
         used |= {o.buffer for o in schedule.outputs if isinstance(o, TensorRef)}
         if self.options.inputs_checked:
             written = self._written(0, len(schedule.nodes))
             out.extend(check_inputs(schedule.inputs, self.bound, used, written))
-        for c in schedule.constants:
-            if c.buffer.name in used:
-                out.append(h.BindConstant(c.buffer.name, c.key))
+        constants = tuple(c for c in schedule.constants if c.buffer.name in used)
+        out.extend(h.BindConstant(c.buffer.name, c.key) for c in constants)
         out.extend(h.Free(name) for name in ends.get(-1, ()))
-        births: dict[int, list[Lifetime]] = {}
-        for life in schedule.lifetimes:
-            births.setdefault(life.first, []).append(life)
-        reused = {life.reuses for life in schedule.lifetimes if life.reuses is not None}
-        borders = {n for p in self.parts for n in (p.start, p.end)}
-        positions: dict[int, int] = {}
-        for n, node in enumerate(schedule.nodes):
-            if n in borders:
-                out.extend(h.Free(view) for view in self.names.forget_all())
-                positions[n] = len(out)
-            self._node(n, node, births.get(n, []), out)
-            for name in ends.get(n, ()):
-                out.extend(h.Free(view) for view in self.names.forget_views(name))
-                if name not in reused or name in self.placement.offsets:
-                    out.append(h.Free(name))
-            out.extend(h.Free(p.name) for p in self.placement.pools if p.last == n)
-        if len(schedule.nodes) in borders:
-            out.extend(h.Free(view) for view in self.names.forget_all())
-            positions[len(schedule.nodes)] = len(out)
+        positions = self._nodes(ends, out)
         values = tuple(self.names.value(o, out) for o in schedule.outputs)
         out.append(h.Return(values))
         inner = evolve(self.options, inputs_checked=False)
         program = h.HostProgram(
             name=schedule.name,
             parameters=parameters(schedule.inputs),
-            constants=tuple(c for c in schedule.constants if c.buffer.name in used),
+            constants=constants,
             kernels=self.kernels.kernels,
             instructions=tuple(out),
             facts=schedule.facts,
@@ -137,6 +117,33 @@ class _Planner:
             if p.device is not None
         ]
         return partitioned(program, regions)
+
+    def _nodes(self, ends: Mapping[int, Sequence[str]], out: list[h.Instruction]) -> dict[int, int]:
+        """Append the instructions of all nodes. Return the positions of the borders of partitions,
+        by the number of the node there."""
+        schedule = self.schedule
+        births: dict[int, list[Lifetime]] = {}
+        for life in schedule.lifetimes:
+            births.setdefault(life.first, []).append(life)
+        reused = {life.reuses for life in schedule.lifetimes if life.reuses is not None}
+        borders = {n for p in self.parts for n in (p.start, p.end)}
+        positions: dict[int, int] = {}
+
+        def border(n: int) -> None:
+            if n in borders:
+                out.extend(h.Free(view) for view in self.names.forget_all())
+                positions[n] = len(out)
+
+        for n, node in enumerate(schedule.nodes):
+            border(n)
+            self._node(n, node, births.get(n, []), out)
+            for name in ends.get(n, ()):
+                out.extend(h.Free(view) for view in self.names.forget_views(name))
+                if name not in reused or name in self.placement.offsets:
+                    out.append(h.Free(name))
+            out.extend(h.Free(p.name) for p in self.placement.pools if p.last == n)
+        border(len(schedule.nodes))
+        return positions
 
     def _capture(self) -> h.Capture | None:
         """Return how a graph captures the whole program, or None."""
