@@ -210,16 +210,6 @@ def stage_loops(decisions: Decisions, number: int, body: Sequence[KernelStatemen
     chain = 0 if block else max((r.chain for r in recorded), default=0)
     if not loops.columns:
         chain *= copies * (loops.lanes if vector else 1)
-    lanes = vector or (loops.across and loops.lanes > 1)
-    keeps: dict[str, tuple[Carried, ...]] = {}
-    for s in body:
-        if isinstance(s, Reduce | ScanStep):
-            name, how = s.names[0], decisions.reductions.get(s.names[0])
-            each = lanes and (how is None or how.method is not Method.TWO_PASS)
-            keeps[name] = tuple(
-                evolve(c, lanes=each, name=decisions.names.take(f"{name}_{c.role}"))
-                for c in carried(s, how, 1 if loops.columns else copies)
-            )
     extremes: dict[str, list[str]] = {}
     for r in recorded:
         if r.of:
@@ -234,9 +224,28 @@ def stage_loops(decisions: Decisions, number: int, body: Sequence[KernelStatemen
         backwards=bool(scans) and scans[0].reverse,
         copies=copies, block=block, chain=chain, in_order=axes == kernel.inner, extremes=extremes,
         counts=any(s.kind is ReduceKind.WELFORD for s in single),
-        first=first, second=second, carried=keeps,
+        first=first, second=second,
+        carried=_carried(decisions, body, vector, 1 if loops.columns else copies),
         chained=decisions.names.take("chain"), count=decisions.names.take("row"),
     )  # fmt: skip
+
+
+def _carried(
+    decisions: Decisions, body: Iterable[KernelStatement], vector: bool, copies: int
+) -> dict[str, tuple[Carried, ...]]:
+    """Return the loop-carried variables of a stage's reductions and scans, with names."""
+    loops = decisions.loops
+    lanes = vector or (loops.across and loops.lanes > 1)
+    result: dict[str, tuple[Carried, ...]] = {}
+    for s in body:
+        if isinstance(s, Reduce | ScanStep):
+            name, how = s.names[0], decisions.reductions.get(s.names[0])
+            each = lanes and (how is None or how.method is not Method.TWO_PASS)
+            result[name] = tuple(
+                evolve(c, lanes=each, name=decisions.names.take(f"{name}_{c.role}"))
+                for c in carried(s, how, copies)
+            )
+    return result
 
 
 @frozen
