@@ -5,6 +5,7 @@ as inputs.
 """
 
 import operator
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -38,24 +39,35 @@ def freeze(gm: GraphModule, views: bool = True) -> tuple[Folding, GraphModule] |
     packed = {number for number, nodes in results.items() if nodes[0].meta.get(PACKED)}
     order = sorted(results, key=packed.__contains__)
     remaining = [k for k, n in enumerate(placeholders) if n not in frozen or _read(n, frozen)]
+    zeros = tuple(k for k in steps.sources if placeholders[k].meta.get(ASSUMED))
+    folding = Folding(
+        tuple(steps.sources), tuple(remaining), tuple(steps.steps), tuple(order), zeros, len(packed)
+    )
+    inputs = [placeholders[k] for k in remaining]
+    constants_in_order = {number: results[number] for number in order}
+    return folding, GraphModule(gm, _unfrozen(gm, inputs, constants_in_order, frozen))
+
+
+def _unfrozen(
+    gm: GraphModule,
+    inputs: Sequence[Node],
+    constants: Mapping[int, Sequence[Node]],
+    frozen: set[Node],
+) -> Graph:
+    """Return the graph of the nodes that are not frozen. It takes some of the inputs, and then the
+    constants, each with its number and the nodes that have its value."""
     graph = Graph()
-    copies: dict[Node, Node] = {}
-    for k in remaining:
-        copies[placeholders[k]] = graph.node_copy(placeholders[k])
-    for number in order:
+    copies = {node: graph.node_copy(node) for node in inputs}
+    for number, nodes in constants.items():
         constant = graph.placeholder(f"constant_{number}")
-        constant.meta = dict(results[number][0].meta)
-        copies |= dict.fromkeys(results[number], constant)
+        constant.meta = dict(nodes[0].meta)
+        copies |= dict.fromkeys(nodes, constant)
     for node in gm.graph.nodes:
         # Values without inputs, such as zeros, are cheaper to create in kernels.
         recreated = not node.all_input_nodes and _read(node, frozen)
         if node.op != "placeholder" and (node not in frozen or recreated):
             copies[node] = graph.node_copy(node, copies.__getitem__)
-    zeros = tuple(k for k in steps.sources if placeholders[k].meta.get(ASSUMED))
-    folding = Folding(
-        tuple(steps.sources), tuple(remaining), tuple(steps.steps), tuple(order), zeros, len(packed)
-    )
-    return folding, GraphModule(gm, graph)
+    return graph
 
 
 def _read(node: Node, frozen: set[Node]) -> bool:
