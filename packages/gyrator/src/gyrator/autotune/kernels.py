@@ -236,24 +236,12 @@ def tune(
             tables.append(_functions(variant.building, max(budget.left - reserve, 0.0)))
         complete = budget.left > reserve
     written = [{k.kernel: k for u in v.units for k in u.kernels} for v in variants]
-    archs = [v.arch for v in variants]
-    # Kernels of subprograms are not measured.
-    winners = dict.fromkeys((k.symbol for u in variants[0].units for k in u.kernels), 0)
-    for name, winner in stored.items():
-        number = archs.index(winner.arch)
-        symbol = written[0][name].symbol
-        winners[symbol] = number if symbol in tables[number] else 0
+    winners = _settled(variants, written[0], tables, stored)
     measured: dict[str, Winner] = {}
-    repeated = (v.kernels for v in [variants[0].program] if v is not None)
-    left_out = {k.name for kernels in repeated for k in kernels if isinstance(k, Repeat)}
-    measurable = [
-        k
-        for k in host.kernels
-        if k.device.type == device_type and k.name not in stored and k.name not in left_out
-    ]
     # The compiler runs while torch traces with fake tensors; kernels need real ones.
     with _disable_current_modes():
-        for kernel in budget.each([k for k in measurable if len(_distinct(written, k.name)) > 1]):
+        kernels = _measurable(host, variants[0].program, device_type, stored)
+        for kernel in budget.each([k for k in kernels if len(_distinct(written, k.name)) > 1]):
             symbol = written[0][kernel.name].symbol
             numbers = _distinct(written, kernel.name)
             built = [n for n in numbers if symbol in tables[n]]
@@ -263,6 +251,31 @@ def tune(
             if complete or len(built) == len(numbers):
                 measured[kernel.name] = variants[winners[symbol]].winner(kernel.name)
     return Chosen(tuple(variants), winners, measured)
+
+
+def _settled(
+    variants: Sequence[Variant],
+    written: Mapping[str, KernelSource],
+    tables: Sequence[Mapping[str, KernelFunction]],
+    stored: Mapping[str, Winner],
+) -> dict[str, int]:
+    """Return the number of a variant for each function: that of a stored winner, if it has built
+    the function, or else the first. Functions of subprograms are among them."""
+    archs = [v.arch for v in variants]
+    numbers = dict.fromkeys((k.symbol for u in variants[0].units for k in u.kernels), 0)
+    for name, winner in stored.items():
+        number, symbol = archs.index(winner.arch), written[name].symbol
+        numbers[symbol] = number if symbol in tables[number] else 0
+    return numbers
+
+
+def _measurable(
+    host: HostProgram, program: TileProgram | None, device_type: str, stored: Collection[str]
+) -> list[Launchable]:
+    """Return the kernels of a device that have no stored winner, without repeats of others."""
+    tiled = () if program is None else program.kernels
+    settled = {k.name for k in tiled if isinstance(k, Repeat)}.union(stored)
+    return [k for k in host.kernels if k.device.type == device_type and k.name not in settled]
 
 
 def _functions(building: Building, seconds: float) -> Mapping[str, KernelFunction]:
