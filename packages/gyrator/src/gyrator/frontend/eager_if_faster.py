@@ -3,6 +3,7 @@ about the same time: the option `eager_if_faster`."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -160,18 +161,7 @@ def faster(
     interface = definition.device(target)
     budget = Budget(context.options.autotune_seconds)
 
-    timer = _Numbered(interface, device.index or 0)
-
-    def measure(compiled: Function, function: Function, args: Sequence[Any]) -> Times | None:
-        with interface.guard(timer.index):
-            times = measured(compiled, function, args, timer, budget)
-            if times is None or not times.about_equal or not budget.left or _profiler_enabled():
-                return times
-            runs = (_step(compiled, args), _step(function, args))
-            with budget.running():
-                peaks = [peak_bytes(run) for run in runs]
-            return Times(times.compiled, times.eager, *peaks)
-
+    measure = partial(_measured, _Numbered(interface, device.index or 0), budget)
     contest = Contest(compiled, function, measure, decide, lambda args: _possible(args, interface))
 
     def call(*args: Any) -> Any:
@@ -179,6 +169,21 @@ def faster(
         return (contest.choose(args) if run is None else run)(*args)
 
     return call
+
+
+def _measured(
+    timer: "_Numbered", budget: Budget, compiled: Function, function: Function, args: Sequence[Any]
+) -> Times | None:
+    """Time a compiled graph and its function, and take their peaks of memory if the times are about
+    equal."""
+    with timer.device.guard(timer.index):
+        times = measured(compiled, function, args, timer, budget)
+        if times is None or not times.about_equal or not budget.left or _profiler_enabled():
+            return times
+        runs = (_step(compiled, args), _step(function, args))
+        with budget.running():
+            peaks = [peak_bytes(run) for run in runs]
+        return Times(times.compiled, times.eager, *peaks)
 
 
 def _record(function: Any, times: Times) -> GraphRecord:
