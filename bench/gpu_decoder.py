@@ -1,9 +1,10 @@
 """A decoder that makes one token at a time, on a GPU: milliseconds a token, by device graphs.
 
-    python bench/gpu_decoder.py [gyrator|inductor|eager]
+    python bench/gpu_decoder.py [gyrator|inductor|eager] [llama|qwen3|gemma2]
 
 The shape is that of Llama 3.2 1B, the weights are random in bfloat16, the cache of 512 tokens is
-static. `difference` is that of the logits from eager's, relative to these in the Euclidean norm.
+static. With a name, the model is that of transformers, of 8 layers and with a static cache of 1024
+tokens. `difference` is that of the logits from eager's, relative to these in the Euclidean norm.
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor, nn
 
 LAYERS, WIDTH, HEADS, GROUPS, HEAD, HIDDEN, WORDS, LENGTH = 16, 2048, 32, 8, 64, 8192, 128256, 512
@@ -78,6 +80,31 @@ class Decoder(nn.Module):
         return F.linear(self.norm(x), self.words.weight)
 
 
+CONFIGURATIONS = {
+    "llama": transformers.LlamaConfig,
+    "qwen3": transformers.Qwen3Config,
+    "gemma2": transformers.Gemma2Config,
+}
+
+
+class Pretrained(nn.Module):
+    """A decoder of transformers with its cache."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        config = CONFIGURATIONS[name](
+            hidden_size=WIDTH, intermediate_size=5632, num_hidden_layers=8, vocab_size=32000,
+            num_attention_heads=HEADS, num_key_value_heads=GROUPS, head_dim=HEAD,
+            attn_implementation="sdpa",
+        )  # fmt: skip
+        self.model = transformers.AutoModelForCausalLM.from_config(config)
+        self.cache = transformers.StaticCache(config=config, max_cache_len=1024)
+
+    def forward(self, word: Tensor, at: Tensor) -> Tensor:
+        """Return logits of the word after `word` of shape (1, 1), which is at place `at`."""
+        return self.model(word, past_key_values=self.cache, cache_position=at).logits
+
+
 def compiled(model: nn.Module, backend: str) -> Callable[..., Any]:
     """Return the model behind a backend, with device graphs."""
     if backend == "eager":
@@ -92,10 +119,11 @@ def compiled(model: nn.Module, backend: str) -> Callable[..., Any]:
 
 def main(arguments: list[str]) -> int:
     """Measure one backend, and print a line of JSON."""
-    backend = arguments[0] if arguments else "gyrator"
+    backend, name = (*arguments, *("gyrator", "")[len(arguments) :])
     torch.manual_seed(0)
     with torch.device("cuda"):
-        model = Decoder().to(torch.bfloat16).eval().requires_grad_(False)
+        model = Pretrained(name) if name else Decoder()
+        model = model.to(torch.bfloat16).eval().requires_grad_(False)
         word, at = torch.tensor([[5]]), torch.tensor([7])
     with torch.no_grad():
         wanted = model(word, at).float()
