@@ -1,5 +1,6 @@
 """What all suites have in common."""
 
+import gc
 import sys
 
 
@@ -13,3 +14,9 @@ def pytest_runtest_setup() -> None:
 
 def _no_latency(*_: object) -> float:
     return 0.0
+
+
+def pytest_unconfigure() -> None:
+    """Keep pytest from collecting what is left five times, to warn of exceptions in finalizers:
+    behind thousands of tests that takes seconds, and the process ends anyway."""
+    gc.freeze()
