@@ -17,8 +17,8 @@ FLAGS = (
     "-Og -std=c++17 -shared -fPIC -nostdlib -fno-math-errno -fno-trapping-math -ffp-contract=off "
     "-fopenmp -fno-exceptions -fno-rtti -fno-strict-aliasing -w"
 ).split()
-"""The umbrella's tests run kernels as they are optimised for users; here, thousands are built to
-compare what their text means."""
+"""The umbrella's tests of ops, loops, gradients and models run kernels as they are optimised for
+users; here, thousands are built to compare what their text means."""
 __all__ = ["ARCHS", "NUMPY", "Library", "lacking", "target"]
 
 NUMPY = {d: ALL[d] for d in TYPES}

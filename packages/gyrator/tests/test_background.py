@@ -17,6 +17,7 @@ from gyrator.frontend.background import in_background
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
 HELD = """#!/bin/sh
 case "$*" in {what}) while [ ! -e {gate} ]; do sleep 0.02; done;; esac
 {last}

@@ -14,6 +14,7 @@ from gyrator.session import Session
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_runtime.warn import GyratorWarning
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
 WRAPPERS = ("python", "cpp", "fx")
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 

@@ -15,6 +15,7 @@ from gyrator.session import Session
 from gyrator.targets.cpu import cpu_target
 from gyrator_ir.diagnostics import UnsupportedError
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
 BATCH = 40
 PARTS = ((0, 1), (3, 10))
 

@@ -15,6 +15,7 @@ from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_lowering.default import default_table
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
 aten = torch.ops.aten
 FLOATS = [
     pytest.param(
@@ -72,7 +73,6 @@ def test_kernels_have_eagers_bits_for_all_narrow_floats(
     assert not records[0].externs
 
 
-@pytest.mark.usefixtures("lightly_optimised")
 @pytest.mark.parametrize(
     ("dtype", "layout"),
     [
@@ -170,7 +170,6 @@ class Net(nn.Module):
         return F.cross_entropy(self.last(x).mean(1), target) + x.std()
 
 
-@pytest.mark.usefixtures("lightly_optimised")
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_step_of_training(bitwise: Session, dynamic: bool) -> None:
     net = Net()

@@ -8,6 +8,7 @@ import torch
 
 from gyrator.reports.explain import explain
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
 KINDS = (
     torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
 )  # fmt: skip

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from gyrator import PassEdits, Session
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
 CHUNKED = PassEdits().configured("chunk-losses", least=1, rows=16)
 
 

@@ -10,6 +10,7 @@ import torch
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
 TYPES = (torch.complex64, torch.complex128)
 PLACES = torch.tensor([2, 0, 3, 3])
 Program = Callable[..., Any]
@@ -139,7 +140,6 @@ def agree(actual: torch.Tensor, expected: torch.Tensor) -> None:
     )
 
 
-@pytest.mark.usefixtures("lightly_optimised")
 # The width of the elements and most layouts don't meet in one place of the compiler.
 @pytest.mark.parametrize(
     ("dtype", "layout"),
@@ -229,7 +229,6 @@ DIFFERENTIABLE = {
 }
 
 
-@pytest.mark.usefixtures("lightly_optimised")
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_gradients_are_those_of_eager(session: Session, dynamic: bool) -> None:
     program = together(DIFFERENTIABLE)

@@ -11,6 +11,8 @@ from gyrator.config import Config
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
+
 
 def _attention(x: torch.Tensor, dropout: float = 0.0) -> torch.Tensor:
     heads = x[None, None]

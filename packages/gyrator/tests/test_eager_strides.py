@@ -12,6 +12,8 @@ from torch.utils.checkpoint import checkpoint
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
+
 
 def turned(*sizes: int) -> torch.Tensor:
     """Return a tensor whose axes lie in reverse order."""

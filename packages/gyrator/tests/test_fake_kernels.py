@@ -16,6 +16,7 @@ from gyrator.frontend.dynamo.eager_only import eager_only
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
 aten = torch.ops.aten
 
 

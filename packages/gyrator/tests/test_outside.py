@@ -12,6 +12,7 @@ from gyrator.config import Config
 from gyrator.options import Options
 from gyrator.session import Session
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
 WRAPPERS = ("python", "cpp", "fx")
 OPTIONS = {"cache": False, "strict": True}
 

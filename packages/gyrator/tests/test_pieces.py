@@ -27,6 +27,7 @@ from gyrator_lowering.default import default_table
 from gyrator_lowering.table import LoweringTable
 from gyrator_runtime.warn import GyratorWarning
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
 STEPS = 65  # more than are written out step by step
 
 

@@ -19,6 +19,7 @@ from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.fx_passes import Convolution, Product
 from gyrator_runtime.warn import GyratorWarning
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
 Q = torch.ops.quantized_decomposed
 RIGHT = can_multiply_bytes() and sums_are_right()
 bytes_only = pytest.mark.skipif(not RIGHT, reason="oneDNN sums no products of bytes here")

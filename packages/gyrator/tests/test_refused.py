@@ -10,6 +10,8 @@ from torch._dynamo.exc import TorchRuntimeError
 from gyrator.config import Config
 from gyrator.session import Session
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
+
 
 def outcome(function: refused.Program, inputs: tuple[torch.Tensor, ...]) -> object:
     """Return the results of a call on copies, or the exception."""

@@ -9,6 +9,8 @@ from gyrator.config import Config
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
+pytestmark = pytest.mark.usefixtures("lightly_optimised")
+
 
 def whole(x: torch.Tensor) -> torch.Tensor:
     view = x.as_strided(x.shape, x.stride())
