@@ -53,6 +53,7 @@ def test_a_generated_target_compiles_its_first_fused_program(acme: Path) -> None
     assert "3 passed" in done.stdout
 
 
+@pytest.mark.long
 def test_a_bug_planted_in_a_generated_target_is_found(acme: Path) -> None:
     language = acme / "src" / "gyrator_acme" / "language.py"
     text = language.read_text()

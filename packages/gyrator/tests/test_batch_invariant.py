@@ -47,7 +47,11 @@ def rows(x: Tensor, w: Tensor, turned: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize(
     ("dtype", "dynamic"),
-    [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False)],
+    [
+        pytest.param(torch.float32, False, marks=pytest.mark.long),
+        (torch.float32, True),
+        (torch.bfloat16, False),
+    ],
 )
 def test_rows_are_the_same_in_any_batch(
     invariant: Session, records: list[GraphRecord], dtype: torch.dtype, dynamic: bool

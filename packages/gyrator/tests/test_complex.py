@@ -229,7 +229,9 @@ DIFFERENTIABLE = {
 }
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    "dynamic", [pytest.param(False, marks=pytest.mark.long), True], ids=["static", "dynamic"]
+)
 def test_gradients_are_those_of_eager(session: Session, dynamic: bool) -> None:
     program = together(DIFFERENTIABLE)
 

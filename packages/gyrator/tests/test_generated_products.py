@@ -99,7 +99,15 @@ TILES: Programs = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float32,
+        pytest.param(torch.float64, marks=pytest.mark.long),
+        torch.bfloat16,
+        pytest.param(torch.float16, marks=pytest.mark.long),
+    ],
+)
 def test_tiles_of_registers_are_as_exact_as_eager(
     session: Session, records: list[GraphRecord], dtype: torch.dtype
 ) -> None:

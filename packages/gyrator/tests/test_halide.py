@@ -23,7 +23,7 @@ def model(x, w, at):
     return torch.softmax(picked, -1), x.argmax(-1), (x > 0).sum(0)
 
 
-@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+@pytest.mark.parametrize("wrapper", ["python", "cpp", pytest.param("fx", marks=pytest.mark.long)])
 def test_a_model(compiled, wrapper):
     run, records = compiled(model, dynamic=True, strict=True, wrapper=wrapper)
     for rows in (7, 12):

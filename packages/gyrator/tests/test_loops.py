@@ -83,7 +83,7 @@ def averages(x: torch.Tensor) -> Any:
     return scan(lambda c, y: (c * 0.9 + y, (c * y).sin()), x.new_zeros(x.shape[1]), x)
 
 
-@pytest.mark.parametrize("steps", [1, 3, 5, 200])
+@pytest.mark.parametrize("steps", [1, pytest.param(3, marks=pytest.mark.long), 5, 200])
 def test_steps(compared: Compared, steps: int) -> None:
     compared.check(averages, (doubles(steps, 4),))
 
