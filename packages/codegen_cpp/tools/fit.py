@@ -23,7 +23,11 @@ mp.mp.dps = 50
 
 @attrs.frozen
 class Fit:
-    """A target: ``f`` on [low, high] by a polynomial of ``degree``, error times ``weight``."""
+    """A target: ``f`` on [low, high] by a polynomial of ``degree``, error times ``weight``.
+
+    The ``leading`` lowest coefficients of ``f`` are its Taylor series', each in two parts; the
+    polynomial is then that of the rest, divided by the next power, and ``weight`` that of ``f``.
+    """
 
     name: str
     f: Function
@@ -32,6 +36,7 @@ class Fit:
     degree: int
     weight: Function
     dtype: type
+    leading: int = 0
 
 
 def _one(_: mp.mpf) -> mp.mpf:
@@ -129,8 +134,9 @@ def fit(target: Fit) -> tuple[list[float], float]:
     """Coefficients from the lowest power up, rounded to ``target.dtype``, and the error left."""
     count = 24 * (target.degree + 2)
     grid = [x for x in nodes(target.low, target.high, count) if x != 0]
-    weights = [target.weight(x) for x in grid]
-    values = [target.f(x) for x in grid]
+    first = leading(target)
+    weights = [target.weight(x) * abs(x) ** target.leading for x in grid]
+    values = [(target.f(x) - _value(first, x)) / x**target.leading for x in grid]
     if target.dtype is np.float64:
         coefficients = [float(c) for c in remez(values, grid, weights, 0, target.degree)[0]]
     else:
@@ -140,6 +146,15 @@ def fit(target: Fit) -> tuple[list[float], float]:
         for x, v, w in zip(grid, values, weights, strict=True)
     )
     return coefficients, float(error)
+
+
+def leading(target: Fit) -> list[mp.mpf]:
+    """The lowest coefficients, which are not fitted, to 24 digits: the value and the slope."""
+    if not target.leading:
+        return []
+    h = mp.mpf(10) ** -12
+    slope = (target.f(h) - target.f(-h)) / (2 * h)
+    return [target.f(mp.mpf(0)), slope][: target.leading]
 
 
 def fit_rounded(
@@ -220,6 +235,22 @@ def _lgamma_tail(u: mp.mpf) -> mp.mpf:
     return x * (mp.loggamma(x) - (x - 0.5) * mp.log(x) + x - mp.log(2 * mp.pi) / 2)
 
 
+def _erfcx_by(k: float, y: float) -> Function:
+    """(a + k) exp(a^2) erfc(a) of u = 1 / (a + k) - y."""
+
+    def f(u: mp.mpf) -> mp.mpf:
+        a = 1 / (u + y) - k
+        return (a + k) * mp.exp(a * a) * mp.erfc(a)
+
+    return f
+
+
+def _erfc(name: str, k: float, y: float, low: str, high: str, degree: int, dtype: type) -> Fit:
+    f = _erfcx_by(k, y)
+    least, most = 1 / (mp.mpf(high) + k) - y, 1 / (mp.mpf(low) + k) - y
+    return Fit(name, f, least, most, degree, lambda u: 1 / f(u), dtype, leading=1)
+
+
 _HALF_LN2 = mp.log(2) / 2 * mp.mpf("1.01")
 _QUARTER = mp.pi / 4 * mp.mpf("1.001")
 _Z_LOG = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * mp.mpf("1.01")
@@ -256,6 +287,14 @@ def _single_targets() -> Iterator[Fit]:
     yield Fit("sin_f32", _odd_tail(mp.sin), _ZERO, mp.mpf("0.7"), 3, lambda z: z, f32)
     yield Fit("cos_f32", _cos_tail, _ZERO, mp.mpf("0.7"), 2, lambda z: z * z, f32)
     yield Fit("erf_f32", erf, _ZERO, mp.mpf("1.01"), 6, lambda z: 1 / _erf_over_x(z), f32)
+    yield Fit("exp_more_f32", _exp_tail, -_HALF_LN2, _HALF_LN2, 5, lambda r: r * r, f32)
+    yield Fit("tan_f32", _odd_tail(mp.tan), _ZERO, mp.mpf("0.7"), 7, lambda z: z, f32)
+    yield Fit("asin_f32", _odd_tail(mp.asin), _ZERO, mp.mpf("0.2501"), 4, lambda z: z, f32)
+    yield Fit("atan_f32", _odd_tail(mp.atan), _ZERO, mp.mpf("1.0001"), 8, lambda z: z, f32)
+    yield Fit("atanh_f32", _odd_tail(mp.atanh), _ZERO, mp.mpf("0.2501"), 5, lambda z: z, f32)
+    yield Fit("erf_near_f32", erf, _ZERO, mp.mpf("0.4901"), 5, _one, f32)
+    yield _erfc("erfc_f32", 2, 0.21875, "0.699", "10.2", 8, f32)
+    yield _erfinv("erfinv_f32", 2.5, 1, "-2.5", "2.5", 8, f32, 1)
     yield Fit("erfc_exponent_f32", exponent, mp.mpf("0.99"), mp.mpf("4.0"), 8, mp.erfc, f32)
 
 
@@ -285,6 +324,25 @@ def _erfcx(name: str, high: mp.mpf, degree: int) -> Fit:
     return Fit(name, _erfcx_of_t, low, high, degree, lambda t: 1 / _erfcx_of_t(t), np.float64)
 
 
+def _erfinv(
+    name: str,
+    center: float,
+    power: int,
+    low: str,
+    high: str,
+    degree: int,
+    dtype: type,
+    leading: int,
+) -> Fit:
+    """erfinv(x) / x by the distance of w, or of its root, from ``center``."""
+
+    def f(u: mp.mpf) -> mp.mpf:
+        return _erfinv_of_w((u + center) ** power)
+
+    least = mp.mpf(low) + _ZERO
+    return Fit(name, f, least, mp.mpf(high), degree, lambda u: 1 / f(u), dtype, leading)
+
+
 def _wide_targets() -> Iterator[Fit]:
     """What float64 results need: errors far below 2^-53 of the result."""
     f64, half = np.float64, mp.mpf("0.5")
@@ -296,6 +354,15 @@ def _wide_targets() -> Iterator[Fit]:
     yield Fit("log_wide", _log_s, _ZERO, _Z_LOG, 6, lambda z: z, f64)
     yield Fit("sin_wide", _odd_tail(mp.sin), _ZERO, _QUARTER**2, 5, lambda z: z, f64)
     yield Fit("cos_wide", _cos_tail, _ZERO, _QUARTER**2, 5, lambda z: z * z, f64)
+    yield Fit("asin_wide", _odd_tail(mp.asin), _ZERO, mp.mpf("0.2501"), 12, lambda z: z, f64)
+    yield Fit("atan_wide", _odd_tail(mp.atan), _ZERO, mp.mpf("0.1717"), 10, lambda z: z, f64)
+    yield Fit("sinh_wide", _odd_tail(mp.sinh), _ZERO, mp.mpf(1), 7, lambda z: z, f64)
+    yield Fit("erf_near_wide", lambda z: _erf_over_x(z) - 1, _ZERO, mp.mpf("0.4901"), 10, _one, f64)
+    yield _erfc("erfc_wide", 2.5, 0.203125, "0.699", "6.001", 15, f64)
+    yield _erfc("erfc_far_wide", 2.5, 0.078125, "5.999", "27.3", 12, f64)
+    yield _erfinv("erfinv_wide", 3.125, 1, "-3.125", "3.125", 22, f64, 1)
+    yield _erfinv("erfinv_middle_wide", 3.25, 2, "-0.751", "0.751", 17, f64, 2)
+    yield _erfinv("erfinv_far_wide", 5, 2, "-1.001", "1.1", 16, f64, 2)
     yield _erfcx("erfcx_wide", mp.mpf("0.415"), 18)  # x in [0.9, 6]
     yield Fit("erf_wide", lambda z: _erf_over_x(z) - 1, _ZERO, mp.mpf(1), 12, _one, f64)
     yield Fit("lgamma_near_2", _lgamma_near_2, -half, half, 18, near_2, f64)
@@ -311,6 +378,9 @@ def main(names: list[str]) -> None:
         suffix = "f" if target.dtype is np.float32 else ""
         text = ", ".join(f"{c:.9g}f" if suffix else f"{c!r}" for c in reversed(coefficients))
         sys.stdout.write(f"{target.name}: error 2^{float(mp.log(error, 2)):.1f}\n  {text}\n")
+        for c in leading(target):
+            high = float(target.dtype(float(c)))
+            sys.stdout.write(f"  leading {high!r}, {float(c - high)!r}\n")
         sys.stdout.flush()
 
 

@@ -14,7 +14,10 @@ Emit = Callable[[tuple[str, ...], tuple[DType, ...], DType, str], str]
 """(operand texts, their types, type of the result, `s` or `v`) -> text of the result."""
 
 
-_WIDE = frozenset("exp exp2 expm1 sigmoid log log2 log10 log1p sin cos tan tanh erf".split())
+_WIDE = frozenset(
+    "exp exp2 expm1 sigmoid log log2 log10 log1p sin cos tan tanh erf erfc erfinv sinh cosh atanh "
+    "asin acos atan atan2 hypot".split()
+)
 
 
 def function(op: str, dtype: DType) -> str:

@@ -26,16 +26,16 @@ BOUNDS = {
     "cosh": (0.51, 0.51),
     "asinh": (0.51, 0.51),
     "acosh": (0.51, 0.51),
-    "atanh": (0.51, 0.51),
+    "atanh": (1.0, 0.51),
     "erf": (1.0, 0.51),
-    "erfc": (0.51, 0.51),
-    "erfinv": (0.51, 0.51),
+    "erfc": (1.0, 0.51),
+    "erfinv": (1.0, 0.51),
     "sin": (1.0, 0.51),
     "cos": (1.0, 0.51),
-    "tan": (0.51, 0.51),
-    "asin": (0.51, 0.51),
-    "acos": (0.51, 0.51),
-    "atan": (0.51, 0.51),
+    "tan": (1.0, 0.51),
+    "asin": (1.0, 0.51),
+    "acos": (1.0, 0.51),
+    "atan": (1.0, 0.51),
     "sqrt": (0.5, 0.5),
     "rsqrt": (1.5, 1.5),
     "reciprocal": (0.5, 0.5),
@@ -192,6 +192,14 @@ WIDE_RANGES = {
     "sin": (-9.9e8, 9.9e8),
     "cos": (-9.9e8, 9.9e8),
     "tan": (-9.9e8, 9.9e8),
+    "sinh": (-710.4, 710.4),
+    "cosh": (-710.4, 710.4),
+    "atanh": (-1.0, 1.0),
+    "asin": (-1.0, 1.0),
+    "acos": (-1.0, 1.0),
+    "atan": (-1e300, 1e300),
+    "erfc": (-6.5, 27.2),
+    "erfinv": (-1.0, 1.0),
 }
 
 
@@ -321,6 +329,12 @@ def python_mod(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where((m != 0) & ((m < 0) != (b < 0)), m + b, m)
 
 
+def binary(name: str) -> str:
+    single, double = (f"{function(name, dtype)}(a, b)" for dtype in (DType.F32, DType.F64))
+    body = elementwise("f32", single, "f32 f32", "f32")
+    return body + elementwise("f64", double, "f64 f64", "f64")
+
+
 BINARY = {
     "pow": (np.power, 0.51),
     "atan2": (np.arctan2, 0.51),
@@ -340,9 +354,7 @@ BINARY = {
 @pytest.mark.parametrize("name", BINARY)
 def test_functions_of_two_arguments(name, isa, folder):
     reference, bound = BINARY[name]
-    call = f"gy_{name}(a, b)"
-    body = elementwise("f32", call, "f32 f32", "f32") + elementwise("f64", call, "f64 f64", "f64")
-    library = build(body, isa, folder)
+    library = build(binary(name), isa, folder)
     a, b = pairs(20000)
     with np.errstate(all="ignore"):
         want = reference(widen(a), widen(b))
@@ -362,6 +374,40 @@ def test_functions_of_two_arguments(name, isa, folder):
     if isa is not Isa.PLAIN:
         assert same_bits(got, library.map("f32_v", "f32", a, b)).all()
         assert same_bits(wide, library.map("f64_v", "f64", widen(a), widen(b))).all()
+
+
+def wide_pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of doubles: ordinary and subnormal ones, and such whose squares overflow or vanish."""
+    rng = np.random.default_rng(5)
+    a, b = rng.normal(0, 3, (2, 5 * count))
+    scale = np.repeat(2.0 ** np.array([0, 1020, -1000, -1072, 0]), count)
+    b[4 * count :] *= 2.0 ** rng.integers(-1070, 1020, count)
+    return a * scale, b * scale
+
+
+MP_BINARY = {"atan2": mpmath.atan2, "hypot": mpmath.hypot}
+
+
+@pytest.mark.parametrize("name", MP_BINARY)
+def test_float64_of_two_arguments_is_within_one_unit(name, vector_isa, folder):
+    a, b = wide_pairs(40)
+    got = build(binary(name), vector_isa, folder).map("f64_v", "f64", a, b)
+    with mpmath.workdps(60):
+        for x, y, g in zip(a, b, got, strict=True):
+            e = MP_BINARY[name](mpmath.mpf(float(x)), mpmath.mpf(float(y)))
+            unit = mpmath.ldexp(1, max(int(mpmath.frexp(e)[1]) - 53, -1074))
+            assert abs(mpmath.mpf(float(g)) - e) <= unit, (x, y, g, e)
+
+
+def test_remainders_of_doubles_are_exact(vector_isa, folder):
+    library = build(binary("fmod"), vector_isa, folder)
+    a, b = wide_pairs(2000)
+    a = np.concatenate([a, np.rint(a / 4) * 3.0])
+    b = np.concatenate([b, np.rint(b)])
+    with np.errstate(all="ignore"):
+        want = np.fmod(a, b)
+    assert same_bits(library.map("f64_v", "f64", a, b), want).all()
+    assert same_bits(library.map("f64_s", "f64", a, b), want).all()
 
 
 def test_powers_of_vectors_with_at_most_one_special_lane(isa, folder):
@@ -408,13 +454,16 @@ def test_large_arguments_of_sine_are_reduced_exactly(isa, folder):
 
 
 def test_nextafter_walks_the_floats(isa, folder):
-    library = build(elementwise("f32", "gy_nextafter(a, b)", "f32 f32", "f32"), isa, folder)
+    library = build(binary("nextafter"), isa, folder)
     a, b = pairs(2000)
-    with np.errstate(all="ignore"):
-        want = np.nextafter(a, b)
-    for kind in "sv" if isa is not Isa.PLAIN else "s":
-        got = library.map(f"f32_{kind}", "f32", a, b)
-        assert same_bits(got, want).all(), (a[~same_bits(got, want)], b[~same_bits(got, want)])
+    tiny = np.array([0.0, -0.0, 5e-324, -5e-324])
+    wide_a, wide_b = (np.concatenate([widen(x), tiny]) for x in (a, b))
+    for code, x, y in (("f32", a, b), ("f64", wide_a, wide_b[::-1].copy())):
+        with np.errstate(all="ignore"):
+            want = np.nextafter(x, y)
+        for kind in "sv" if isa is not Isa.PLAIN else "s":
+            same = same_bits(library.map(f"{code}_{kind}", code, x, y), want)
+            assert same.all(), (code, x[~same], y[~same])
 
 
 def test_ldexp_and_frexp_are_exact(isa, folder):

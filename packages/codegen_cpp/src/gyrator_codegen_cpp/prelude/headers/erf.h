@@ -76,12 +76,64 @@ GY_FN sf32 gy_erf_f(sf32 x) { return gy_erf_f(vf32{x})[0]; }
 GY_VIA_F32(gy_erf)
 sf64 gy_erf(sf64) = delete;
 //% gy_erfc : gy_erfc_large_d
-template <class T> GY_FN T gy_erfc_d(T x) {
-  T a = gy_abs(x), large = gy_erfc_large_d(a);
-  return gy_sel(a < 1.0, 1.0 - gy_erf_small_d(x), gy_sel(x < 0, 2.0 - large, large));
+#if GY_ISA == 0
+GY_FN sf64 gy_erfc_d(sf64 x) {
+  sf64 a = gy_abs(x), large = gy_erfc_large_d(a);
+  return a < 1.0 ? 1.0 - gy_erf_small_d(x) : x < 0 ? 2.0 - large : large;
 }
-GY_VIA_F64(gy_erfc)
-GY_PER_LANE(gy_erfc, __builtin_erfc(x))
+#else
+// Below 0.7, 1 - x - x p; else exp(-b^2) h y, where y = 1 / (b + 2) and h = erfcx(b) / y, with what the steps lose.
+template <class T> GY_FN T gy_erfc_f(T x) {
+  T a = gy_abs(x), b = gy_lower(a, T{} + 10.1f), one = T{} + 1.0f, z = b * b, lost, near = gy_sum_w(one, -x, lost);
+  near = near + gy_mad(-x, gy_poly(z, -0.00069187273f, 0.0051342342f, -0.0268426854f, 0.112835072f, -0.37612626f,
+    0.128379166f), lost);
+  T d = b + 2.0f, y = gy_inverse_w(d), rest = gy_mad(-y, b - (d - 2.0f), gy_mad(-y, d, one)) * y, u = y - 0.21875f;
+  T q = gy_poly(u, -54.4813881f, -26.9375839f, 23.6202793f, 8.42298794f, -8.65679932f, -4.30152893f, 2.94868183f,
+    4.22282934f);
+  T k = gy_mad(u, q, T{} + 2.47664189f), h = gy_mad(u, k, T{} + 0.939978123f);
+  T l = gy_mad(u, gy_mad(u, q, 2.47664189f - k), gy_mad(u, k, 0.939978123f - h) + 2.96458573e-08f);
+  l = gy_mad(gy_mad(u, T{} + 8.4f, T{} + 2.5f), rest, l);
+  T c = h * y, t = gy_mad(-z, T{} + 1.44269502f, T{} + 12582912.0f), n = t - 12582912.0f;
+  T s = gy_mad(n, T{} - 0.693138123f, -z), r = gy_mad(n, T{} - 9.05800061e-6f, s);
+  T p = r * r * gy_poly(r, 0.000199442729f, 0.00139359443f, 0.00833320804f, 0.0416664556f, 0.166666672f, 0.5f);
+  T e = gy_mad(h, y, -c) + gy_mad(h, rest, l * y);
+  e = gy_mad(c, gy_mad(-b, b, z) + gy_mad(n, T{} - 9.05800061e-6f, s - r), e);
+  T v = gy_sum_w(one, r, lost);
+  T large = gy_scale_f(gy_mad(c, v, gy_mad(c, p + lost, gy_mad(e, r + p, e))), t - 12582912.0f, gy_bits(t) - 0x4b400000);
+  return gy_sel(a < 0.7f, near, gy_sel(x < 0, 2.0f - large, large));
+}
+#endif
+GY_VIA_F32(gy_erfc)
+sf64 gy_erfc(sf64) = delete;
+//% gy_erfc_f64 : GY_WIDE gy_any_w
+// As gy_erfc_f, with 2.5 for 2 and a series of its own above 6.
+template <class T> GY_FN T gy_erfc_w(T x) {
+  T a = gy_abs(x), b = gy_lower(a, T{} + 27.5), one = T{} + 1.0, z = b * b, lost, near = gy_sum_w(one, -x, lost);
+  near = near + gy_mad(-x, gy_poly(z, 1.1855661473216795e-08, -1.6035857038095467e-07, 1.644085039399558e-06,
+    -1.4924792783965391e-05, 0.00012055310677875996, -0.0008548326650119593, 0.005223977621541609, -0.02686617064489333,
+    0.11283791670954381, -0.3761263890318374, 0.1283791670955126), lost);
+  T d = b + 2.5, y = gy_inverse_w(d), rest = gy_mad(-y, b - (d - 2.5), gy_mad(-y, d, one)) * y, u = y - 0.203125;
+  T q = gy_poly(u, -37535.37213580549, 51293.38776860911, -10558.20311581721, -8718.37764779032, 4095.3734225210997,
+    1113.8308124059558, -1063.9925940688217, -147.70361864021578, 270.80824723149624, 41.13135398348364, -74.4681811497071,
+    -27.632512490433573, 17.30516136910247, 21.62536057589282, 11.54956837130696, 4.094812619520034);
+  T h = gy_mad(u, q, T{} + 1.0667159792832084);
+  T l = gy_mad(gy_mad(u, T{} + 23.0, T{} + 4.1), rest, gy_mad(u, q, 1.0667159792832084 - h) - 1.406760329555237e-17);
+  auto far = b > 6.0;
+  if (gy_any_w(far)) {
+    u = y - 0.078125;
+    q = gy_poly(u, -5164.296688225493, -5314.240214940338, -262.9168624995321, 863.83229945919, 267.83173477128076,
+      -91.17668599216496, -93.95429421728089, -20.2065935614346, 15.78521506136537, 18.62764458709823, 11.469048197577134,
+      5.331501247678683, 2.0658869772031974);
+    T g = gy_mad(u, q, T{} + 0.6978700518242209);
+    l = gy_sel(far, gy_mad(T{} + 2.0, rest, gy_mad(u, q, 0.6978700518242209 - g) - 3.334232179454162e-17), l);
+    h = gy_sel(far, g, h);
+  }
+  T c = h * y, e = gy_mad(h, y, -c) + gy_mad(h, rest, l * y), p, s, n = gy_exp_parts_w(-z, s, p);
+  e = gy_mad(c, gy_mad(-b, b, z), e);
+  T large = gy_scale_w(gy_mad(c, s, gy_mad(c, p, gy_mad(e, p, e * s))), n);
+  return gy_sel(a < 0.7, near, gy_sel(x < 0, 2.0 - large, large));
+}
+GY_WIDE(erfc)
 //% gy_erfinv_d
 // erfinv(x) / x as a polynomial in w = -log((1 - x)(1 + x)), or in its root where w > 5, which is rare; for |x| <= 1 - 2^-24.
 template <class T> GY_FN T gy_erfinv_d(T x) {
@@ -103,8 +155,40 @@ template <class T> GY_FN T gy_erfinv_d(T x) {
   T r = x * p;
   return gy_sel(gy_abs(x) == 1.0, x * __builtin_inf(), r);
 }
-//% gy_erfinv : gy_erfinv_d
+//% gy_erfinv : gy_erfinv_d gy_any_w gy_log_parts_f
+#if GY_ISA != 0
+// x times a polynomial in w = -log(1 - x^2), whose lowest coefficient has two parts, up to w = 5.
+template <class T> GY_FN T gy_erfinv_f(T x) {
+  T f, e = gy_log_parts_f(gy_mad(-x, x, T{} + 1.0f), f), s = f + gy_log_tail_f(f, e * -1.90465430e-9f);
+  T w = -gy_mad(e, T{} + 0.693147182f, s), lost = gy_mad(e, T{} + 0.693147182f, w) + s, u = w - 2.5f;
+  T q = gy_poly(u, -8.85363161e-09f, 2.30228014e-08f, 4.67111221e-07f, -3.45983085e-06f, -4.96820712e-06f, 0.000218331508f,
+    -0.00125273201f, -0.00417736592f);
+  T k = gy_mad(u, q, T{} + 0.24664028f), h = gy_mad(u, k, T{} + 1.50140929f);
+  T l = gy_mad(u, gy_mad(u, q, 0.24664028f - k), gy_mad(u, k, 1.50140929f - h) + 5.88897215e-08f);
+  l = gy_mad((w - (u + 2.5f)) - lost, T{} + 0.22f, l);
+  return gy_copysign(gy_mad(x, h, x * l), x);
+}
+// Beyond are the double kernel's arguments: where 1 - x^2 is small, or x * l.
+template <class T> GY_FN auto gy_erfinv_near(T x) {
+  T a = gy_abs(x);
+  return (a < 0.9966f) & ((a > 1e-30f) | (x == 0));
+}
+GY_FN sf32 gy_erfinv_far(sf32 x) { return (sf32)gy_erfinv_d((sf64)x); }
+static __attribute__((noinline)) vf32 gy_erfinv_far(vf32 x) {
+  return gy_join(GY_C(gy_erfinv_d(GY_C(gy_lo(x), gy_hf64)), gy_hf32), GY_C(gy_erfinv_d(GY_C(gy_hi(x), gy_hf64)), gy_hf32));
+}
+GY_FN sf32 gy_erfinv(sf32 x) { return gy_erfinv_near(x) ? gy_erfinv_f(x) : gy_erfinv_far(x); }
+GY_FN vf32 gy_erfinv(vf32 x) {
+  vi32 near = gy_erfinv_near(x);
+  vf32 r = gy_erfinv_f(x);
+  return gy_any_w(~near) ? gy_sel(near, r, gy_erfinv_far(x)) : r;
+}
+#else
 GY_VIA_F64(gy_erfinv)
+#endif
+sf64 gy_erfinv(sf64) = delete;
+//% gy_erfinv_f64
+#if GY_ISA == 0
 // Two Halley steps on erf or erfc from the float32 kernel; nearer to 1, three from the leading asymptotic term.
 static __attribute__((noinline)) sf64 gy_erfinv_one(sf64 x) {
   sf64 a = __builtin_fabs(x);
@@ -118,4 +202,48 @@ static __attribute__((noinline)) sf64 gy_erfinv_one(sf64 x) {
   }
   return __builtin_copysign(y, x);
 }
-GY_PER_LANE(gy_erfinv, gy_erfinv_one(x))
+GY_FN sf64 gy_erfinv_f64(sf64 x) { return gy_erfinv_one(x); }
+#else
+// As gy_erfinv_f, w being known in two parts; h + l is the polynomial, s what it grows by with w or with the root.
+template <class T> GY_FN T gy_erfinv_w(T x) {
+  T t = gy_mad(-x, x, T{} + 1.0), e, f = gy_log_split_w(t, e), less, lost;
+  T m = gy_log_m_w(f, less), w = gy_sum_w(e * 0.6931471805599453, m, lost);
+  lost = lost + gy_mad(e, T{} + 2.3190468138462996e-17, gy_mad(e, T{} + 0.6931471805599453, -(e * 0.6931471805599453)) + less);
+  w = -gy_sum_w(w, lost, lost);
+  T u = w - 3.125;
+  T q = gy_poly(u, 3.3828745442590754e-21, -9.207369031703305e-22, -3.5791922191674054e-19, 1.1394734293822285e-18,
+    1.5767908338147248e-17, -1.299191319197463e-16, -4.296388148717294e-17, 6.5930407638976886e-15, -3.998907920957589e-14,
+    -8.115568830664388e-14, 2.6303517321034957e-12, -1.2977039645947142e-11, -5.414238490665984e-11, 1.0512186992631055e-09,
+    -4.112661971919376e-09, -2.9070383487481558e-08, 4.234788190313324e-07, -1.365469183407662e-06, -1.3882523395706486e-05,
+    0.0001867342080234394, -0.0007407025341540181, -0.0060336708714274585);
+  T k = gy_mad(u, q, T{} + 0.24015818242558828), h = gy_mad(u, k, T{} + 1.6536545626831027);
+  T l = gy_mad(u, gy_mad(u, q, 0.24015818242558828 - k), gy_mad(u, k, 1.6536545626831027 - h) - 2.3602490514133155e-17);
+  l = gy_mad((w - (u + 3.125)) - lost, T{} + 0.23, l);
+  auto far = w >= 6.25;
+  if (gy_any_w(far)) {
+    T r, root = gy_sqrt(w), rest = (gy_mad(-root, root, w) - lost) / (root + root), v = root - 3.25;
+    T p = gy_poly(v, -1.6133933821381986e-08, 4.6231080620065416e-10, 1.3376223627083427e-07, -2.707159903860683e-07,
+      -3.000975478746117e-08, 1.4980055741052974e-06, -3.984278267771611e-06, 2.926162071465749e-06, 1.24645281498993e-05,
+      -4.7319140409584335e-05, 6.828722106439789e-05, 2.4031290768225684e-05, -0.00035503782591310624, 0.0009532893595321648,
+      -0.001688275534749339, 0.002491442097257796, -0.0037512085082377967, 0.0053709145535640246, 1.0052589676941652);
+    T g = gy_mad(v, p, T{} + 3.0838856104922208);
+    k = gy_mad(v, p, 3.0838856104922208 - g) + gy_mad(v, T{} + 5.79528322075721e-17, T{} - 8.717498657592625e-17);
+    auto most = root > 4.0;
+    if (gy_any_w(most)) {
+      v = root - 5.0;
+      p = gy_poly(v, -1.6495115686735958e-11, 4.321891342368525e-11, 5.2167415344456554e-11, -4.389597194090785e-10,
+        1.3481599061137715e-09, -3.4691691161439228e-09, 7.789674393718992e-09, -1.5256644613057335e-08,
+        2.9036667668028654e-08, -6.755571581394873e-08, 2.290469454524439e-07, -9.930293622323723e-07, 4.526053561534781e-06,
+        -1.9681770748057215e-05, 7.599527801174388e-05, -0.0002150301198184899, -0.0001387193183779244, 1.0103004648645448);
+      r = gy_mad(v, p, T{} + 4.849906401408584);
+      k = gy_sel(most, gy_mad(v, p, 4.849906401408584 - r) + gy_mad(v, T{} + 2.340707306707955e-17, T{} - 8.25220929251163e-17), k);
+      g = gy_sel(most, r, g);
+    }
+    h = gy_sel(far, g, h);
+    l = gy_sel(far, k + rest, l);
+  }
+  T r = gy_mad(x, h, x * l), a = gy_abs(x);
+  return gy_copysign(gy_sel(a < 1.0, r, gy_sel(a == 1.0, T{} + __builtin_inf(), T{} + __builtin_nan(""))), x);
+}
+GY_WIDE(erfinv)
+#endif

@@ -102,7 +102,34 @@ GY_FN vf32 gy_fmod_float(vf32 x, vf32 y) {
   return gy_copysign(gy_sel(q == 0, a, r), x);
 }
 #endif
-GY_PER_LANE_2(gy_fmod_float, __builtin_fmod(x, y))
+#if GY_ISA == 0
+GY_FN sf64 gy_fmod_float(sf64 x, sf64 y) { return __builtin_fmod(x, y); }
+#else
+static __attribute__((noinline, cold)) sf64 gy_fmod_far(sf64 x, sf64 y) { return __builtin_fmod(x, y); }
+static __attribute__((noinline, cold)) vf64 gy_fmod_far(vf64 x, vf64 y) {
+  sf64 t[GY_LANES], u[GY_LANES];
+  gy_stu(t, x);
+  gy_stu(u, y);
+  for (si32 i = 0; i < GY_LANES; i++) t[i] = __builtin_fmod(t[i], u[i]);
+  return gy_ldu<vf64>(t);
+}
+// The same for quotients q of doubles below 2^53.
+template <class T> GY_FN T gy_fmod_near(T x, T y, T q) {
+  T a = gy_abs(x), b = gy_abs(y), r = gy_mad(-q, b, a);
+  r = gy_sel(r < 0, r + b, r);
+  return gy_copysign(gy_sel(q == 0, a, r), x);
+}
+template <class T> GY_FN T gy_fmod_quotient(T x, T y) { return gy_trunc(gy_abs(x) / gy_abs(y)); }
+GY_FN sf64 gy_fmod_float(sf64 x, sf64 y) {
+  sf64 q = gy_fmod_quotient(x, y);
+  return q < 9007199254740992.0 ? gy_fmod_near(x, y, q) : gy_fmod_far(x, y);
+}
+GY_FN vf64 gy_fmod_float(vf64 x, vf64 y) {
+  gy_hf64 p = gy_fmod_quotient(x.lo, y.lo), q = gy_fmod_quotient(x.hi, y.hi), edge = gy_hf64{} + 9007199254740992.0;
+  if (__builtin_expect(!gy_all(gy_mask(p < edge, q < edge)), 0)) return gy_fmod_far(x, y);
+  return vf64{gy_fmod_near(x.lo, y.lo, p), gy_fmod_near(x.hi, y.hi, q)};
+}
+#endif
 //% gy_fmod_int
 template <class T> GY_FN T gy_fmod_int(T a, T b) {
   return gy_select(gy_eq(b, T{}), T{}, gy_sub(a, gy_mul(gy_truncdiv_int(a, b), b)));
@@ -162,4 +189,24 @@ template <class T> GY_FN T gy_hypot_d(T x, T y) {
   return gy_sel(infinite, T{} + __builtin_inf(), gy_sqrt(x * x + y * y));
 }
 GY_VIA_F64_2(gy_hypot)
-GY_PER_LANE_2(gy_hypot, __builtin_hypot(x, y))
+sf64 gy_hypot(sf64, sf64) = delete;
+//% gy_hypot_f64 : GY_WIDE_2 gy_any_w
+// The root of a sum of squares in two parts, corrected once; where squares overflow or vanish, of scaled numbers.
+#if GY_ISA != 0
+template <class T> GY_FN T gy_hypot_w(T x, T y) {
+  T p = gy_abs(x), q = gy_abs(y), back = T{} + 1.0, inf = T{} + __builtin_inf();
+  T a = gy_raise(p, q), b = gy_lower(q, p);
+  auto odd = (a < 3.054936363499605e-151) | (a > 3.273390607896142e+150);
+  if (__builtin_expect(gy_any_w(odd), 0)) {
+    T scale = gy_sel(a > 1.0, T{} + 2.409919865102884e-181, T{} + 4.149515568880993e+180);
+    back = gy_sel(odd, gy_sel(a > 1.0, T{} + 4.149515568880993e+180, T{} + 2.409919865102884e-181), back);
+    a = gy_sel(odd, a * scale, a);
+    b = gy_sel(odd, b * scale, b);
+  }
+  T h = a * a, l = gy_mad(a, a, -h), g = b * b, m = gy_mad(b, b, -g), lost, s = gy_sum_w(h, g, lost), r = gy_sqrt(s);
+  T miss = gy_mad(-r, r, s) + (lost + (l + m));
+  r = (r + miss / gy_raise(r + r, T{} + 1e-300)) * back;
+  return gy_sel((p == inf) | (q == inf), inf, r);
+}
+#endif
+GY_WIDE_2(hypot)

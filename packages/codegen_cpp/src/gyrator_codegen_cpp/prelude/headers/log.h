@@ -89,18 +89,24 @@ template <class T> GY_FN T gy_log1p_d(T x) {
   T r = gy_mad(e, T{} + 0.6931471805599453, gy_log_m_d(gy_sel(e == 0, x, m - 1.0)));
   return gy_sel(x == 0, x, gy_log_ends(u, r));
 }
-//% gy_log1p : gy_log1p_d gy_log_parts_f
-// log(u + c) with u the rounded sum of 1 and x, and c what it lost: u + c = 2^e (1 + f + rest).
+//% gy_log_sum_f : gy_log_parts_f
+// log(u + c) = e log(2) + log(1 + f + rest), c at most half a unit in the last place of u.
 #if GY_ISA != 0
-template <class T> GY_FN T gy_log1p_f(T x) {
-  T u = x + 1.0f, c = x - (u - 1.0f);
+template <class T> GY_FN T gy_log_sum_f(T u, T c) {
   auto i = gy_bits(u), k = (i - 0x3f2aaaab) >> 23;
   T e = gy_float(k + 0x4b400000) - 12582912.0f, m = gy_float(i - (k << 23)) - 1.0f;
   // Where the scale is no power of two, nothing was lost.
   c = c * gy_raise(gy_float(0x3f800000 - (k << 23)), T{});
   T f = m + c, rest = (m - f) + c;
   T y = gy_log_tail_f(f, gy_mad(e, T{} - 1.90465430e-9f, gy_mad(-rest, f, rest)));
-  return gy_sel(x == 0.0f, x, gy_log_ends(u, gy_mad(e, T{} + 0.693147182f, f + y)));
+  return gy_log_ends(u, gy_mad(e, T{} + 0.693147182f, f + y));
+}
+#endif
+//% gy_log1p : gy_log1p_d gy_log_sum_f
+#if GY_ISA != 0
+template <class T> GY_FN T gy_log1p_f(T x) {
+  T u = x + 1.0f;
+  return gy_sel(x == 0.0f, x, gy_log_sum_f(u, x - (u - 1.0f)));
 }
 #endif
 GY_VIA_F32(gy_log1p)

@@ -142,6 +142,7 @@ GY_FN bool gy_any_w(bool m) { return m; }
 #if GY_VEC
 GY_FN su32 gy_lane_bits_w(gy_hi64 m) { return (su32)((m[0] & 1) | (m[1] & 2)); }
 GY_FN bool gy_any_w(gy_hi64 m) { return gy_lane_bits_w(m) != 0; }
+GY_FN bool gy_any_w(vi32 m) { return gy_lane_bits(vbool{m}) != 0; }
 #if defined(__clang__)
 GY_FN bool gy_any_w(gy_hq64 m) { return gy_lane_bits_w((gy_hi64)m) != 0; }
 #endif

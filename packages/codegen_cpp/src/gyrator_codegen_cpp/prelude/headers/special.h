@@ -106,7 +106,18 @@ GY_FN vf32 gy_nextafter(vf32 a, vf32 b) {
   return (a != a) | (b != b) ? a + b : (a == b ? b : r);
 }
 #endif
-GY_PER_LANE_2(gy_nextafter, __builtin_nextafter(x, y))
+#if GY_ISA == 0
+GY_FN sf64 gy_nextafter(sf64 a, sf64 b) { return __builtin_nextafter(a, b); }
+#else
+template <class T> GY_FN T gy_next_d(T a, T b) {
+  auto away = ~((gy_bits(b - a) ^ gy_bits(a)) >> 63);
+  T r = gy_float(gy_bits(a) - 1 - 2 * away);
+  r = gy_sel(a == 0, gy_copysign(T{} + 4.9406564584124654e-324, b), r);
+  return gy_sel((a != a) | (b != b), a + b, gy_sel(a == b, b, r));
+}
+GY_FN sf64 gy_nextafter(sf64 a, sf64 b) { return gy_next_d(a, b); }
+GY_FN vf64 gy_nextafter(vf64 a, vf64 b) { return vf64{gy_next_d(a.lo, b.lo), gy_next_d(a.hi, b.hi)}; }
+#endif
 //% gy_ldexp
 // x * 2^n for an integral n, rounded once.
 GY_FN sf64 gy_pow2_d(sf32 n) {

@@ -63,14 +63,14 @@ template <class T> GY_FN T gy_sinh_d(T x) {
   return gy_copysign((t + t / (t + 1.0)) * 0.5, x);
 }
 GY_VIA_F64(gy_sinh)
-GY_PER_LANE(gy_sinh, __builtin_sinh(x))
+sf64 gy_sinh(sf64) = delete;
 //% gy_cosh
 template <class T> GY_FN T gy_cosh_d(T x) {
   T e = gy_exp_d(gy_abs(x));
   return (e + 1.0 / e) * 0.5;
 }
 GY_VIA_F64(gy_cosh)
-GY_PER_LANE(gy_cosh, __builtin_cosh(x))
+sf64 gy_cosh(sf64) = delete;
 //% gy_asinh : gy_log1p_d
 template <class T> GY_FN T gy_asinh_d(T x) {
   T a = gy_abs(x), s = a * a;
@@ -87,10 +87,20 @@ template <class T> GY_FN T gy_acosh_d(T x) {
 }
 GY_VIA_F64(gy_acosh)
 GY_PER_LANE(gy_acosh, __builtin_acosh(x))
-//% gy_atanh : gy_log1p_d
+//% gy_atanh : gy_log1p_d gy_log_sum_f
 template <class T> GY_FN T gy_atanh_d(T x) {
   T a = gy_abs(x);
   return gy_copysign(gy_log1p_d((a + a) / (1.0 - a)) * 0.5, x);
 }
-GY_VIA_F64(gy_atanh)
-GY_PER_LANE(gy_atanh, __builtin_atanh(x))
+#if GY_ISA != 0
+// From 1/2 on half the logarithm of (1 + a) / (1 - a), a quotient in two parts.
+template <class T> GY_FN T gy_atanh_f(T x) {
+  T a = gy_abs(x), z = x * x, n = a + 1.0f, d = 1.0f - a, r = 1.0f / d, u = n * r;
+  T c = (gy_mad(-u, d, n) + (a - (n - 1.0f))) * r, p = gy_poly(z, 0.177292541f, 0.0509154759f, 0.118358925f, 0.142212391f,
+    0.20002602f, 0.333332986f);
+  T large = gy_log_sum_f(u, gy_sel(d == 0, T{}, c)) * 0.5f;
+  return gy_copysign(gy_sel(a < 0.5f, gy_mad(a * z, p, a), large), x);
+}
+#endif
+GY_VIA_F32(gy_atanh)
+sf64 gy_atanh(sf64) = delete;

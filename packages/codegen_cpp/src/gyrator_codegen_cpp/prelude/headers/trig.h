@@ -41,14 +41,23 @@ GY_V(GY_FN gy_hf64 gy_flip_sign(gy_hf64 x, gy_hi64 i) { return (gy_hf64)((gy_hi6
     if (__builtin_expect(!gy_all(gy_mask(gy_abs(v) < GY_TRIG_MAX)), 0)) r = name##_far(v, r); \
     return r; \
   })
-//% gy_trig_parts_f
-// Sine and cosine of r + rest, which is x - n pi/2 for |x| <= 1e6; the first difference is exact, the second's loss is kept.
+//% gy_trig_rest_f
+// r + rest is x - n pi/2 for |x| <= 1e6; the first difference is exact, the second's loss is kept.
 #if GY_ISA != 0
-template <class T> GY_FN auto gy_trig_parts_f(T x, T &s, T &c) {
+template <class T> GY_FN T gy_trig_rest_f(T x, T &r, T &rest) {
   T t = gy_mad(x, T{} + 0.636619747f, T{} + 12582912.0f), n = t - 12582912.0f;
   T a = gy_mad(n, T{} - 1.57079637f, x), b = n * 4.37113883e-8f, lost = gy_mad(n, T{} + 4.37113883e-8f, -b);
-  T r = a + b, gap = r - a;
-  T rest = gy_mad(n, T{} + 1.71512451e-15f, ((a - (r - gap)) + (b - gap)) + lost);
+  r = a + b;
+  T gap = r - a;
+  rest = gy_mad(n, T{} + 1.71512451e-15f, ((a - (r - gap)) + (b - gap)) + lost);
+  return t;
+}
+#endif
+//% gy_trig_parts_f
+// Sine and cosine of r + rest.
+#if GY_ISA != 0
+template <class T> GY_FN auto gy_trig_parts_f(T x, T &s, T &c) {
+  T r, rest, t = gy_trig_rest_f(x, r, rest);
   T z = r * r, p = gy_poly(z, 2.79712117e-06f, -0.000198501046f, 0.00833337381f, -0.166666672f);
   s = r + gy_mad(r * z, p, rest);
   T q = gy_poly(z, 2.43908944e-05f, -0.00138869439f, 0.0416666381f);
@@ -106,12 +115,25 @@ template <class T> GY_FN T gy_cos_f(T x) {
 #endif
 GY_TRIG_NEAR(gy_cos, __builtin_cos(x))
 sf64 gy_cos(sf64) = delete;
-//% gy_tan
+//% gy_tan : gy_trig_rest_f
 template <class T> GY_FN T gy_tan_d(T x) {
   T s, c;
   auto i = gy_trig_parts_d(x, s, c);
   auto odd = (i & 1) != 0;
   return gy_sel(x == 0, x, gy_sel(odd, -c, s) / gy_sel(odd, s, c));
 }
-GY_TRIG(gy_tan, gy_tan, __builtin_tan(x))
+#if GY_ISA != 0
+// In odd quarters minus the inverse of the tangent h + l, corrected once.
+template <class T> GY_FN T gy_tan_f(T x) {
+  T r, rest, t = gy_trig_rest_f(x, r, rest), z = r * r, l;
+  T p = gy_poly(z, 0.00248699472f, -0.00168967189f, 0.00607563881f, 0.00777852954f, 0.0221387111f, 0.053931918f,
+    0.133335665f, 0.333333284f);
+  T m = r * z, lost = gy_mad(r, z, -m) + r * gy_mad(r, r, -z), v = gy_sum_w(r, m * p, l);
+  l = gy_mad(lost, T{} + 0.38f, gy_mad(gy_mad(v, v, T{} + 1.0f), rest, l));
+  T h = gy_sum_w(v, l, l), y = -gy_inverse_w(h);
+  T miss = gy_mad(y, l, gy_mad(y, h, T{} + 1.0f));
+  return gy_sel(x == 0, x, gy_sel((gy_bits(t) & 1) != 0, gy_mad(y, miss, y), h));
+}
+#endif
+GY_TRIG_NEAR(gy_tan, __builtin_tan(x))
 sf64 gy_tan(sf64) = delete;

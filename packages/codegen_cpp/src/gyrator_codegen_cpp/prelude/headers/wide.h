@@ -8,6 +8,15 @@
   GY_FN sf64 gy_##name##_f64(sf64 x) { return gy_##name##_one(x); } \
   GY_FN vf64 gy_##name##_f64(vf64 x) { return vf64{gy_##name##_w(x.lo), gy_##name##_w(x.hi)}; }
 #endif
+//% GY_WIDE_2
+#if GY_ISA == 0
+#define GY_WIDE_2(name) GY_FN sf64 gy_##name##_f64(sf64 x, sf64 y) { return __builtin_##name(x, y); }
+#else
+#define GY_WIDE_2(name) \
+  static __attribute__((noinline)) sf64 gy_##name##_one(sf64 x, sf64 y) { return gy_##name##_w(x, y); } \
+  GY_FN sf64 gy_##name##_f64(sf64 x, sf64 y) { return gy_##name##_one(x, y); } \
+  GY_FN vf64 gy_##name##_f64(vf64 x, vf64 y) { return vf64{gy_##name##_w(x.lo, y.lo), gy_##name##_w(x.hi, y.hi)}; }
+#endif
 //% gy_sum_w gy_any_sum_w gy_clamp_w
 // a + b and what the sum lost; gy_sum_w is for |a| >= |b| or a == 0.
 template <class T> GY_FN T gy_sum_w(T a, T b, T &lost) {
@@ -27,6 +36,65 @@ template <class T> GY_FN T gy_quotient_w(T a, T b, T d, T f) {
   T y = 1.0 / d, q = a * y;
   return gy_mad(gy_mad(-q, d, a) + gy_mad(-q, f, b), y, q);
 }
+//% gy_inverse_w
+// 1 / d to a unit or so in the last place, for d from 2^-1000 to 2^1000, floats from 2^-120 to 2^120.
+template <class T> GY_FN T gy_inverse_w(T d) { return 1 / d; }
+#if GY_ISA == 512
+GY_FN gy_hf64 gy_inverse_w(gy_hf64 d) {
+  gy_hf64 r = __builtin_ia32_rcp14pd512_mask(d, d, (su8)-1);
+  r = gy_mad(gy_mad(-d, r, gy_hf64{} + 1.0), r, r);
+  return gy_mad(gy_mad(-d, r, gy_hf64{} + 1.0), r, r);
+}
+GY_FN vf32 gy_inverse_w(vf32 d) {
+  vf32 r = (vf32)__builtin_ia32_rcp14ps512_mask(d, d, (su16)-1);
+  return gy_mad(gy_mad(-d, r, vf32{} + 1.0f), r, r);
+}
+GY_FN sf64 gy_inverse_w(sf64 d) { return gy_inverse_w(gy_hf64{} + d)[0]; }
+GY_FN sf32 gy_inverse_w(sf32 d) { return gy_inverse_w(vf32{} + d)[0]; }
+#endif
+//% gy_ratio_w
+#if GY_ISA == 512
+template <class T> GY_FN T gy_ratio_w(T a, T d) { return a * gy_inverse_w(d); }
+#else
+template <class T> GY_FN T gy_ratio_w(T a, T d) { return a / d; }
+#endif
+//% gy_root_w
+// The root of t, 0 or from 2^-100 to 1, and what it lost. AVX-512 begins with 14 bits, and doubles them by each step.
+template <class T> GY_FN T gy_root_w(T t, T &rest) {
+  T s = gy_sqrt(t);
+  rest = gy_mad(-s, s, t) / gy_raise(s + s, T{} + 1e-30f);
+  return s;
+}
+#if GY_ISA == 512
+template <class T> GY_FN T gy_root_step_w(T s, T &half) {
+  T miss = gy_mad(-s, half, T{} + 0.5f);
+  half = gy_mad(half, miss, half);
+  return gy_mad(s, miss, s);
+}
+GY_FN gy_hf64 gy_root_w(gy_hf64 t, gy_hf64 &rest) {
+  gy_hf64 y = __builtin_ia32_rsqrt14pd512_mask(t, t, (su8)-1), half = y * 0.5;
+  gy_hf64 s = gy_root_step_w(gy_root_step_w(t * y, half), half);
+  s = gy_sel(t == 0, t, s);
+  rest = gy_sel(t == 0, t, gy_mad(-s, s, t) * half);
+  return s;
+}
+GY_FN vf32 gy_root_w(vf32 t, vf32 &rest) {
+  vf32 y = __builtin_ia32_rsqrt14ps512_mask(t, t, (su16)-1), half = y * 0.5f;
+  vf32 s = gy_sel(t == 0, t, gy_root_step_w(t * y, half));
+  rest = gy_sel(t == 0, t, gy_mad(-s, s, t) * half);
+  return s;
+}
+GY_FN sf64 gy_root_w(sf64 t, sf64 &rest) {
+  gy_hf64 r, s = gy_root_w(gy_hf64{} + t, r);
+  rest = r[0];
+  return s[0];
+}
+GY_FN sf32 gy_root_w(sf32 t, sf32 &rest) {
+  vf32 r, s = gy_root_w(vf32{} + t, r);
+  rest = r[0];
+  return s[0];
+}
+#endif
 //% gy_power_w : gy_pow2_bits
 // 2^n for -1022 <= n <= 1023, and p * 2^n with one rounding for |n| <= 2044.
 template <class T> GY_FN T gy_power_w(T n) { return gy_scale_bits(T{} + 1.0, gy_pow2_bits(n + 6755399441055744.0)); }
@@ -139,7 +207,7 @@ GY_WIDE(tanh)
 //% gy_log_m_w
 // log(1 + f) = h + l for 1 + f in [sqrt(1/2), sqrt(2)].
 template <class T> GY_FN T gy_log_m_w(T f, T &l) {
-  T s = f / (f + 2.0), z = s * s, half = f * f * 0.5;
+  T s = gy_ratio_w(f, f + 2.0), z = s * s, half = f * f * 0.5;
   T p = gy_poly(z, 0.14811576956973746, 0.15312565983875137, 0.18183619149817362, 0.22222197584054626,
     0.28571428751336414, 0.3999999999937783, 0.666666666666674);
   T h = gy_sum_w(f, -half, l);
@@ -222,6 +290,7 @@ GY_FN su32 gy_lane_bits_w(gy_hi64 m) { return (su32)__builtin_ia32_movmskpd256((
 #endif
 #if GY_ISA != 0
 GY_FN bool gy_any_w(gy_hi64 m) { return gy_lane_bits_w(m) != 0; }
+GY_FN bool gy_any_w(vi32 m) { return gy_lane_bits(vbool{m}) != 0; }
 #if defined(__clang__)
 GY_FN bool gy_any_w(gy_hq64 m) { return gy_lane_bits_w((gy_hi64)m) != 0; }
 #endif
@@ -287,3 +356,35 @@ template <class T> GY_FN T gy_erf_w(T x) {
   return gy_sel(a < 1.0, gy_mad(x, p, x), gy_copysign(large, x));
 }
 GY_WIDE(erf)
+//% gy_halves_w : gy_exp_parts_w gy_scale_w
+// exp(a) / 2 = h + l, and exp(-a) / 2, for a >= 0.
+template <class T> GY_FN T gy_halves_w(T a, T &h, T &l) {
+  T n = gy_exp_parts_w(gy_lower(a, T{} + 711.0), h, l) - 1.0;
+  h = gy_scale_w(gy_sum_w(h, l, l), n);
+  l = gy_scale_w(l, n);
+  return 0.25 / h;
+}
+//% gy_cosh_f64 : GY_WIDE
+template <class T> GY_FN T gy_cosh_w(T x) {
+  T h, l, lost, y = gy_halves_w(gy_abs(x), h, l), s = gy_sum_w(h, y, lost);
+  return s + gy_sel(s < __builtin_inf(), gy_mad(y * y * -4.0, l, lost + l), T{});
+}
+GY_WIDE(cosh)
+//% gy_sinh_f64 : GY_WIDE
+template <class T> GY_FN T gy_sinh_w(T x) {
+  T a = gy_abs(x), z = x * x, h, l, lost, y = gy_halves_w(a, h, l), s = gy_sum_w(h, -y, lost);
+  T large = s + gy_sel(s < __builtin_inf(), gy_mad(y * y * 4.0, l, lost + l), T{});
+  T p = gy_poly(z, 2.8483990638337237e-15, 7.646476330099894e-13, 1.6059050706373502e-10, 2.5052108345637227e-08,
+    2.755731922412026e-06, 0.0001984126984126959, 0.008333333333333333, 0.16666666666666666);
+  return gy_copysign(gy_sel(a < 1.0, gy_mad(a * z, p, a), large), x);
+}
+GY_WIDE(sinh)
+//% gy_atanh_f64 : GY_WIDE
+// Half the logarithm of (1 + a) / (1 - a) = u + c.
+template <class T> GY_FN T gy_atanh_w(T x) {
+  T a = gy_abs(x), more, less, n = gy_sum_w(T{} + 1.0, a, more), d = gy_sum_w(T{} + 1.0, -a, less);
+  T y = 1.0 / (n * d), u = n * n * y, c = gy_mad(-u, d, n) + gy_mad(-u, less, more);
+  T e, f = gy_log_split_w(u, e), r = gy_sel(a < 1e-9, a, gy_log_sum_w(e, f, c * d * y) * 0.5);
+  return gy_copysign(gy_sel(a < 1.0, r, gy_sel(a == 1.0, T{} + __builtin_inf(), T{} + __builtin_nan(""))), x);
+}
+GY_WIDE(atanh)
