@@ -5,7 +5,7 @@ import struct
 
 from gyrator_ir.types import DType
 
-CHOOSING = frozenset(("maximum", "minimum", "fmax", "fmin", "neg", "abs"))
+CHOOSING = frozenset(("maximum", "minimum", "fmax", "fmin", "neg", "abs", "copysign"))
 """Ops whose result is one of their operands, up to its sign."""
 
 
