@@ -2,7 +2,9 @@
 
 import ast
 import re
+from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,20 @@ def test_pages_called_index_have_a_line_of_their_own_and_the_search_needs_no_ser
 def test_pages_that_begin_a_part_are_linked_to(root, name):
     links = re.compile(rf"\]\((?:\.\./)*{re.escape(name)}")
     assert any(links.search(p.read_text()) for p in (root / "docs").rglob("*.md"))
+
+
+def test_the_walk_names_files_and_functions_that_exist(root):
+    text = (root / "docs" / "walk.md").read_text()
+    named = set()
+    for path, function in re.findall(r"`(gyrator[\w/]*(?:\.py)?)`(?:, `([\w.]+)`)?", text):
+        (place,) = root.glob(f"packages/*/src/{path}")
+        module = import_module(path.removesuffix(".py").replace("/", ".")) if function else None
+        assert module is None or attrgetter(function)(module), f"{place}: {function}"
+        named.add((path, function))
+    assert len(named) > 12
+
+
+def test_every_pass_is_in_the_readme_of_a_package(root):
+    text = "".join(path.read_text() for path in root.glob("packages/*/README.md"))
+    missing = [n for p in pipelines() for n in p.names if f"`{n}`" not in text]
+    assert not missing
