@@ -1,11 +1,12 @@
-"""Loops that are cut where a concatenation or a padding selects something else."""
+"""Loops that are cut where a concatenation or a padding selects something else, or continues
+elsewhere in its input."""
 
 import numpy as np
 import pytest
 from harness import ARCHS, NUMPY, Library, lacking
 
 from gyrator_ir.body.nodes import Const, IndexValue, Let, Load, Store
-from gyrator_ir.expr import expr
+from gyrator_ir.expr import expr, maximum, minimum
 from gyrator_ir.types import DType
 from gyrator_testing.kernels.write import BOOL, I0, I1, I64, kernel, outer
 
@@ -60,3 +61,47 @@ def test_every_part_is_in_its_place(arch, dtype, tmp_path):
         w = np.zeros((rows, sum(parts)), NUMPY[dtype])
         assert library(name, {"x": x, "y": y, "z": z, "w": w}) == 0
         np.testing.assert_array_equal(w, np.concatenate([x, y + y, z], 1), err_msg=name)
+
+
+def _reflected(i, size):
+    distance = maximum(i, -i)
+    return size - 1 - maximum(distance - size + 1, size - 1 - distance)
+
+
+BORDERS = {
+    "reflect": _reflected,
+    "edge": lambda i, size: minimum(maximum(i, 0), size - 1),
+    "wrap": lambda i, size: (i + size) % size,
+}
+"""The position among `size` of a position before, in or after them, by the mode of `np.pad`."""
+
+PADDED = ((64, 2, 2), (13, 6, 1), (100, 0, 5), (37, 9, 30), (3000, 1, 2))
+
+
+def bordered(name, dtype, rows, padded, mode):
+    """Pad the last axis of x."""
+    size, before, after = padded
+    total = before + size + after
+    index = size * I0 + BORDERS[mode](I1 - before, size)
+    return kernel(
+        name, [(I0, rows), (I1, total)], [],
+        [outer(Load("x0", "x", index), Store("w", expr(total) * I0 + I1, "x0"))],
+        dict.fromkeys("xw", dtype),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("dtype", [DType.F32, DType.I64, DType.BF16, DType.BOOL])
+def test_every_border_is_padded(arch, dtype, tmp_path):
+    if missing := lacking(arch):
+        pytest.skip(missing)
+    cases = [(5, p, mode) for p in PADDED for mode in BORDERS]
+    names = [f"k{n}" for n in range(len(cases))]
+    kernels = [bordered(name, dtype, *case) for name, case in zip(names, cases, strict=True)]
+    library = Library(kernels, arch, tmp_path)
+    rng = np.random.default_rng(0)
+    for name, (rows, (size, *widths), mode) in zip(names, cases, strict=True):
+        x = rng.integers(0, 60, (rows, size)).astype(NUMPY[dtype])
+        w = np.zeros((rows, size + sum(widths)), NUMPY[dtype])
+        assert library(name, {"x": x, "w": w}) == 0
+        np.testing.assert_array_equal(w, np.pad(x, ((0, 0), widths), mode), err_msg=name)

@@ -194,6 +194,34 @@ def test_a_section_that_settles_a_comparison_wrongly_is_found(section, sound):
         run_tiled(tiled, arrays, {})
 
 
+@pytest.mark.parametrize(("start", "sound"), [(7, True), (8, True), (6, False)])
+def test_a_section_that_settles_an_index_wrongly_is_found(start, sound):
+    program = verify(parse(BENT.format(start=start)))
+    arrays = {"x": np.arange(8, dtype=np.float32), "y": np.zeros(32, np.float32)}
+    (tiled,) = program.kernels
+    if sound:
+        run_tiled(tiled, arrays, {})
+        np.testing.assert_array_equal(arrays["y"], np.minimum(np.arange(32), 7))
+        return
+    with pytest.raises(InterpreterError, match="the index of a is not always this from 6"):
+        run_tiled(tiled, arrays, {})
+
+
+BENT = """\
+tile.program 1 @p
+  tile
+    kernel k0 on cpu (i0 < 32)
+      parameter x: f32[8] strides [1] on cpu
+      parameter y: f32[32] strides [1] on cpu
+      outer
+        a = load x[min(i0, 7)]
+        store y[i0], a
+    grid (i0) by 32
+    loop (i0) by 8
+    section 0 indices {{a=i0}}
+    section {start} indices {{a=7}}
+"""
+
 CUT = """\
 tile.program 1 @p
   tile

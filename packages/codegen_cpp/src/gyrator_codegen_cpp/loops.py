@@ -8,6 +8,7 @@ Values that outlive a stage are then arrays over the strip.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
+from itertools import chain
 from math import gcd
 
 from attrs import frozen
@@ -28,13 +29,15 @@ from gyrator_codegen_cpp.body import clear, hoist, requests, run
 from gyrator_codegen_cpp.collectives import Accumulators, Scanner, TwoPass, type_of
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.scope import Array, Scope, Span, Value
-from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, Store
+from gyrator_ir.body.nodes import Axis, Load, Reduce, ScanStep, Store
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import KernelStatement, Level
 from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import Method
 from gyrator_ir.types import DType
+
+_FEW = 4
 
 Body = Sequence[KernelStatement]
 Carrier = Accumulators | TwoPass | Scanner
@@ -182,7 +185,7 @@ def _points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> N
 
     sections = scope.frame.tiled.sections
     if sections:
-        _sections(hoist(scope, rest), span)
+        _sections(scope, span)
     elif rest:
         vector_loop(hoist(scope, rest), loops.symbol, span, 1, vector)
 
@@ -192,14 +195,26 @@ def _sections(scope: Scope, span: Span) -> None:
     frame, symbol = scope.frame, scope.frame.loops.symbol
     sections = frame.tiled.sections
     ends = [*(s.start for s in sections[1:]), None]
-    for section, end in zip(sections, ends, strict=True):
-        body = section_body(frame.kernel, section, scope.env)
+    bodies = [section_body(frame.kernel, section, scope.env) for section in sections]
+    around = hoist(scope, chain.from_iterable(bodies))
+    for section, end, body in zip(sections, ends, bodies, strict=True):
         constants, rest = frame.hoisted(body)
-        with scope.block("{"):
-            inside = scope.nested()
+        with around.block("{"):
+            inside = around.nested()
             run(inside, constants)
             part = _section_span(inside, span, section.start, end)
-            vector_loop(inside, symbol, part, 1, partial(_body, rest))
+            if _few_copies(rest, part):
+                with each(inside, symbol.name, part.low, part.high):
+                    run(inside.nested(lanes=None), rest)
+            else:
+                vector_loop(inside, symbol, part, 1, partial(_body, rest))
+
+
+def _few_copies(body: Body, span: Span) -> bool:
+    """Return whether statements only move so few elements, as at the borders of a padding, that a
+    partial vector takes longer."""
+    moves = all(isinstance(s, Load | Store) for s in body)
+    return moves and span.exact is not None and span.exact <= _FEW
 
 
 def _body(body: Body, scope: Scope, copy: int) -> None:

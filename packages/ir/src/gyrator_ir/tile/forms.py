@@ -91,7 +91,11 @@ FORMS = FormTable(
         ),
         _form(Threads, "threads {loops:integer} [grain {grain:integer}]"),
         _form(Transposed, "transposed {load} along {along:symbol}"),
-        _form(Section, "section {start:integer} [true {true:names}] [false {false:names}]"),
+        _form(
+            Section,
+            "section {start:integer} [true {true:names}] [false {false:names}] "
+            "[indices {indices:terms}]",
+        ),
         _form(Pipelined, "pipelined {stage:integer} ahead {ahead:step}"),
         _form(Prefetch, "prefetch {stage:integer} {buffer}{index} [write] [second]"),
         _form(IndexForm, "form {index} as {written:index}"),

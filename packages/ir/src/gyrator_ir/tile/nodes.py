@@ -183,12 +183,15 @@ class Transposed:
 
 @frozen
 class Section:
-    """`section 128 true (c) false (d)`: from position 128 of the vectors' axis up to the next
-    section, the comparison `c` is true and `d` is false. No vector lies in two sections."""
+    """`section 128 true (c) false (d) indices {a=i0 + 2}`: from position 128 of the vectors' axis
+    up to the next section, the comparison `c` is true and `d` is false, and the load `a` has the
+    index `i0 + 2`. No vector lies in two sections."""
 
     start: int = field(validator=natural)
     true: tuple[str, ...] = field(default=(), validator=a_tuple)
     false: tuple[str, ...] = field(default=(), validator=a_tuple)
+    indices: tuple[tuple[str, Expr], ...] = field(default=(), validator=a_tuple)
+    """Simpler forms of indices."""
 
 
 @frozen

@@ -394,13 +394,15 @@ class _Run:
                 raise InterpreterError.of("GY-INTERP-006", problem, where=f"{a.index!r}")
 
     def _check_sections(self, frame: Frame) -> None:
-        """Raise if a comparison does not have the result that the section of a point declares."""
+        """Raise if a comparison does not have the result, or a load the index, that the section of
+        a point declares."""
         sections = self._tiled.sections
         if not sections:
             return
         symbol = next(x.axes[0] for x in self._tiled.loops if x.kind is LoopKind.LOOP)
         positions = np.asarray(frame.symbols[symbol])
         ends = [*(float(s.start) for s in sections[1:]), math.inf]
+        loads = {s.name: s.index for s in self._kernel.statements if isinstance(s, Load)}
         for section, end in zip(sections, ends, strict=True):
             inside = np.broadcast_to((positions >= section.start) & (positions < end), frame.space)
             for result, names in ((True, section.true), (False, section.false)):
@@ -408,6 +410,11 @@ class _Run:
                     if np.any(frame.full(name)[inside] != result):
                         problem = f"{name} is not always {result} from {section.start}"
                         raise InterpreterError.of("GY-INTERP-006", problem)
+            for name, index in section.indices:
+                moved = frame.address(loads[name]) != frame.address(index)
+                if np.any(np.broadcast_to(moved, frame.space)[inside]):
+                    problem = f"the index of {name} is not always this from {section.start}"
+                    raise InterpreterError.of("GY-INTERP-006", problem, where=f"{index!r}")
 
     def _check_panels(self, stage: Stage, frame: Frame, c: nodes.Contraction) -> None:
         """Raise if an access is not of its kind along the vectors of a factor or of results, which

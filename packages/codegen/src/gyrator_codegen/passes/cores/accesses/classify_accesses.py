@@ -31,7 +31,7 @@ class ClassifyAccesses(KernelPass):
             return tiled
         bound = _bound_by_lane(tiled, loops)
         indices = dict.fromkeys(_indices(tiled))
-        return evolve(tiled, accesses=tuple(_classify(e, loops, bound) for e in indices))
+        return evolve(tiled, accesses=tuple(classify(e, loops, bound) for e in indices))
 
 
 def _indices(tiled: TiledKernel) -> Iterator[Expr]:
@@ -45,7 +45,8 @@ def _indices(tiled: TiledKernel) -> Iterator[Expr]:
         yield linear_position(tiled.kernel.inner)
 
 
-def _classify(e: Expr, loops: Nest, bound: frozenset[Sym]) -> IndexAccess:
+def classify(e: Expr, loops: Nest, bound: frozenset[Sym] = _NO_SYMBOLS) -> IndexAccess:
+    """Return how an index varies across lanes; the symbols in `bound` do as well."""
     access = lane_access(e, loops.symbol, loops.lanes, bound)
     symbols = sorted(bound & e.free_symbols, key=lambda s: s.name)
     if loops.lanes == 1:

@@ -36,6 +36,10 @@ class HoistAddresses(KernelPass):
             for e in (e for s in stage.body for e in expressions(s)):
                 if symbols:
                     moving.setdefault(e, symbols)
+        for section in tiled.sections:
+            symbols = _stepped(tiled, tiled.kernel.stages[0], loops)
+            for _, index in section.indices:
+                moving.setdefault(index, symbols)
         for p in tiled.prefetches:
             moving.setdefault(p.index, _stepped(tiled, tiled.kernel.stages[p.stage], loops))
 
