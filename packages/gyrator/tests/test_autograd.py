@@ -65,6 +65,39 @@ def test_gradients_of_gradients(compiled: Compile) -> None:
         assert_like_eager(run, lambda x, w: (x @ w).tanh().sum(), compiled)
 
 
+def _views_of_inputs(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.t(), w[1], (x * w.exp()).sin()
+
+
+def _views_of_one_another(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    h, k = (x * w).sin(), w.exp()
+    return k[1:].t(), h.view(-1), h.t(), x, k.view(-1), x.t() @ k
+
+
+def _a_view_and_its_base(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    h = (x * w).sin()
+    return h, h[0], w.exp()
+
+
+@pytest.mark.parametrize("f", [_views_of_inputs, _views_of_one_another, _a_view_and_its_base])
+@pytest.mark.parametrize("used", [(1, 2), (0, 1, 2)])
+def test_gradients_of_gradients_of_views(
+    compiled: Compile, f: Callable[..., Any], used: tuple[int, ...]
+) -> None:
+    start = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+
+    def run(f: Callable[..., Any]) -> Any:
+        inputs = leaves(*start)
+        results = f(*inputs)
+        loss = sum(results[k].pow(2 + k).sum() for k in used)
+        first = torch.autograd.grad(loss, inputs, create_graph=True, allow_unused=True)
+        penalty = sum(g.cos().sum() for g in first if g is not None)
+        second = torch.autograd.grad(penalty, inputs, allow_unused=True)
+        return [None if g is None else g.detach() for g in (*first, *second)]
+
+    torch.testing.assert_close(run(compiled(f)), run(f))
+
+
 def test_gradients_of_gradients_whose_inputs_nobody_else_holds(compiled: Compile) -> None:
     start = torch.randn(4, 3), torch.randn(3, 2)
 

@@ -139,7 +139,10 @@ class Frontend:
             None if facts is None or facts.tangents is None else tracing.begin_early("backward")
         )
         tracing.finish()
-        replay = Replay.of(gm, inputs, tracing.refusal if facts is None else facts.refusal)
+        if facts is None:
+            replay = Replay.of(gm, inputs, tracing.refusal, tracing.bases)
+        else:
+            replay = Replay.of(gm, inputs, facts.refusal)
         if facts is None:
             if wrapped:
                 return compiled
@@ -589,9 +592,16 @@ class Tracing:
             or any(i.mutates_data or i.mutates_metadata for i in metadata.input_info)
         ):
             return "it has side effects, such as writing to its inputs"
-        if metadata.num_outputs_aliased or metadata.num_intermediate_bases:
-            return "its results share memory"
         return ""
+
+    @property
+    def bases(self) -> tuple[int, ...]:
+        """For each base that AOTAutograd returns beside the user's results, the index of a result
+        that is a view of it."""
+        infos = () if self.metadata is None else self.metadata.output_info
+        views = ("alias_of_intermediate", "alias_of_intermediate_save_as_output")
+        bases = {i.base_idx: k for k, i in enumerate(infos) if i.output_type.name in views}
+        return tuple(bases[k] for k in sorted(bases))
 
     def facts(self, inputs: int) -> GraphFacts | None:
         """Return the calling convention of the graphs, or None if AOTAutograd's wrapper is

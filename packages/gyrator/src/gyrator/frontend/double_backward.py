@@ -37,10 +37,16 @@ class Replay:
     """Why a rerun would not give the same results; empty if it would."""
     autocast: tuple[tuple[str, torch.dtype, bool], ...]
     """By device type: the autocast dtype, and whether autocast is enabled."""
+    bases: tuple[int, ...] = ()
+    """For each base that AOTAutograd returns beside the results, a result that is a view of it."""
 
     @classmethod
     def of(
-        cls, function: Callable[..., Sequence[Any]], inputs: Sequence[Any], refusal: str
+        cls,
+        function: Callable[..., Sequence[Any]],
+        inputs: Sequence[Any],
+        refusal: str,
+        bases: tuple[int, ...] = (),
     ) -> "Replay":
         """Capture the function and the current autocast state."""
         types = sorted({x.device.type for x in inputs if isinstance(x, torch.Tensor)})
@@ -52,6 +58,7 @@ class Replay:
                 for kind in types
                 if torch.amp.is_autocast_available(kind)
             ),
+            bases,
         )
 
     def weak_inputs(self, inputs: Sequence[Any]) -> WeakInputs:
@@ -70,7 +77,8 @@ class Replay:
 
         Args:
             saved: the inputs, as `weak_inputs` returned them.
-            tangents: the gradients of the function's results.
+            tangents: the gradients of the function's results and of the bases. Those of results
+                that are views of inputs or bases are None: autograd follows such views by itself.
             needed: for each input, whether it needs a gradient.
         """
         if self.refusal:
@@ -84,6 +92,7 @@ class Replay:
             # A view of each: one input may depend on another, and partial derivatives are needed.
             parts = [x.view_as(x) if w else x for x, w in zip(inputs, needed, strict=True)]
             results = self.function(*parts)
+        results = [*results, *(results[k]._base for k in self.bases)]
         pairs = [
             (r, g)
             for r, g in zip(results, tangents, strict=True)
