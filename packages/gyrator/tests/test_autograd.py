@@ -80,7 +80,7 @@ def _a_view_and_its_base(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor
 
 
 @pytest.mark.parametrize("f", [_views_of_inputs, _views_of_one_another, _a_view_and_its_base])
-@pytest.mark.parametrize("used", [(1, 2), (0, 1, 2)])
+@pytest.mark.parametrize("used", [(0,), (1, 2), (0, 1, 2)])
 def test_gradients_of_gradients_of_views(
     compiled: Compile, f: Callable[..., Any], used: tuple[int, ...]
 ) -> None:
@@ -219,13 +219,24 @@ def test_inputs_without_gradient_have_none(compiled: Compile) -> None:
     (compiled(lambda u, x: (u.detach() * 2, x.cos()))(x.unique(), x)[1]).sum().backward()
 
 
-def test_results_without_gradient_give_none(session: Session) -> None:
-    def f(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return x * z, y.cos(), (x * y).sum(), y.to(torch.float64)
+def _separate(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x * z, y.cos(), (x * y).sum(), y.to(torch.float64)
 
-    g = torch.compile(f, backend=session.backend, dynamic=False)
+
+def _sharing(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    product, cosine = x * z, y.cos()
+    return product[1:], cosine, product[None], z.view(3, 1), cosine[None]
+
+
+def _drawing(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x * z + torch.rand(3) * 0, y.cos(), x[1:], (y * 2)[None]
+
+
+@pytest.mark.parametrize("f", [_separate, _sharing, _drawing])
+def test_results_without_gradient_give_none(compiled: Compile, f: Callable[..., Any]) -> None:
+    g = compiled(f)
     start = torch.randn(3), torch.randn(3), torch.randn(3)
-    for used in ([0], [1], [2], [3], [0, 1], [1, 2], [0, 1, 2, 3]):
+    for used in ([0], [1], [2], [3], [-1], [0, 1], [1, 2], [0, 1, 2, 3]):
         a, b = leaves(*start), leaves(*start)
         for call, inputs in ((f, a), (g, b)):
             results = call(*inputs)

@@ -18,7 +18,7 @@ from torch._dynamo.utils import (
 from torch._guards import CompileContext, TracingContext, compile_context
 
 from gyrator.engine.context import GraphCompiler
-from gyrator.frontend.direct import GraphFacts, callable_for, facts_of, protecting
+from gyrator.frontend.direct import GraphFacts, callable_for, dependents, facts_of, protecting
 from gyrator.frontend.double_backward import Replay, forward_mode, with_double_backward
 from gyrator.frontend.draws import draws, repeat_without_states, save_draws
 from gyrator.frontend.dynamo.attention_masks import open_fused_attention
@@ -140,7 +140,7 @@ class Frontend:
         )
         tracing.finish()
         if facts is None:
-            replay = Replay.of(gm, inputs, tracing.refusal, tracing.bases)
+            replay = Replay.of(gm, inputs, tracing.refusal, tracing.bases, tracing.reaches)
         else:
             replay = Replay.of(gm, inputs, facts.refusal)
         if facts is None:
@@ -603,6 +603,14 @@ class Tracing:
         bases = {i.base_idx: k for k, i in enumerate(infos) if i.output_type.name in views}
         return tuple(bases[k] for k in sorted(bases))
 
+    @property
+    def reaches(self) -> dict[int, tuple[int, ...]]:
+        """By result of AOTAutograd's function, the function's inputs whose gradients depend on the
+        result's; empty if they are unknown."""
+        if self.metadata is None or "backward" not in self.modules:
+            return {}
+        return _reaches(self.metadata, self.modules["backward"])
+
     def facts(self, inputs: int) -> GraphFacts | None:
         """Return the calling convention of the graphs, or None if AOTAutograd's wrapper is
         needed."""
@@ -627,6 +635,42 @@ def _unwraps(graph: torch.fx.GraphModule) -> bool:
     described = (*inputs, *graph.graph.output_node().meta.get("desc", ()))
     kinds = (SubclassGetAttrAOTInput, SubclassGetAttrAOTOutput)
     return any(isinstance(value, kinds) for value in described)
+
+
+def _reaches(metadata: Any, backward: torch.fx.GraphModule) -> dict[int, tuple[int, ...]]:
+    """Return which gradients of inputs depend on the gradient of each result; empty if the inputs
+    and results of AOTAutograd's backward graph are not those of the user's function."""
+    from torch._functorch._aot_autograd.descriptors import (
+        GradAOTOutput,
+        IntermediateBaseAOTOutput,
+        PlainAOTInput,
+        PlainAOTOutput,
+        TangentAOTInput,
+    )
+
+    nodes, positions = [], []
+    bases = metadata.num_mutated_inp_runtime_indices + len(metadata.output_info)
+    for node in backward.graph.find_nodes(op="placeholder"):
+        described = node.meta.get("desc")
+        if not isinstance(described, TangentAOTInput):
+            continue
+        match described.output:
+            case PlainAOTOutput(idx=index):
+                positions.append(metadata.num_mutated_inp_runtime_indices + index)
+            case IntermediateBaseAOTOutput():
+                positions.append(bases)
+                bases += 1
+            case _:
+                return {}
+        nodes.append(node)
+    inputs: list[Any] = []
+    for described in backward.graph.output_node().meta.get("desc", ()):
+        source = described.grad_of if isinstance(described, GradAOTOutput) else None
+        inputs.append(source.idx if isinstance(source, PlainAOTInput) else None)
+    return {
+        position: tuple(inputs[k] for k in reached if k < len(inputs) and inputs[k] is not None)
+        for position, reached in zip(positions, dependents(nodes, backward), strict=True)
+    }
 
 
 def _user_outputs(graph: torch.fx.GraphModule) -> dict[int, int]:

@@ -301,19 +301,30 @@ def _tangents(
             strides=tuple(v.stride()),
             dtype=str(v.dtype).removeprefix("torch."),
             device=str(v.device),
-            reaches=_dependents(node, backward),
+            reaches=reached,
         )
-        for k, node, v in zip(flow, placeholders[saved:], values, strict=True)
+        for k, reached, v in zip(
+            flow, dependents(placeholders[saved:], backward), values, strict=True
+        )
     )
 
 
-def _dependents(tangent: torch.fx.Node, backward: torch.fx.GraphModule) -> tuple[int, ...]:
-    """Return the indices of the results that depend on a tangent."""
-    reached = {tangent}
+def dependents(
+    tangents: Sequence[torch.fx.Node], backward: torch.fx.GraphModule
+) -> list[tuple[int, ...]]:
+    """Return the indices of the results that depend on each tangent."""
+    sources = {tangent: 1 << k for k, tangent in enumerate(tangents)}
+    masks: dict[Any, int] = {}
     for node in backward.graph.nodes:
-        if not reached.isdisjoint(node.all_input_nodes):
-            reached.add(node)
-    return tuple(k for k, result in enumerate(graph_results(backward)) if result in reached)
+        mask = sources.get(node, 0)
+        for operand in node.all_input_nodes:
+            mask |= masks[operand]
+        masks[node] = mask
+    results = [masks.get(result, 0) for result in graph_results(backward)]
+    return [
+        tuple(index for index, mask in enumerate(results) if mask >> k & 1)
+        for k in range(len(tangents))
+    ]
 
 
 def _placeholders(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:

@@ -5,14 +5,15 @@ passes gradients that programs cannot read (those of `vmap`), Dynamo's graph run
 inputs, and its eager gradients, which autograd can differentiate, replace the program's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from weakref import ref
 
 import torch
-from attrs import frozen
+from attrs import field, frozen
 from torch.autograd import forward_ad
 
 from gyrator.frontend.gradients import compiles_autograd, is_batched
@@ -39,6 +40,9 @@ class Replay:
     """By device type: the autocast dtype, and whether autocast is enabled."""
     bases: tuple[int, ...] = ()
     """For each base that AOTAutograd returns beside the results, a result that is a view of it."""
+    reaches: Mapping[int, tuple[int, ...]] = field(factory=dict)
+    """For the results and bases, the inputs whose gradients depend on theirs; empty if that is
+    unknown, or if the program of the backward pass knows it."""
 
     @classmethod
     def of(
@@ -47,6 +51,7 @@ class Replay:
         inputs: Sequence[Any],
         refusal: str,
         bases: tuple[int, ...] = (),
+        reaches: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
     ) -> "Replay":
         """Capture the function and the current autocast state."""
         types = sorted({x.device.type for x in inputs if isinstance(x, torch.Tensor)})
@@ -59,6 +64,7 @@ class Replay:
                 if torch.amp.is_autocast_available(kind)
             ),
             bases,
+            reaches,
         )
 
     def weak_inputs(self, inputs: Sequence[Any]) -> WeakInputs:
@@ -69,6 +75,14 @@ class Replay:
             return [(ref(x), x._version) for x in inputs]
         except (AttributeError, RuntimeError, TypeError):  # numbers, and tensors of inference mode
             return [_weak(x) for x in inputs]
+
+    def lost(self, tangents: Sequence[torch.Tensor | None]) -> set[int]:
+        """Return the inputs whose gradients depend on missing tangents alone: they have none."""
+        missing = [k for k, g in enumerate(tangents) if g is None]
+        if not missing:
+            return set()
+        reached = {i for k, to in self.reaches.items() if tangents[k] is not None for i in to}
+        return {i for k in missing for i in self.reaches.get(k, ())} - reached
 
     def gradients(
         self, saved: WeakInputs, tangents: Sequence[torch.Tensor | None], needed: Sequence[bool]
@@ -152,7 +166,8 @@ def _follow(
     computed: Sequence[torch.Tensor | None],
     tangents: Sequence[torch.Tensor | None],
 ) -> tuple[torch.Tensor | None, ...] | None:
-    """Replace the gradients of a node if autograd will differentiate them, or received none.
+    """Replace the gradients of a node if autograd will differentiate them, or received none of
+    some results.
 
     Args:
         replay: reruns the function.
@@ -164,11 +179,15 @@ def _follow(
     """
     if all(gradient is None for gradient in tangents):
         return (None,) * len(computed)
+    tensors = [k for k, need in enumerate(needed) if need is not None]
     if batched:
         tangents = batched.pop()
     elif not torch.is_grad_enabled():
-        return None
-    tensors = [k for k, need in enumerate(needed) if need is not None]
+        lost = replay.lost(tangents)
+        if not lost or len(computed) != len(tensors):
+            return None
+        pairs = zip(tensors, computed, strict=True)
+        return tuple(None if k in lost else gradient for k, gradient in pairs)
     if len(computed) != len(tensors):
         raise _error("its inputs share memory")
     flow = {k for k, gradient in zip(tensors, computed, strict=True) if gradient is not None}
