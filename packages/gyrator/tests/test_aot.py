@@ -820,6 +820,21 @@ def test_libraries_lie_in_memory_where_code_may_run_there(
     assert used == [Path("/dev/shm"), None, None]
 
 
+def test_inputs_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    path, x = tmp_path / "model.gya", torch.ones(2, 2)
+    with pytest.raises(UnsupportedError, match=r"GY-AOT-001.*is a tensor\n.*`\(x,\)`"):
+        aot.compile(nn.ReLU(), x, package=path)
+    program = torch.export.export(nn.ReLU(), (x,))
+    with pytest.raises(UnsupportedError, match=r"GY-AOT-001.*`dynamic_shapes` is set"):
+        aot.compile(program, package=path, dynamic_shapes=({0: torch.export.Dim("n")},))
+
+
+def test_different_weights_of_one_name_need_packages_of_their_own(tmp_path: Path) -> None:
+    entries = {name: (nn.Linear(2, 2), (torch.ones(1, 2),)) for name in "ab"}
+    with pytest.raises(aot.PackageError, match=r"GY-PACKAGE-008.*\n.*a package for each model"):
+        aot.compile(entries, package=tmp_path / "both.gya")
+
+
 def test_an_exported_program_is_packaged_as_it_is(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5)).eval()
     model = model.to(memory_format=torch.channels_last)

@@ -114,7 +114,14 @@ def exported(entry: EntryPoint) -> ExportedProgram:
     from torch.export import ExportedProgram, export
 
     if isinstance(entry.program, ExportedProgram):
+        if entry.dynamic_shapes is not None:
+            raise unpackable(
+                "the sizes of an exported program are fixed, but `dynamic_shapes` is set",
+                "pass `dynamic_shapes` to `torch.export.export`",
+            )
         return entry.program
+    if isinstance(entry.inputs, torch.Tensor):
+        raise unpackable("`inputs` is a tensor", "pass a tuple of arguments, such as `(x,)`")
     if entry.inputs is None and not entry.kwargs:
         raise unpackable(
             "a module needs example inputs", "set `inputs`, or pass an exported program"
@@ -216,7 +223,10 @@ class _Package:
                 self.tensors[previous.tensor], tensor.to(HOST)
             ):
                 raise wrong_weight(
-                    weight.name, "two entry points have different weights of this name"
+                    weight.name,
+                    "two entry points have different weights of this name",
+                    "entry points of one package share weights by name: rename the modules, or "
+                    "compile a package for each model",
                 )
             self.weights[weight.name] = evolve(previous, written=previous.written or weight.written)
             return

@@ -53,7 +53,10 @@ def wrong_input(entry: str, name: str, why: str, expected: str) -> PackageError:
     )
 
 
-def wrong_weight(name: str, why: str) -> PackageError:
+def wrong_weight(
+    name: str,
+    why: str,
+    help: str = "pass tensors with the names, sizes and dtypes that `weights` lists",
+) -> PackageError:
     """Return the error for a weight that does not match (GY-PACKAGE-008)."""
-    help = "pass tensors with the names, sizes and dtypes that `weights` lists"
     return PackageError.of("GY-PACKAGE-008", f"weight {name}: {why}", help=help)
