@@ -279,10 +279,13 @@ def make_options(
     """
     chosen = dict(_mode(mode or "default"))
     fields = {f.name: f for f in attrs.fields(Options)}
-    if not isinstance(options, Mapping | None):
+    try:
+        given = dict(options or {})
+    except (TypeError, ValueError) as error:
         message = f"options must be a mapping of names to values, not {options!r}"
-        raise OptionError.of("GY-OPTION-003", message, help='such as {"numerics": "fast"}')
-    for name, value in (options or {}).items():
+        help = 'such as {"numerics": "fast"}'
+        raise OptionError.of("GY-OPTION-003", message, help=help) from error
+    for name, value in given.items():
         if name not in fields:
             known = TORCHINDUCTOR.get(name)
             help = f"TorchInductor's is {known} here" if known else _near(name, fields)
@@ -354,7 +357,7 @@ def _checked(option: "attrs.Attribute[Any]", value: Any) -> Any:
     if type(value) is not expected:
         article = "an" if expected is int else "a"
         wrong = f"must be {article} {expected.__name__}, not {value!r}"
-    elif expected is int and value < 0:
+    elif isinstance(value, int) and value < 0:
         wrong = f"must not be negative, but is {value}"
     elif choices and value not in choices:
         wrong = f"must be one of {', '.join(map(repr, choices))}, not {value!r}"

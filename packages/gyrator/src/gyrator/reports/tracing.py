@@ -1,8 +1,7 @@
 """Writing the output of each stage to a folder and to `TORCH_TRACE`."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,11 @@ from gyrator_ir.passes import Step
 from gyrator_runtime.warn import warn
 
 
-@contextmanager
-def _unneeded(root: str | Path) -> Iterator[None]:
-    """Warn (GY-OPTION-008) of a folder that cannot be written, since a program is right without
-    its trace."""
-    try:
-        yield
-    except OSError as error:
-        message = f"the trace in {root} is incomplete: {error.strerror or error}"
-        warn("GY-OPTION-008", message, "set `trace_dir` to a folder that you own, with free space")
+def _incomplete(folder: str | Path, error: OSError) -> None:
+    """Warn (GY-OPTION-008) of a folder that cannot be written: a program is right without its
+    trace."""
+    message = f"the trace in {folder} is incomplete: {error.strerror or error}"
+    warn("GY-OPTION-008", message, "set `trace_dir` to a folder that you own, with free space")
 
 
 @frozen
@@ -41,7 +36,7 @@ class Trace:
         be written."""
         if not root:
             return cls()
-        with _unneeded(root):
+        try:
             os.makedirs(root, exist_ok=True)
             for number in range(10_000):
                 folder = Path(root) / f"{number:03d}_{phase}"
@@ -51,14 +46,18 @@ class Trace:
                     continue
                 return cls(folder)
             raise FileExistsError("it contains ten thousand traces")
-        return cls()
+        except OSError as error:
+            _incomplete(root, error)
+            return cls()
 
     def write(self, name: str, text: Callable[[], str]) -> None:
         """Write one file; `text` is called only if it is needed."""
         trace_text(name, text)
         if self.folder is not None:
-            with _unneeded(self.folder):
+            try:
                 (self.folder / name).write_text(text(), encoding="utf-8")
+            except OSError as error:
+                _incomplete(self.folder, error)
 
     def text(self, name: str, text: str) -> None:
         """Write one file."""
@@ -76,8 +75,11 @@ class Trace:
         differs from that of the previous file."""
         if self.folder is None:
             return
-        with _unneeded(self.folder):
+        try:
             os.makedirs(self.folder / "passes")
+        except OSError as error:
+            _incomplete(self.folder, error)
+            return
         numbers = count()
         last = ""
         for step in (s for s in steps if s.changed):
