@@ -8,7 +8,7 @@ import pytest
 
 MODEL = """
 import json, sys
-import torch
+import attrs, torch
 from gyrator import Session
 
 net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8), torch.nn.Softmax(-1))
@@ -22,7 +22,16 @@ x = torch.ones(3, requires_grad=True)
 with Session(options={"cache": False, "strict": True}) as session:
     torch.compile(lambda v: (v.sin() * v.sin()).sum(), backend=session.backend)(x).backward()
 assert x.grad is not None
-print(json.dumps([loaded, sorted(sys.modules)]))
+classes = {
+    value
+    for name, module in list(sys.modules.items())
+    if name.partition(".")[0].startswith("gyrator")
+    for value in vars(module).values()
+    if isinstance(value, type) and value.__module__ == name and "__attrs_attrs__" in vars(value)
+}
+assert len(classes) > 100
+slow = sorted(f"{c.__module__}.{c.__qualname__}" for c in classes if attrs.inspect(c).added_repr)
+print(json.dumps([loaded, sorted(sys.modules), slow]))
 """
 ON_THE_WAY = {"gyrator_lowering", "gyrator_scheduler", "gyrator_codegen_cpp", "gyrator_runtime"}
 ELSEWHERE = (
@@ -56,7 +65,8 @@ ELSEWHERE = (
 
 @pytest.fixture(scope="module")
 def loaded() -> list[list[str]]:
-    """The modules that a model's first step loads, and those after one that is partitioned."""
+    """The modules that a model's first step loads, those after one that is partitioned, and the
+    classes among them that attrs itself defines."""
     done = subprocess.run([sys.executable, "-c", MODEL], check=True, capture_output=True, text=True)
     actual: list[list[str]] = json.loads(done.stdout)
     return actual
@@ -65,13 +75,19 @@ def loaded() -> list[list[str]]:
 def test_a_first_compile_imports_nothing_of_other_languages_and_tools(
     loaded: list[list[str]],
 ) -> None:
-    names, _ = loaded
+    names, *_ = loaded
     assert {name.partition(".")[0] for name in names} >= ON_THE_WAY
     assert [n for n in names if any(n == e or n.startswith(f"{e}.") for e in ELSEWHERE)] == []
 
 
 def test_training_imports_nothing_that_only_torchinductor_needs(loaded: list[list[str]]) -> None:
     """AOTAutograd's partitioner would import its lowerings: a sixth of a first training step."""
-    _, names = loaded
+    _, names, _ = loaded
     parts = ("lowering", "pattern_matcher", "ir", "scheduler", "compile_fx")
     assert [n for n in parts if f"torch._inductor.{n}" in names] == []
+
+
+def test_classes_on_the_way_generate_methods_when_they_are_called(loaded: list[list[str]]) -> None:
+    """The decorators of `gyrator_ir.define` take less time than those of attrs."""
+    *_, slow = loaded
+    assert slow == []

@@ -9,9 +9,8 @@ divides both `c` and `rest`.
 from math import gcd
 from types import MappingProxyType
 
-from attrs import frozen
-
 from gyrator_ir.body.nodes import Axis, Load, Store
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ZERO, Add, Const, Expr, FloorDiv, Max, Min, Mod, Mul, Sym
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.nodes import Access

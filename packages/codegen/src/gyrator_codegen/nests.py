@@ -1,9 +1,8 @@
 """The loop nest of a kernel for vector machines, by the role of each loop."""
 
-from attrs import frozen
-
 from gyrator_codegen.analysis import static
 from gyrator_ir.body.nodes import Axis, Load, Reduce
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Expr, Sym, ceildiv
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.choices import settled

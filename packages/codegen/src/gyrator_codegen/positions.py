@@ -12,10 +12,11 @@ Each dimension of a block has one linear index, from which the index of each axi
 
 from collections.abc import Iterable
 
-from attrs import define, field, frozen
+from attrs import field
 
 from gyrator_ir.body.nodes import Axis, Load, Store
 from gyrator_ir.body.rewrite import AnyStatement, expressions, renamed
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, FloorDiv, Mod, Sym
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
 from gyrator_ir.loop.contraction import needed_for

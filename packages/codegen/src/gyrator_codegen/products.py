@@ -5,11 +5,10 @@ The rows, columns and batches of a dot reduction are those of `gyrator_ir.loop.c
 
 from collections.abc import Iterable, Sequence
 
-from attrs import frozen
-
 from gyrator_codegen.lanes import consecutive
 from gyrator_ir.body.nodes import Axis, Bind, Const, IndexValue, Let, Load, Reduce, Store
 from gyrator_ir.body.rewrite import AnyStatement, defined, used
+from gyrator_ir.define import frozen
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level, Stage
 from gyrator_ir.loop.contraction import Roles, needed_for, roles
 

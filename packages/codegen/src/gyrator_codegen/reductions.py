@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_ir.body.nodes import (
     POSITIONS,
@@ -14,6 +14,7 @@ from gyrator_ir.body.nodes import (
     ScanStep,
     identity_of,
 )
+from gyrator_ir.define import frozen
 from gyrator_ir.tile.nodes import Method, Reduction
 from gyrator_ir.types import DType
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Collection, Iterator
 
-from attrs import frozen
-
 from gyrator_codegen.analysis import element_types, linear_position
 from gyrator_ir.body.nodes import Let, Load, Reduce, ScanStep, SortStep, Store, StoreMode
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.target import Target

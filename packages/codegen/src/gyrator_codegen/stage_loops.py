@@ -3,7 +3,7 @@ work."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import linear_position
 from gyrator_codegen.language import index_checks
@@ -25,6 +25,7 @@ from gyrator_ir.body.nodes import (
     Store,
 )
 from gyrator_ir.body.rewrite import defined, live, types_of, used
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ZERO, Expr, product_of
 from gyrator_ir.expr import Const as Number
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level

@@ -1,6 +1,6 @@
 """Splitting an unrolled loop over a range of elements into a main loop and a remainder."""
 
-from attrs import frozen
+from gyrator_ir.define import frozen
 
 
 @frozen

@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from attrs import define, field
+from attrs import field
 
 from gyrator_ir.body.nodes import Const, IndexValue, Let, Load
 from gyrator_ir.body.ops import OPS, Typing
 from gyrator_ir.body.rewrite import AnyStatement, defined
+from gyrator_ir.define import define
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.types import DType
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from attrs import define, evolve
+from attrs import evolve
 
 from gyrator_codegen import REDUCTION_OF
 from gyrator_codegen.reductions import MERGED, Carried, in_pairs
@@ -20,6 +20,7 @@ from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.ops import EMITTERS, cast, function
 from gyrator_codegen_cpp.scope import Array, Scope, Span
 from gyrator_ir.body.nodes import POSITIONS, Load, Reduce, ReduceKind, ScanKind, ScanStep
+from gyrator_ir.define import define
 from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import Prefetch
 from gyrator_ir.types import DType

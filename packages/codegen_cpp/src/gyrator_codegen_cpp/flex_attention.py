@@ -8,7 +8,7 @@ over that block, which is tiled and emitted like any other kernel.
 
 from collections.abc import Sequence
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field
 
 from gyrator_codegen import Writer, static, tile
 from gyrator_codegen.passes import vector_pipeline
@@ -19,6 +19,7 @@ from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.refusals import TILING, refusals
 from gyrator_ir.body.nodes import Axis, Const, Let, Load, Statement, Store
 from gyrator_ir.body.rewrite import reads, renamed
+from gyrator_ir.define import define, frozen
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ONE, CPrinter, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage, TemplateKernel

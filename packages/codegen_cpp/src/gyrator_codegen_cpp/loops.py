@@ -11,8 +11,6 @@ from functools import partial
 from itertools import chain
 from math import gcd
 
-from attrs import frozen
-
 from gyrator_codegen import static
 from gyrator_codegen.reductions import Carried
 from gyrator_codegen.sections import section_body
@@ -31,6 +29,7 @@ from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.scope import Array, Scope, Span, Value
 from gyrator_ir.body.nodes import Axis, Load, Reduce, ScanStep, Store
 from gyrator_ir.body.rewrite import defined
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import KernelStatement, Level
 from gyrator_ir.tile.loops import extent_of

@@ -9,12 +9,13 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field
 
 from gyrator_codegen import Writer
 from gyrator_codegen.stage_loops import Decisions
 from gyrator_codegen_cpp.dtypes import RESERVED, lane_type, literal
 from gyrator_codegen_cpp.prelude import Isa
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import CPrinter, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.tile.nodes import IndexAccess, TiledKernel

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
-from attrs import frozen
-
 from gyrator_codegen import TilingLanguage, batched
 from gyrator_codegen.language import by_kind, unit_per_kernel
 from gyrator_codegen.passes import vector_pipeline
@@ -13,6 +11,7 @@ from gyrator_codegen_cpp.flex_attention import emit_flex, template_refusal, tile
 from gyrator_codegen_cpp.kernel import emit_group, emit_kernel
 from gyrator_codegen_cpp.prelude import Isa, assemble, names_in
 from gyrator_codegen_cpp.refusals import refusals, tiling_refusal
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
 from gyrator_ir.passes import Pass

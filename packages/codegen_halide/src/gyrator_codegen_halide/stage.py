@@ -7,8 +7,6 @@ from importlib.resources import files
 from keyword import kwlist
 from typing import ClassVar
 
-from attrs import frozen
-
 from gyrator_codegen import TilingLanguage, Writer, sources_with_repeats
 from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
 from gyrator_codegen.passes.blocks.index_width import IndexWidth
@@ -23,6 +21,7 @@ from gyrator_codegen_halide.entry import checks_of, write_entry
 from gyrator_codegen_halide.kernel import KernelText
 from gyrator_codegen_halide.refusals import refusals
 from gyrator_codegen_halide.values import Scheduling
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.passes import Pass

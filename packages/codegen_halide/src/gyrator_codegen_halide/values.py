@@ -3,11 +3,12 @@ later one through memory is such a function."""
 
 from collections.abc import Iterable
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen import Names
 from gyrator_ir.body.nodes import Axis, Bind, Check, Load, Reduce, ScanStep, Store
 from gyrator_ir.body.rewrite import defined, expressions, rewritten, types_of, used
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, linear, maximum, subs, sum_of
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
 from gyrator_ir.loop.nodes import Buffer

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from attrs import define, field, frozen
+from attrs import field
 
 from gyrator_codegen import Names, Writer, index_checks
 from gyrator_codegen_llvm.dtypes import STORAGE, TYPES
 from gyrator_ir.body.nodes import Check
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import Expr, Sym
 from gyrator_ir.expr import nodes as x
 from gyrator_ir.kernel.nodes import Kernel

@@ -5,7 +5,7 @@ the additions. The second pass over the elements of a `welford` or `online_softm
 or the maximum, which the first one finds.
 """
 
-from attrs import define, field
+from attrs import field
 
 from gyrator_codegen import REDUCTION_OF
 from gyrator_codegen.analysis import linear_position
@@ -20,6 +20,7 @@ from gyrator_ir.body.nodes import (
     ScanStep,
     identity_of,
 )
+from gyrator_ir.define import define
 from gyrator_ir.modes import Numerics
 from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.types import DType

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from itertools import count
 from typing import ClassVar
 
-from attrs import frozen
-
 from gyrator_codegen import TilingLanguage, batched
 from gyrator_codegen.passes.cores.plain_divisions import PlainDivisions
 from gyrator_codegen.passes.cores.strips import Strips
@@ -14,6 +12,7 @@ from gyrator_codegen.refusals import Refusals
 from gyrator_codegen_llvm.kernel import emit_kernel
 from gyrator_codegen_llvm.refusals import TILING, refusals, refused_tiling
 from gyrator_codegen_llvm.support import preamble
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.passes import Pass

@@ -1,10 +1,11 @@
 """Emission state of a kernel: names, values, and which of a point's threads write."""
 
-from attrs import define, field, frozen
+from attrs import field
 
 from gyrator_codegen import Names, Writer, index_checks
 from gyrator_codegen_metal.dtypes import TYPES
 from gyrator_ir.body.nodes import Check
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import Expr, Sym
 from gyrator_ir.expr.printer import CPrinter
 from gyrator_ir.kernel.nodes import Kernel

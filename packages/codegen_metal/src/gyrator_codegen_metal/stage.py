@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
-from attrs import frozen
-
 from gyrator_codegen import Names, TilingLanguage, batched
 from gyrator_codegen.passes import thread_pipeline
 from gyrator_codegen_metal.kernel import emit_kernel
 from gyrator_codegen_metal.refusals import refusals
 from gyrator_codegen_metal.support import RESERVED, preamble
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.passes import Pass

@@ -6,9 +6,8 @@ grid (i0) by 8, loop (r0) by 32              a SIMD group per point
 grid (i0), loop (r0) by 256                  a threadgroup per point
 """
 
-from attrs import frozen
-
 from gyrator_ir.body.nodes import ScanStep, SortStep
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import Expr
 from gyrator_ir.tile.choices import name_of

@@ -1,10 +1,11 @@
 """Emission state of a kernel: names, and values with the dimensions along which they vary."""
 
-from attrs import define, field, frozen
+from attrs import field
 
 from gyrator_codegen import Names, Writer
 from gyrator_codegen.positions import BlockDecisions, Flat
 from gyrator_codegen_triton.index import TritonPrinter
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import Const, Expr, Sym
 from gyrator_ir.types import DType
 

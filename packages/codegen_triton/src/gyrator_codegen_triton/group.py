@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from itertools import chain
 
-from attrs import define
-
 from gyrator_codegen import Names, Writer
 from gyrator_codegen_triton.code import LENGTHS, Code
 from gyrator_codegen_triton.index import TritonPrinter
 from gyrator_codegen_triton.kernel import blocks_in, code_of, emit_body, lengths_of
 from gyrator_codegen_triton.source import RESERVED, function, source_of, with_options
+from gyrator_ir.define import define
 from gyrator_ir.expr import ZERO, Const, Expr, ShapeFacts, Sym, minimum, subs
 from gyrator_ir.kernel.nodes import KernelGroup
 from gyrator_ir.provenance import Origin

@@ -7,8 +7,6 @@ are numbered such that concurrent programs share rows and columns in the cache.
 
 from collections.abc import Sequence
 
-from attrs import frozen
-
 from gyrator_codegen import Names, Writer
 from gyrator_codegen.positions import (
     Blocks,
@@ -25,6 +23,7 @@ from gyrator_codegen_triton.code import LENGTHS, Code, Value
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.source import RESERVED, blocks_over, function, source_of, with_options
 from gyrator_ir.body.nodes import Axis, Bind, Reduce, ScanStep, SortStep, Store
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level
 from gyrator_ir.provenance import Origin

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
-from attrs import frozen
-
 from gyrator_codegen import Names, TilingLanguage, batched
 from gyrator_codegen.language import by_kind, unit_per_kernel
 from gyrator_codegen.passes import block_pipeline
@@ -16,6 +14,7 @@ from gyrator_codegen_triton.refusals import check_tiling, refusals
 from gyrator_codegen_triton.source import RESERVED
 from gyrator_codegen_triton.templates.emit import emit_template
 from gyrator_codegen_triton.templates.refusals import template_refusal
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, TemplateKernel

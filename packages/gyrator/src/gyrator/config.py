@@ -5,8 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from attrs import frozen
-
+from gyrator_ir.define import frozen
 from gyrator_runtime.cache import DEFAULT_LIMIT, default_root
 from gyrator_runtime.warn import warn
 

@@ -7,8 +7,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import attrs
-from attrs import field, frozen
+from attrs import field
 
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.warn import warn
 
@@ -59,7 +60,7 @@ class Options:
         "debugger can step through it. Slower.",
         code=False,
     )
-    fx_compiler: str | Callable[..., Any] = _option(  # noqa: RUF009, a field of attrs
+    fx_compiler: str | Callable[..., Any] = _option(
         "",
         "With the wrapper 'fx': the compiler of the graph. A function that takes a `GraphModule` "
         "and returns a callable, `module:function`, or the name of an entry point in the group "

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import define, field
+from attrs import field
 
 from gyrator.config import Config, read_config
 from gyrator.engine.context import CompilerContext
@@ -27,6 +27,7 @@ from gyrator.store.content_hash import decompositions_hash, passes_hash
 from gyrator.store.travel import record
 from gyrator.targets import TargetDefinition, installed, probed
 from gyrator_ir.backend import WrapperBackend
+from gyrator_ir.define import define
 from gyrator_ir.passes import PassEdits
 from gyrator_ir.target import Target
 from gyrator_runtime.cache import Cache, make_key

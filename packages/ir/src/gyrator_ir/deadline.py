@@ -3,8 +3,7 @@
 import math
 import time
 
-from attrs import frozen
-
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 
 

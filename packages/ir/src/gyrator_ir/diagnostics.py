@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Self
 
-from attrs import frozen
+from gyrator_ir.define import frozen
 
 
 @frozen

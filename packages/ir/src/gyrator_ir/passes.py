@@ -9,9 +9,10 @@ from time import perf_counter
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import attrs
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field
 
 from gyrator_ir.deadline import NEVER, Deadline
+from gyrator_ir.define import define, frozen
 from gyrator_ir.diagnostics import GyratorError, VerifyError
 
 M = TypeVar("M")

@@ -1,8 +1,9 @@
 """The origin of IR operations: FX nodes and the user's source lines."""
 
-from attrs import field, frozen
+from attrs import field
 
 from gyrator_ir.checks import exactly
+from gyrator_ir.define import frozen
 
 
 @frozen

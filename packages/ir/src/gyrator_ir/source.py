@@ -5,9 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from attrs import field, frozen
+from attrs import field
 
 from gyrator_ir.checks import a_tuple, exactly, natural
+from gyrator_ir.define import frozen
 
 if TYPE_CHECKING:
     from gyrator_ir.expr import Expr

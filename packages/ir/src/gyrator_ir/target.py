@@ -1,8 +1,9 @@
 """Targets as data: what a device type supports, and the heuristics for fast code on it."""
 
-from attrs import field, frozen
+from attrs import field
 
 from gyrator_ir.checks import a_tuple, exactly, natural
+from gyrator_ir.define import frozen
 from gyrator_ir.modes import StoreMode
 from gyrator_ir.types import DType
 

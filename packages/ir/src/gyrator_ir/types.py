@@ -4,9 +4,10 @@ from enum import StrEnum
 from math import inf
 from types import NoneType
 
-from attrs import field, frozen
+from attrs import field
 
 from gyrator_ir.checks import exactly
+from gyrator_ir.define import frozen
 
 
 class DType(StrEnum):

@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
-from attrs import asdict, evolve, frozen
+from attrs import asdict, evolve
 from torch.fx import Node
+
+from gyrator_ir.define import frozen
 
 FROZEN = "frozen"
 """The key in a placeholder's `meta` that marks its tensor as known."""

@@ -9,8 +9,9 @@ from functools import lru_cache
 from types import MappingProxyType
 
 import torch
-from attrs import frozen
 from torch._ops import OpOverload
+
+from gyrator_ir.define import frozen
 
 aten = torch.ops.aten
 

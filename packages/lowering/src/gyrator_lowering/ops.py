@@ -6,8 +6,9 @@ from itertools import islice
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import field
 
+from gyrator_ir.define import define
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import Const, Expr, contiguous_strides
 from gyrator_ir.loop.nodes import Extern, TypeArg

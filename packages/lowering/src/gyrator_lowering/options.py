@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from attrs import frozen
-
+from gyrator_ir.define import frozen
 from gyrator_ir.modes import Numerics
 
 __all__ = ["LoweringOptions"]

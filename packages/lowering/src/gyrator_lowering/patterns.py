@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from attrs import field, frozen
+from attrs import field
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator_ir.content import value_hash
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.builder.program import each
 from gyrator_lowering.decompositions import default_decompositions

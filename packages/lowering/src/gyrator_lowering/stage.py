@@ -6,11 +6,12 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from attrs import define, evolve, field
+from attrs import evolve, field
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.checks import takes
 from gyrator_ir.deadline import NEVER, Deadline
+from gyrator_ir.define import define
 from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
 from gyrator_ir.expr import Expr
 from gyrator_ir.loop.nodes import (

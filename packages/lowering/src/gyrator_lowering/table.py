@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import field
+
+from gyrator_ir.define import define, frozen
 
 Rule = Callable[..., Any]
 """`rule(b: LoopBuilder, *args, **kwargs)`, with the arguments of the op's schema: tensors are

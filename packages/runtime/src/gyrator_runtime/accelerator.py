@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any, cast
 
 import torch
-from attrs import frozen
 
+from gyrator_ir.define import frozen
 from gyrator_runtime.device import (
     DeviceInterface,
     DeviceProperties,

@@ -16,8 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from attrs import frozen
-
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
 from gyrator_runtime.library import SharedLibrary

@@ -28,8 +28,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from attrs import frozen
-
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_runtime.warn import warn
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from attrs import frozen
 
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError, UnsupportedError
 from gyrator_runtime.build import available_cores
 

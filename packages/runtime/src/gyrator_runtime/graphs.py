@@ -18,8 +18,9 @@ from operator import attrgetter, le
 from typing import Any
 
 import torch
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field
 
+from gyrator_ir.define import define, frozen
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.host.outside import empty_like
 from gyrator_runtime.warn import warn

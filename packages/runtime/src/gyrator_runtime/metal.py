@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attrs import frozen
 
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Expr, Sym, evaluate, parse_expr, to_text
 from gyrator_ir.source import TranslationUnit
 from gyrator_runtime import host

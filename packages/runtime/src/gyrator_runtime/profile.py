@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from attrs import frozen
+from gyrator_ir.define import frozen
 
 try:
     from resource import RUSAGE_SELF, getrusage

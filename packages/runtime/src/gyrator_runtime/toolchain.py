@@ -31,8 +31,9 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from attrs import field, frozen
+from attrs import field
 
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.cache import Cache, make_key
 from gyrator_runtime.process import Limited

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from attrs import frozen
-
 from gyrator_ir.body.rewrite import expressions, reads, writes
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Cond, Expr, Sym, SymKind
 from gyrator_ir.loop.nodes import CollectiveWait, LoopOperation, Operation
 from gyrator_ir.loop.uses import (

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence, Set
 from enum import Enum, auto
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_ir.body.nodes import Reduce, ReduceKind, Store
 from gyrator_ir.deadline import NEVER, Deadline
+from gyrator_ir.define import frozen
 from gyrator_ir.kernel.nodes import Kernel, Lifetime, Refusal, Schedule, ScheduleNode, Together
 from gyrator_ir.loop.contraction import needed_for, roles, symbols_of
 from gyrator_ir.loop.nodes import Buffer, LoopOperation, LoopProgram, TensorRef

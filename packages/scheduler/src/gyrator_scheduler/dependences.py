@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 
-from attrs import define, field, frozen
+from attrs import field
 
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import Sym, SymKind
 from gyrator_ir.loop.nodes import (
     Buffer,

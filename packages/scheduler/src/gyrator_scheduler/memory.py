@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
 from gyrator_ir.body.nodes import Load, Store, StoreMode
+from gyrator_ir.define import define
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, sum_of
 from gyrator_ir.kernel.nodes import Kernel, Lifetime, Schedule, ScheduleNode
 from gyrator_ir.loop.nodes import (

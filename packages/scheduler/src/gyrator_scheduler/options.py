@@ -1,8 +1,9 @@
 """Options of the scheduler. Every field has a default."""
 
-from attrs import field, frozen
+from attrs import field
 
 from gyrator_ir.checks import exactly, natural
+from gyrator_ir.define import frozen
 from gyrator_ir.kernel.nodes import Numerics
 from gyrator_ir.passes import PassEdits
 

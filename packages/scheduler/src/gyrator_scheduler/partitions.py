@@ -7,8 +7,9 @@ and records the partitions in `Schedule.partitions`.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
-from attrs import evolve, frozen
+from attrs import evolve
 
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const
 from gyrator_ir.kernel.nodes import Kernel, Lifetime, Partition, Schedule, ScheduleNode
 from gyrator_ir.loop.capture import uncaptured

@@ -3,8 +3,9 @@
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field
 
+from gyrator_ir.define import define, frozen
 from gyrator_ir.kernel.nodes import Lifetime, Together
 from gyrator_scheduler.fusion.cluster import Cluster
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from attrs import define, field
+from attrs import field
 
+from gyrator_ir.define import define
 from gyrator_ir.expr import Expr, Sym
 from gyrator_ir.host import nodes as h
 from gyrator_ir.loop.nodes import Literal, TypeArg

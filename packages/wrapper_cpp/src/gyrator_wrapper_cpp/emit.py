@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import assert_never
 
-from attrs import define, field
+from attrs import field
 
+from gyrator_ir.define import define
 from gyrator_ir.expr import Cond
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.walk import bound, freed

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from attrs import frozen
-
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, Expr
 from gyrator_ir.host import nodes as h
 from gyrator_ir.loop.nodes import Literal, TypeArg

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import define
-
+from gyrator_ir.define import define
 from gyrator_ir.host import nodes as h
 from gyrator_wrapper_cpp.calls import CallWriter
 from gyrator_wrapper_cpp.errors import refusal

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from attrs import frozen
-
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Expr
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.walk import binds, walk

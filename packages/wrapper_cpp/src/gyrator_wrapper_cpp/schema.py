@@ -4,9 +4,10 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from attrs import field, frozen
+from attrs import field
 
 from gyrator_ir.checks import a_tuple, exactly
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import ParseError
 from gyrator_ir.host.nodes import CollectiveStart, ExternCall, HostProgram
 from gyrator_ir.host.walk import walk

@@ -5,10 +5,11 @@ from hashlib import sha256
 from importlib.resources import files
 from types import MappingProxyType
 
-from attrs import field, frozen
+from attrs import field
 
 from gyrator_ir.checks import takes
 from gyrator_ir.content import content_hash
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.host.nodes import BindConstant, BindParameter, HostProgram, Instruction, Launch
 from gyrator_ir.host.walk import unused_parameters, walk

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator
 
-from attrs import field, frozen
+from attrs import field
 
+from gyrator_ir.define import frozen
 from gyrator_ir.source import HostUnit
 
 ENTRY = "gy_main"

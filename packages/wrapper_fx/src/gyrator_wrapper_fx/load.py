@@ -6,9 +6,9 @@ from importlib.metadata import entry_points
 from typing import Any
 
 import torch
-from attrs import frozen
 from torch.fx.graph import _BoxedCodeGen
 
+from gyrator_ir.define import frozen
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_wrapper_fx.errors import fx_error
 from gyrator_wrapper_fx.kernels import KernelFunction

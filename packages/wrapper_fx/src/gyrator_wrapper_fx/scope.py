@@ -6,8 +6,9 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from attrs import define, field, frozen
+from attrs import field
 
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import Expr, expr
 from gyrator_ir.host import nodes as h
 from gyrator_ir.kernel.nodes import Launchable

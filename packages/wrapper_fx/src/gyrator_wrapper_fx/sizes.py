@@ -6,9 +6,10 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import field
 
 from gyrator_ir import expr as x
+from gyrator_ir.define import define
 from gyrator_ir.expr import Cond, Expr, Node
 from gyrator_wrapper_fx import ops
 

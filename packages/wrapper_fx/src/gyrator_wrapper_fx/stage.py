@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import torch
-from attrs import frozen
 
 from gyrator_ir.checks import takes
 from gyrator_ir.content import content_hash
+from gyrator_ir.define import frozen
 from gyrator_ir.host.nodes import BindConstant, HostProgram, Launch, Return
 from gyrator_ir.host.walk import programs, user_kernels, walk
 from gyrator_ir.source import Program

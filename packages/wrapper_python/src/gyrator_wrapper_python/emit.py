@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import assert_never
 
-from attrs import field, frozen
+from attrs import field
 
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Sym
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.walk import binds, programs, walk

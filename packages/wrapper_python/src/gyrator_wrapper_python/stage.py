@@ -1,9 +1,8 @@
 """The stage from Wrapper IR to the text of a Python host program."""
 
-from attrs import frozen
-
 from gyrator_ir.checks import takes
 from gyrator_ir.content import content_hash
+from gyrator_ir.define import frozen
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.walk import programs
 from gyrator_ir.source import Program

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from attrs import define, field
+from attrs import field
 
+from gyrator_ir.define import define
 from gyrator_ir.expr import Expr, Fragment, Max, Min, Prec, PythonPrinter
 from gyrator_ir.types import Device
 

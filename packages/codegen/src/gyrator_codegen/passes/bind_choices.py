@@ -2,9 +2,8 @@
 
 from typing import ClassVar
 
-from attrs import frozen
-
 from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.define import frozen
 from gyrator_ir.tile.choices import bound
 from gyrator_ir.tile.nodes import TileProgram
 

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_ir.body.nodes import (
     Bind,
@@ -16,6 +16,7 @@ from gyrator_ir.body.nodes import (
     Store,
 )
 from gyrator_ir.body.rewrite import defined
+from gyrator_ir.define import frozen
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement
 from gyrator_ir.tile.nodes import Repeat, Tiled, TiledGroup, TiledKernel, TileProgram
 

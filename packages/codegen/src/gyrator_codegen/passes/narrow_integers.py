@@ -10,7 +10,7 @@ CPUs, a vector register holds half as many of them, and their comparison masks d
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import value_names
 from gyrator_codegen.passes.rewriting import KernelPass
@@ -19,6 +19,7 @@ from gyrator_codegen.writer import Names
 from gyrator_ir.body.nodes import Bind, Check, Const, IndexValue, Let
 from gyrator_ir.body.ops import OPS, Typing
 from gyrator_ir.body.rewrite import AnyStatement, defined, rewritten, used
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.tile.loops import kernel_facts

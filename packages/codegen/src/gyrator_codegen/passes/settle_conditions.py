@@ -7,12 +7,13 @@ borders, loads need not wait for comparisons.
 from collections.abc import Iterator
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.constant_folding import folded
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.value_ranges import ValueRanges
 from gyrator_ir.body.nodes import Const, Let, Reduce, ScanStep, SortStep, Store
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Stage
 from gyrator_ir.tile.loops import kernel_facts

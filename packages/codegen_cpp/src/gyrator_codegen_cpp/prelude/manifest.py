@@ -6,8 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 
-import attrs
-
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -66,7 +65,7 @@ _STAND_INS = {Isa.NEON: "neon", Isa.PLAIN: "plain"}
 """Headers whose sections replace those of other headers, by instruction set."""
 
 
-@attrs.frozen
+@frozen
 class Section:
     """A section of a header: the names that it provides, and those that it needs."""
 
@@ -75,7 +74,7 @@ class Section:
     text: str
 
 
-@attrs.frozen
+@frozen
 class Header:
     """A file in ``headers/``."""
 
@@ -88,7 +87,7 @@ class Header:
         return tuple(name for section in self.sections for name in section.provides)
 
 
-@attrs.frozen
+@frozen
 class Manifest:
     """All headers, and the section that provides each name."""
 
@@ -105,7 +104,7 @@ def header_text(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-@attrs.frozen
+@frozen
 class _Block:
     provides: tuple[str, ...]
     needs: tuple[str, ...]

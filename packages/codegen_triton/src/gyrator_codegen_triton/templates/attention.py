@@ -9,8 +9,6 @@ whenever the largest score grows. Scores are never stored.
 import math
 from collections.abc import Sequence
 
-from attrs import define
-
 from gyrator_codegen import write_origins
 from gyrator_codegen.passes.blocks.attention_shapes import vector_of
 from gyrator_codegen_triton.dtypes import TYPES
@@ -21,6 +19,7 @@ from gyrator_codegen_triton.templates.attention_text import (
     load_keys,
     scores,
 )
+from gyrator_ir.define import define
 from gyrator_ir.expr import Const, Expr
 from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.provenance import Origin

@@ -9,10 +9,9 @@ their sums, so that no weight is stored and no sum is shared between programs.
 import math
 from collections.abc import Sequence
 
-from attrs import define
-
 from gyrator_codegen_triton.templates.attention_text import additive, scores
 from gyrator_codegen_triton.templates.gradients_text import GradientsText
+from gyrator_ir.define import define
 from gyrator_ir.loop.nodes import TensorRef
 
 _LOG2E = math.log2(math.e)

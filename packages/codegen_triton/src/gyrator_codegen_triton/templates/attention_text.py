@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from attrs import define, field
+from attrs import field
 
 from gyrator_codegen import Names, Writer
 from gyrator_codegen.passes.blocks.attention_shapes import vector_of
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.index import TritonPrinter
 from gyrator_codegen_triton.source import RESERVED
+from gyrator_ir.define import define
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.loop.nodes import TensorRef

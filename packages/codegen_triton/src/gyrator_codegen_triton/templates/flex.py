@@ -7,8 +7,6 @@ over partial blocks, to which the mask's formula is applied, then over full bloc
 
 from collections.abc import Sequence
 
-from attrs import define
-
 from gyrator_codegen import write_origins
 from gyrator_codegen.passes.blocks.attention_shapes import vector_of
 from gyrator_codegen_triton.code import Code
@@ -16,6 +14,7 @@ from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.source import blocks_over
 from gyrator_codegen_triton.templates.attention_text import load, load_keys
 from gyrator_codegen_triton.templates.flex_text import BlockLoop, FlexText
+from gyrator_ir.define import define
 from gyrator_ir.expr import Expr
 from gyrator_ir.loop.formulas import COLUMN
 from gyrator_ir.loop.nodes import TensorRef

@@ -6,11 +6,10 @@ over the blocks of keys that they attend to, as listed by the block mask.
 
 from collections.abc import Sequence
 
-from attrs import define
-
 from gyrator_codegen_triton.code import Code
 from gyrator_codegen_triton.templates.flex_text import BlockLoop, FlexText
 from gyrator_codegen_triton.templates.gradients_text import GradientsText
+from gyrator_ir.define import define
 from gyrator_ir.loop.formulas import COLUMN, ROW
 from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.loop.templates import first_captured

@@ -6,12 +6,13 @@ to the same keys can be rows of one block, so that keys and values are read once
 later operation merges the parts.
 """
 
-from attrs import define, evolve
+from attrs import evolve
 
 from gyrator_codegen_triton.source import blocks_over
 from gyrator_codegen_triton.templates.flex import FlexKernel
 from gyrator_codegen_triton.templates.flex_text import BlockLoop
 from gyrator_ir.body.nodes import Axis
+from gyrator_ir.define import define
 from gyrator_ir.expr import ONE, Expr
 from gyrator_ir.loop.formulas import HEAD
 from gyrator_ir.loop.nodes import TensorRef

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field
 
 from gyrator_codegen.positions import Blocks, Flat
 from gyrator_codegen_triton.body import statement
@@ -16,6 +16,7 @@ from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.templates.attention_text import AttentionText
 from gyrator_ir.body.nodes import Axis, Bind, Statement
 from gyrator_ir.body.rewrite import defined, expressions, used
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import Const, Expr, Sym
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.formulas import COLUMN, ROW, SCORE_INDICES, is_true, with_distinct_names

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from attrs import define
-
 from gyrator_codegen import write_origins
 from gyrator_codegen.passes.blocks.attention_shapes import vector_of
 from gyrator_codegen_triton.source import blocks_over
 from gyrator_codegen_triton.templates.attention_text import AttentionText
+from gyrator_ir.define import define
 from gyrator_ir.expr import ONE, Expr
 from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.provenance import Origin

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
-from attrs import define, evolve, field
+from attrs import evolve, field
 
 from gyrator.aot.operators import called_operators, unsupported_reason
 from gyrator.aot.targets import PackageTarget, package_targets
@@ -28,6 +28,7 @@ from gyrator.aot.trace import (
 from gyrator.options import OptionError, Options, make_options
 from gyrator.session import default_session
 from gyrator.store.content_hash import product_hash
+from gyrator_ir.define import define
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.types import HOST
 from gyrator_runtime.build import Library

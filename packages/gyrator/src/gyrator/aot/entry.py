@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from gyrator_ir.define import frozen
 
 if TYPE_CHECKING:
     import torch

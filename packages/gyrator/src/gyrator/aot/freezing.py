@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import torch
-from attrs import define, field, frozen
+from attrs import field
 from torch._functorch._aot_autograd.descriptors import PlainAOTInput
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.frontend.aot import Tracing
 from gyrator.frontend.freezing import Constants
+from gyrator_ir.define import define, frozen
 from gyrator_lowering.folding import Folding, Step
 from gyrator_lowering.freezing import freeze
 

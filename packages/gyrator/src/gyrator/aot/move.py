@@ -8,11 +8,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import field
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import map_aggregate
 from torch.utils import _pytree as pytree
 
+from gyrator_ir.define import define
 from gyrator_ir.types import HOST
 
 _CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

@@ -5,12 +5,11 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 
-from attrs import frozen
-
 from gyrator.options import OptionError, Options
 from gyrator.session import Session, default_session
 from gyrator.targets import TargetDefinition, installed
 from gyrator.targets.cpu import CPU, cpu_target, probe
+from gyrator_ir.define import frozen
 from gyrator_ir.target import Target
 from gyrator_ir.types import HOST
 from gyrator_runtime.build import available_cores

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import torch
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field
 from torch._guards import TracingContext, tracing
 from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgument
 from torch.utils import _pytree as pytree
@@ -27,6 +27,7 @@ from gyrator.graphs.compiled import CompiledGraph, Phase
 from gyrator.reports.records import Stopwatch
 from gyrator.store.manifest import ProgramManifest
 from gyrator.store.programs import Product, attribute
+from gyrator_ir.define import define, frozen
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.types import HOST
 from gyrator_lowering.torch_bridge.graphs import graph_results

@@ -10,10 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.targets import Building, PartialBuilding
+from gyrator_ir.define import define, frozen
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Kernel, Launchable
 from gyrator_ir.source import Configuration, KernelSource, TranslationUnit

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.autotune.integers import (
@@ -36,6 +36,7 @@ from gyrator.autotune.layouts import channels_last_faster, timed, undisturbed
 from gyrator.autotune.panels import PanelProduct, panel_product
 from gyrator.autotune.tiles import DIRECT, TILED, tiled_and_direct
 from gyrator.engine.context import CompilerContext
+from gyrator_ir.define import define, frozen
 from gyrator_lowering.fx_passes import (
     NOTHING,
     Activation,

@@ -7,13 +7,14 @@ import math
 from typing import Any
 
 import torch
-from attrs import field, frozen
+from attrs import field
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.autotune.kernels import Budget, quickest, remember, remembered
 from gyrator.autotune.regions import Region, regions
 from gyrator.engine.context import CompilerContext, GraphCompiler
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_lowering.rules.conv import CONVOLUTIONS
 from gyrator_lowering.rules.matmul import PRODUCTS

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from attrs import frozen
 from torch.fx import Graph, GraphModule, Node
+
+from gyrator_ir.define import frozen
 
 _MAX_NODES = 32
 """Maximum number of nodes measured with products."""

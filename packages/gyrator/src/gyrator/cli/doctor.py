@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from attrs import asdict, frozen
+from attrs import asdict
 
 from gyrator.cli.output import emit, table
 from gyrator.config import Config, read_config
@@ -19,6 +19,7 @@ from gyrator.session import Session
 from gyrator.store.programs import host_runner
 from gyrator.targets import discover
 from gyrator.targets.cpu import without_compiler
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.toolchain import find_toolchain

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator.config import read_config
 from gyrator.engine.emission import units_of
@@ -17,6 +17,7 @@ from gyrator.options import Options
 from gyrator.session import Session
 from gyrator.targets import TargetDefinition, TargetError, discover
 from gyrator.targets.vendor import VendorBuilding, named
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.types import Device
 from gyrator_testing.kernels.random import FORMS, Limits

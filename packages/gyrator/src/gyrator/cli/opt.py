@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from attrs import asdict, evolve, field, frozen
+from attrs import asdict, evolve, field
 from rich.console import Console
 
 from gyrator.autotune.kernels import Budget
@@ -19,6 +19,7 @@ from gyrator.options import Options, make_options, options_of_text
 from gyrator.session import Session, default_session
 from gyrator.targets import discover
 from gyrator_codegen.passes.registry import all_passes
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError, ParseError
 from gyrator_ir.host.parse import parse as parse_host
 from gyrator_ir.levels import HOST, KERNEL, LEVELS, LOOP, TILE, level_of_text, parse_program

@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from attrs import frozen
 from torch import Tensor
 
 from gyrator.engine.pipeline import Stages
 from gyrator.engine.verification import Built, runner_of
 from gyrator.repro.arrays import array_of, check_interpreters, tensor_of, torch_externs
 from gyrator.store.summary import built_kernels
+from gyrator_ir.define import frozen
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import KernelGroup, Launchable, Schedule
 from gyrator_ir.levels import HOST, TILE, level_of

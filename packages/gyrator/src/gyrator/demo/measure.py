@@ -7,13 +7,13 @@ from statistics import geometric_mean, median
 from typing import Literal
 
 import torch
-from attrs import frozen
 from torch import Tensor, nn
 
 from gyrator.demo.models import Inputs, Workload, inference, training_step
 from gyrator.reports.accuracy import within_bound, worst_error
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
+from gyrator_ir.define import frozen
 
 Step = Literal["inference", "training"]
 Run = Callable[[Inputs], list[Tensor]]

@@ -5,7 +5,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from attrs import frozen
 from torch import Tensor, nn
 from transformers import (
     BertConfig,
@@ -19,6 +18,8 @@ from transformers import (
     ViTConfig,
     ViTForImageClassification,
 )
+
+from gyrator_ir.define import frozen
 
 Inputs = dict[str, Tensor]
 

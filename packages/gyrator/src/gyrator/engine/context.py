@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 
 from gyrator.config import Config
 from gyrator.graphs.compiled import (
@@ -44,6 +44,7 @@ from gyrator.targets import (
 )
 from gyrator.targets.vendor import named
 from gyrator_ir.backend import WrapperBackend
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.passes import PassEdits, Tracer
 from gyrator_ir.target import Target

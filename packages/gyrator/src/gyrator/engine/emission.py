@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 
 from gyrator.targets.vendor import checked_units
 from gyrator_ir.backend import KernelBackend, TemplateBackend, TilingBackend
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
-from attrs import asdict, evolve, frozen
+from attrs import asdict, evolve
 from torch._dynamo.debug_utils import AccuracyError
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -26,6 +26,7 @@ from gyrator.graphs.parts import PartCompiler, PartError
 from gyrator.reports.records import ExternRecord, GraphRecord, Stopwatch
 from gyrator.store.programs import StoredProgram, load_program
 from gyrator.targets import PollableBuilding
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import (
     Diagnostic,
     GyratorError,

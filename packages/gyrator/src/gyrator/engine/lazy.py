@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from attrs import field, frozen
+from attrs import field
 
 from gyrator_ir.backend import TemplateBackend, TilingBackend, WrapperBackend
 from gyrator_ir.content import content_hash
+from gyrator_ir.define import frozen
 from gyrator_ir.passes import NO_EDITS, PassEdits, Tracer
 
 if TYPE_CHECKING:

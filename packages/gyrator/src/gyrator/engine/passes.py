@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
-
 from gyrator_codegen.passes.registry import every_pass
+from gyrator_ir.define import frozen
 from gyrator_ir.passes import Pipeline, Step
 from gyrator_lowering.fx_passes import fx_pipeline, joint_pipeline
 from gyrator_lowering.options import LoweringOptions

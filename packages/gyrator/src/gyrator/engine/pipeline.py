@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator.autotune.kernels import (
     Budget,
@@ -36,6 +36,7 @@ from gyrator.targets import Building, PartialBuilding
 from gyrator.targets.vendor import VendorBuilding, named, ours
 from gyrator_ir.backend import KernelBackend, TemplateBackend, TilingBackend
 from gyrator_ir.deadline import NEVER, Deadline, LateError
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.verify import verify as verify_host

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.engine.context import CompilerContext
 from gyrator.targets import Building
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import VerificationError
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.print import show

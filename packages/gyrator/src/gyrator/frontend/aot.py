@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
-from attrs import asdict, define, evolve, field, frozen
+from attrs import asdict, evolve, field
 from torch._dynamo.utils import (
     CompileEventLogger,
     dynamo_timed,
@@ -45,6 +45,7 @@ from gyrator.graphs.graph_key import traced_bytes
 from gyrator.options import Options
 from gyrator.reports.records import GraphRecord, Stopwatch
 from gyrator_ir.deadline import LateError
+from gyrator_ir.define import define, frozen
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.modes import Numerics
 from gyrator_lowering.folding import FROZEN, ZEROS, Folding

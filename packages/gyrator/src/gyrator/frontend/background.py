@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from attrs import define, field, frozen
+from attrs import field
 
 from gyrator.graphs.compiled import Boxed, CompiledGraph, PendingGraph, boxed
 from gyrator.graphs.fallback import eager_graph
+from gyrator_ir.define import define, frozen
 from gyrator_lowering.torch_bridge.graphs import graph_results
 from gyrator_runtime.collector import only_new_objects
 from gyrator_runtime.host.outside import ALL, conform

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from attrs import frozen
 from torch.autograd import forward_ad
 
 from gyrator.frontend.double_backward import Replay, WeakInputs
 from gyrator.frontend.gradients import is_batched, is_lazy
 from gyrator.graphs.compiled import Boxed, untraced
+from gyrator_ir.define import frozen
 from gyrator_lowering.torch_bridge.graphs import graph_results
 from gyrator_runtime.host.outside import copy_with_strides
 

@@ -13,11 +13,12 @@ from typing import Any
 from weakref import ref
 
 import torch
-from attrs import field, frozen
+from attrs import field
 from torch.autograd import forward_ad
 
 from gyrator.frontend.gradients import compiles_autograd, is_batched
 from gyrator.graphs.compiled import untraced
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 
 WeakInputs = Sequence[tuple[Any, int | None]]

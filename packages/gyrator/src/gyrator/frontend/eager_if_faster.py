@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from attrs import asdict, define, field, frozen
+from attrs import asdict, field
 from torch._C._autograd import _profiler_enabled, _top_saved_tensors_default_hooks
 from torch.autograd import forward_ad
 
@@ -19,6 +19,7 @@ from gyrator.frontend.dynamo.graph import nodes_of
 from gyrator.graphs.graph_key import is_torch_function
 from gyrator.reports.logs import log_unmeasured
 from gyrator.reports.records import GraphRecord
+from gyrator_ir.define import define, frozen
 from gyrator_ir.types import HOST
 from gyrator_runtime.cache import CacheKey, make_key
 from gyrator_runtime.device import DeviceInterface

@@ -10,12 +10,13 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-from attrs import define, field, frozen
+from attrs import field
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.graphs.compiled import Boxed, boxed, untraced
 from gyrator.graphs.fallback import warn_fallback
+from gyrator_ir.define import define, frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.folding import Folding
 

@@ -15,8 +15,9 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from attrs import frozen
 from torch.fx import GraphModule, Node
+
+from gyrator_ir.define import frozen
 
 aten = torch.ops.aten
 _VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.alias.default})

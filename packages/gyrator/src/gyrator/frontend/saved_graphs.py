@@ -14,7 +14,6 @@ from typing import Any, Self
 
 import attrs
 import torch
-from attrs import frozen
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
@@ -22,6 +21,7 @@ from gyrator.frontend.aot import Frontend, SavableGraph
 from gyrator.frontend.convolutions import unguarded_convolutions
 from gyrator.graphs.compiled import untraced
 from gyrator.options import Options, make_options
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import LayoutError, UnsupportedError
 from gyrator_ir.expr import TRUE, Cond, Sym, holds, parse_cond, to_text
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar
 
-from attrs import frozen
 from torch._dynamo import disable
 
+from gyrator_ir.define import frozen
 from gyrator_runtime.cache import CacheKey
 
 Phase = Literal["inference", "forward", "backward"]

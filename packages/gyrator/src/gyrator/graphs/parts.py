@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import frozen
 
 from gyrator_ir.content import value_hash
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 import torch
-from attrs import frozen
 from torch.fx import Graph, GraphModule, Node
 
 from gyrator.graphs.compiled import Boxed, boxed
 from gyrator.graphs.fallback import eager_graph
 from gyrator.reports.records import ExternRecord
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_lowering.builder.program import each
 from gyrator_lowering.torch_bridge.graphs import graph_results

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Self
 
-from attrs import frozen
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
+
+from gyrator_ir.define import frozen
 
 
 @frozen(eq=False)

@@ -9,13 +9,14 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import asdict, evolve, frozen
+from attrs import asdict, evolve
 from torch._dynamo.utils import get_compilation_metrics
 
 from gyrator.options import make_options
 from gyrator.reports.measurements import Timeline, elapsed, timeline
 from gyrator.reports.records import Cost, GraphRecord
 from gyrator.session import Session
+from gyrator_ir.define import frozen
 from gyrator_ir.passes import Step
 
 if TYPE_CHECKING:

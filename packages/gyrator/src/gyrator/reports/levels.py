@@ -4,9 +4,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 
 from gyrator.reports.records import GraphRecord
+from gyrator_ir.define import frozen
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.walk import programs
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Schedule

@@ -6,12 +6,13 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from attrs import define, field, frozen
+from attrs import field
 from torch._C._autograd import DeviceType
 from torch.profiler import profile, record_function, supported_activities
 
 from gyrator.reports.levels import Attribution
 from gyrator.reports.records import GraphRecord
+from gyrator_ir.define import define, frozen
 from gyrator_ir.kernel.nodes import Kernel, Schedule, ScheduleNode
 from gyrator_ir.loop.nodes import CollectiveCall, Extern, Template
 

@@ -9,13 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from attrs import field, frozen
+from attrs import field
 from jinja2 import Environment, StrictUndefined
 
 from gyrator.reports.colours import coloured
 from gyrator.reports.levels import Attribution, Block, Pane, panes
 from gyrator.reports.measurements import Limits, Span, Timeline
 from gyrator.reports.records import GraphRecord, KernelRecord, StorageRecord
+from gyrator_ir.define import frozen
 from gyrator_ir.kernel.nodes import Schedule
 
 _MAX_ROWS = 40

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field
 
 from gyrator_ir.deadline import Deadline
+from gyrator_ir.define import define, frozen
 from gyrator_ir.passes import Step, Tracer
 
 

@@ -6,9 +6,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import field
 
 from gyrator.reports.logs import trace_text
+from gyrator_ir.define import frozen
 from gyrator_ir.levels import level_of
 from gyrator_ir.passes import Step
 from gyrator_runtime.warn import warn

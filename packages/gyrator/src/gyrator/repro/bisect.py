@@ -11,7 +11,7 @@ from copy import deepcopy
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field
 from torch.fx import GraphModule
 
 from gyrator.autotune.kernels import Budget
@@ -22,6 +22,7 @@ from gyrator.repro.arrays import array_of, check_interpreters, tensor_of, torch_
 from gyrator.repro.example import Example, difference, run_eagerly
 from gyrator.repro.failure import failed
 from gyrator.session import Session
+from gyrator_ir.define import define, frozen
 from gyrator_ir.levels import HOST, KERNEL, LOOP, level_of
 from gyrator_ir.passes import NO_EDITS, Level, Pass, PassEdits, Tracer
 from gyrator_lowering.fx_passes import FX

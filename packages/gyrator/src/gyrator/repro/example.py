@@ -8,11 +8,11 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from attrs import frozen
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from gyrator.reports.accuracy import describe_difference, is_as_near, is_close
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.fx_text import parse
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, Literal
 
-from attrs import evolve, frozen
+from attrs import evolve
 from torch import Tensor
 
 from gyrator.engine.engine import Engine
@@ -15,6 +15,7 @@ from gyrator.reports.records import GraphRecord
 from gyrator.repro.example import Example, difference
 from gyrator.session import Session
 from gyrator.targets import TargetDefinition
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.passes import NO_EDITS, PassEdits
 from gyrator_ir.target import Target

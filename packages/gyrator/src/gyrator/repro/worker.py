@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
-from attrs import define, field
+from attrs import field
 
 from gyrator.repro.failure import Failure, find_failure
+from gyrator_ir.define import define
 
 
 @define

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from attrs import define, field
+from attrs import field
 
 from gyrator.reports.records import StorageRecord
+from gyrator_ir.define import define
 from gyrator_ir.expr import Expr, ShapeFacts
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.walk import bodies, uses

@@ -3,9 +3,10 @@
 import json
 from collections.abc import Mapping
 
-from attrs import asdict, field, frozen
+from attrs import asdict, field
 
 from gyrator.reports.records import ExternRecord, KernelRecord, PartitionRecord, StorageRecord
+from gyrator_ir.define import frozen
 from gyrator_runtime.native import BuiltKernel
 from gyrator_runtime.typed_json import read
 

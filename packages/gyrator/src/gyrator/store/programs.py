@@ -12,13 +12,14 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from gyrator.engine.device_graphs import NO_GRAPHS, GraphDevices, replayed
 from gyrator.graphs.compiled import Boxed, boxed
 from gyrator.reports.records import GraphRecord
 from gyrator.store.manifest import Captured, ProgramManifest
+from gyrator_ir.define import frozen
 from gyrator_lowering.torch_bridge.random_ops import LIBRARY, register_ops
 from gyrator_runtime.artifact import (
     NO_LOADERS,

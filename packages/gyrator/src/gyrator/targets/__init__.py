@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 
-from attrs import field, frozen
+from attrs import field
 
 from gyrator.config import Config
 from gyrator.targets.loaders import (
@@ -25,6 +25,7 @@ from gyrator.targets.loaders import (
 )
 from gyrator.targets.vendor import TargetError, has, named, needs, probed_target
 from gyrator_ir.backend import KernelBackend
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.target import Target
 from gyrator_runtime.artifact import LibraryLoader

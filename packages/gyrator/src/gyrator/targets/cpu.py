@@ -10,12 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator.config import Config
 from gyrator.engine.lazy import ShippedTemplates
 from gyrator.targets import API, OPTIONAL, LoaderContext, TargetDefinition
 from gyrator.targets.aten_bits import known_bits
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.modes import ATOMIC_MODES
 from gyrator_ir.source import TranslationUnit

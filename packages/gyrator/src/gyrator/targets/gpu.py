@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import frozen
 
 from gyrator.config import Config
 from gyrator.engine.lazy import ShippedTemplates
 from gyrator.targets import API, LoaderContext, TargetDefinition
+from gyrator_ir.define import frozen
 from gyrator_ir.modes import StoreMode
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import BYTE_FLOATS, DType

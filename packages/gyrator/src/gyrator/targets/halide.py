@@ -10,7 +10,7 @@ import os
 import sys
 from functools import partial
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator.config import Config
 from gyrator.engine.lazy import ShippedKernels
@@ -18,6 +18,7 @@ from gyrator.targets import API, LoaderContext, TargetDefinition
 from gyrator.targets.aten_bits import bits_without_sums
 from gyrator.targets.cpu import CppLoader, make_device
 from gyrator.targets.cpu import probe as probe_cpu
+from gyrator_ir.define import frozen
 from gyrator_ir.target import Target
 from gyrator_runtime.build import BuildError
 from gyrator_runtime.toolchain import Toolchain, find_toolchain

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator.config import Config
 from gyrator.engine.lazy import ShippedKernels
@@ -16,6 +16,7 @@ from gyrator.targets import API, LoaderContext, TargetDefinition
 from gyrator.targets.aten_bits import bits_without_sums
 from gyrator.targets.cpu import load_kernels, make_device
 from gyrator.targets.cpu import probe as probe_cpu
+from gyrator_ir.define import frozen
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Heuristics, Target
 from gyrator_ir.types import BYTE_FLOATS, DType

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from attrs import frozen
-
+from gyrator_ir.define import frozen
 from gyrator_ir.source import TranslationUnit
 from gyrator_runtime.build import Library
 from gyrator_runtime.cache import Cache

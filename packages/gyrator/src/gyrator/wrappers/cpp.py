@@ -11,12 +11,12 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
-from attrs import frozen
 from torch._C._dynamo import guards
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from gyrator.store.manifest import CompiledHost
 from gyrator_ir.content import content_hash
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import LayoutError
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.walk import programs, unused_parameters, uses, walk

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-from attrs import field, frozen
+from attrs import field
 
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.checks import a_tuple, bits, exactly, instance_of, one_of
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Expr, Sym
 from gyrator_ir.modes import StoreMode as StoreMode
 from gyrator_ir.types import DType

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
-from attrs import field, frozen
+from attrs import field
 
 from gyrator_ir.checks import exactly, identifier, natural
+from gyrator_ir.define import frozen
 from gyrator_ir.types import DType
 
 

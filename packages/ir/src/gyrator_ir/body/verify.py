@@ -19,13 +19,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from attrs import define, field, frozen
+from attrs import field
 
 from gyrator_ir.body import nodes
 from gyrator_ir.body.nodes import Axis, ReduceKind, ScanKind, StoreMode
 from gyrator_ir.body.ops import result_dtype
 from gyrator_ir.body.print import show_statement
 from gyrator_ir.body.rewrite import AnyStatement
+from gyrator_ir.define import define, frozen
 from gyrator_ir.diagnostics import VerifyError
 from gyrator_ir.expr import Add, Expr, Sym, SymKind
 from gyrator_ir.expr import Const as ConstExpr

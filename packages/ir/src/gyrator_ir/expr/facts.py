@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from math import lcm
 from typing import TypeVar
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 
+from gyrator_ir.define import frozen
 from gyrator_ir.expr.build import minimum
 from gyrator_ir.expr.conditions import eq, ge, le
 from gyrator_ir.expr.nodes import (

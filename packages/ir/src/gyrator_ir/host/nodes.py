@@ -8,9 +8,10 @@ translates every class of `INSTRUCTIONS`.
 from enum import StrEnum
 from typing import get_args
 
-from attrs import field, frozen
+from attrs import field
 
 from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of, natural
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Cond, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Launchable
 from gyrator_ir.loop.nodes import Constant, Literal, TypeArg, UserKernel

@@ -24,11 +24,12 @@ on inner axes, and each element of its buffer is the sum over the remaining axes
 from collections.abc import Sequence
 from enum import StrEnum
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 
 from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, SortStep, Statement, Store, StoreMode
 from gyrator_ir.body.rewrite import reads, writes
 from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.loop.nodes import (
     Arg,

@@ -7,10 +7,9 @@ all others batch axes.
 
 from collections.abc import Sequence
 
-from attrs import frozen
-
 from gyrator_ir.body.nodes import Axis, Bind, Reduce, ReduceKind
 from gyrator_ir.body.rewrite import AnyStatement, defined, expressions, used
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Sym
 
 

@@ -8,10 +8,11 @@ at every stage boundary.
 from enum import StrEnum
 from types import NoneType
 
-from attrs import field, frozen
+from attrs import field
 
 from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, SortStep, Statement, Store
 from gyrator_ir.checks import a_tuple, bits, exactly, identifier, instance_of
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, Cond, Const, Expr, ShapeFacts, Sym
 from gyrator_ir.provenance import Origin
 from gyrator_ir.text.shown import Shown

@@ -11,8 +11,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from attrs import NOTHING, field, fields, frozen
+from attrs import NOTHING, field, fields
 
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.text.lines import Line, indented
 from gyrator_ir.text.scanner import (

@@ -2,8 +2,9 @@
 
 from typing import NoReturn
 
-from attrs import field, frozen
+from attrs import field
 
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import ParseError
 
 INDENT = "  "

@@ -27,9 +27,10 @@ for each point in a step of the shared loops.
 
 from enum import StrEnum
 
-from attrs import field, frozen
+from attrs import field
 
 from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of, natural
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym, sum_of
 from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
 from gyrator_ir.provenance import Origin

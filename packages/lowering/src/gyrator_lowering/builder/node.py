@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import field
 from torch.fx import Node
 
+from gyrator_ir.define import define
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, contiguous_strides
 from gyrator_ir.provenance import Origin

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
+from gyrator_ir.define import frozen
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from attrs import astuple, define, evolve, field
+from attrs import astuple, evolve, field
 
 from gyrator_ir.body.nodes import (
     Axis,
@@ -16,6 +16,7 @@ from gyrator_ir.body.nodes import (
     Store,
 )
 from gyrator_ir.body.rewrite import reads, rewritten, writes
+from gyrator_ir.define import define
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, SymKind, contiguous_strides, sum_of
 from gyrator_ir.loop.nodes import (
     Buffer,

@@ -7,9 +7,10 @@ from typing import Any
 
 import sympy
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 from torch.fx import Node
 
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import Const, Sym, SymKind, floordiv, le
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy

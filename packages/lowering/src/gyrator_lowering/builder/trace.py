@@ -6,8 +6,6 @@ from itertools import chain
 from operator import and_
 from typing import Any, Union, final
 
-from attrs import frozen
-
 from gyrator_ir.body.nodes import (
     Bind,
     Check,
@@ -20,6 +18,7 @@ from gyrator_ir.body.nodes import (
     StoreMode,
 )
 from gyrator_ir.body.ops import OPS, Typing
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, floordiv, mod, sum_of
 from gyrator_ir.expr import Const as ConstExpr

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
-from attrs import frozen
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import frozen
 from gyrator_lowering.torch_bridge.schema import info_of
 
 _DISTINCT = frozenset(

@@ -3,10 +3,10 @@
 import operator
 from typing import Any, ClassVar
 
-from attrs import frozen
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import frozen
 from gyrator_lowering.foreach import Element, element_of
 
 

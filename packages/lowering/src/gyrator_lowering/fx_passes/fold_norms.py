@@ -7,9 +7,9 @@ once. Results are as accurate as eager's, with other bits.
 from typing import Any, ClassVar
 
 import torch
-from attrs import frozen
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import frozen
 from gyrator_lowering.fx_passes.constants import constant_nodes
 from gyrator_lowering.fx_passes.insert import insert
 

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 
 import sympy
 import torch
-from attrs import frozen
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 
+from gyrator_ir.define import frozen
 from gyrator_lowering.fx_passes.insert import insert, without_view
 from gyrator_lowering.torch_bridge.graphs import graph_results
 

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import torch
 import torch.utils._pytree as pytree
-from attrs import frozen
 from torch._higher_order_ops.scan import generic_scan
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -18,6 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.target import Target
 from gyrator_lowering.decompositions import Decompositions, default_decompositions

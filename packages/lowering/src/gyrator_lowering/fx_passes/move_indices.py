@@ -4,10 +4,10 @@ import operator
 from typing import Any, ClassVar
 
 import torch
-from attrs import frozen
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import frozen
 from gyrator_ir.types import HOST
 from gyrator_lowering.builder.program import each
 from gyrator_lowering.torch_bridge.fakes import fake_of

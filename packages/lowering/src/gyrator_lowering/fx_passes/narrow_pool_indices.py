@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from attrs import frozen
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import frozen
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.insert import Insert, insert
 from gyrator_lowering.rules.pool import all_static, per_dimension

@@ -3,9 +3,9 @@
 from typing import Any, ClassVar
 
 import torch
-from attrs import frozen
 from torch.fx import Graph, GraphModule, Node
 
+from gyrator_ir.define import frozen
 from gyrator_lowering.torch_bridge.fakes import fake_of
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 

@@ -7,9 +7,9 @@ pointwise, and saves its result beside its argument, which the gradient reads.
 from functools import partial
 from typing import ClassVar
 
-from attrs import frozen
 from torch.fx import GraphModule
 
+from gyrator_ir.define import frozen
 from gyrator_lowering.fx_passes.insert import compute_dtype, converted, insert, replace
 from gyrator_lowering.fx_passes.split_cross_entropy import aten
 

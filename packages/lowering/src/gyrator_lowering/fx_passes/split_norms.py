@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from attrs import frozen
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import frozen
 from gyrator_lowering.fx_passes.insert import (
     Insert,
     compute_dtype,

@@ -9,10 +9,10 @@ import operator
 from functools import partial
 from typing import Any, ClassVar
 
-from attrs import frozen
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import frozen
 from gyrator_lowering.fx_passes.insert import compute_dtype, converted, insert, other_view, replace
 from gyrator_lowering.fx_passes.split_cross_entropy import CASTS, aten, statistics
 

@@ -8,7 +8,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import field
 from torch._subclasses import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node, map_arg
 from torch.fx.experimental.symbolic_shapes import (
@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import (
     compute_unbacked_bindings,
 )
 
+from gyrator_ir.define import define
 from gyrator_ir.expr import ZERO, Expr, contiguous_strides
 from gyrator_ir.host.nodes import ListValue, Ref
 from gyrator_ir.loop.nodes import Literal, TypeArg

@@ -5,9 +5,10 @@ import operator
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import field
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import define
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.expr import ZERO, contiguous_strides
 from gyrator_ir.host.nodes import ListValue, Ref

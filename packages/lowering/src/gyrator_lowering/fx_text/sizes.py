@@ -4,11 +4,12 @@ from typing import Any
 
 import sympy
 import torch
-from attrs import define, field
+from attrs import field
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from gyrator_ir.define import define
 from gyrator_ir.expr import (
     Add,
     Const,

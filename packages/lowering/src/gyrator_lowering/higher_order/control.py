@@ -4,9 +4,10 @@ from types import NoneType
 from typing import Any
 
 import torch
-from attrs import define, evolve, field
+from attrs import evolve, field
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import define
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 from torch.fx import GraphModule
 
+from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import ONE, ZERO, Const, eq
 from gyrator_ir.loop.formulas import SCORE_INDICES

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from attrs import define, field, frozen
+from attrs import field
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Statement, Store, StoreMode
 from gyrator_ir.body.rewrite import defined, live, renamed, rewritten
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym, SymKind, le
 from gyrator_ir.loop.formulas import SCORE_INDICES
 from gyrator_ir.loop.nodes import (

@@ -12,9 +12,10 @@ from itertools import islice
 from typing import Any
 
 import torch
-from attrs import define, evolve, field
+from attrs import evolve, field
 from torch.fx import Node
 
+from gyrator_ir.define import define
 from gyrator_ir.expr import ONE, ZERO
 from gyrator_ir.loop.nodes import Extern, ListArg, Literal
 from gyrator_ir.types import HOST, Device, DType

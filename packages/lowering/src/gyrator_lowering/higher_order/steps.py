@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, SymKind, contiguous_strides, le, product_of
 from gyrator_ir.loop.nodes import (
     AssertCond,

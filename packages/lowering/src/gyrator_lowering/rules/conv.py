@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_ir.body.nodes import ReduceKind
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ZERO, Expr, contiguous_strides, expr
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Index, Tracer, Value, conjunction

@@ -5,9 +5,10 @@ import re
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import field
 from torch.fx import Node
 
+from gyrator_ir.define import define
 from gyrator_ir.provenance import Origin
 
 _FRAME = re.compile(r'  File "([^"]*)", line (\d+), in (.*)')

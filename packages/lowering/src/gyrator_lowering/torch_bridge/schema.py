@@ -4,8 +4,9 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from attrs import frozen
 from torch.fx import Node
+
+from gyrator_ir.define import frozen
 
 
 @frozen

@@ -6,8 +6,9 @@ from typing import Any
 
 import sympy
 import torch
-from attrs import define, field
+from attrs import field
 
+from gyrator_ir.define import define
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import Const, Expr, Sym, SymKind
 from gyrator_ir.expr.sympy_bridge import from_sympy

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import field
 from torch.fx import Node
 
+from gyrator_ir.define import define
 from gyrator_ir.expr import ONE, Const
 from gyrator_ir.loop.nodes import Arg, ListArg, Literal, UserKernel, UserTritonKernel
 from gyrator_lowering.builder.program import LoopBuilder

@@ -13,8 +13,9 @@ from functools import reduce
 from types import ModuleType
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import field
 
+from gyrator_ir.define import define, frozen
 from gyrator_ir.diagnostics import UnsupportedError
 
 _WRITERS = frozenset({"extern_elementwise", "scatter", "store_tensor_descriptor"})

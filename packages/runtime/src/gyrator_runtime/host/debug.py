@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import field
 
+from gyrator_ir.define import define
 from gyrator_runtime import host
 from gyrator_runtime.host.outside import conform
 from gyrator_runtime.plan.launcher import launcher

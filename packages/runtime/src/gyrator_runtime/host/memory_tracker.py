@@ -11,9 +11,10 @@ from types import FrameType
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import field
 from torch.multiprocessing import reductions
 
+from gyrator_ir.define import define
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.host.debug import FILE, TextRuntime
 

@@ -12,8 +12,7 @@ import sysconfig
 from pathlib import Path
 from types import ModuleType
 
-from attrs import frozen
-
+from gyrator_ir.define import frozen
 from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
 from gyrator_runtime.library import SharedLibrary, loadable_paths, warn_of_copy
 from gyrator_runtime.process import Limited

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from attrs import frozen
+from gyrator_ir.define import frozen
 
 CheckHandler: TypeAlias = Callable[[int, tuple[object, ...], tuple[int, ...]], BaseException]
 """`handler(number, buffers, sizes)` creates the exception of a failed check. `buffers` are the

@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
-from attrs import frozen
 from torch._C._dynamo import guards
 
+from gyrator_ir.define import frozen
 from gyrator_ir.types import HOST
 from gyrator_runtime.cache import Cache, CacheError
 from gyrator_runtime.native.extension import Extension

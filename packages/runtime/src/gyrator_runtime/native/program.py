@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
-from attrs import field, frozen
+from attrs import field
 
+from gyrator_ir.define import frozen
 from gyrator_runtime.native.kernels import CheckHandler, Checks, KernelFunction
 from gyrator_runtime.native.references import Reference
 from gyrator_runtime.native.words import EXPR_DEPTH, EXPR_OPS

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
 import torch
-from attrs import define, field
+from attrs import field
 
+from gyrator_ir.define import define
 from gyrator_runtime.native import words as codes
 from gyrator_runtime.native.kernels import DeviceLaunch, KernelFunction, TensorLaunch
 from gyrator_runtime.native.ready import Ready

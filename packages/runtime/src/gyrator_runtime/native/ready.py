@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from attrs import frozen
 
+from gyrator_ir.define import frozen
 from gyrator_runtime.native.kernels import (
     CheckHandler,
     Checks,

@@ -6,7 +6,7 @@ are stored together, each after those that it refers to.
 
 from typing import TypeAlias
 
-from attrs import frozen
+from gyrator_ir.define import frozen
 
 
 @frozen

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import TypeVar
 
 import torch
-from attrs import frozen
 
+from gyrator_ir.define import frozen
 from gyrator_ir.types import HOST, DType
 
 K = TypeVar("K")

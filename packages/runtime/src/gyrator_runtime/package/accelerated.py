@@ -9,8 +9,9 @@ from threading import Lock
 from typing import Any
 
 import torch
-from attrs import field, frozen
+from attrs import field
 
+from gyrator_ir.define import frozen
 from gyrator_runtime.accelerator import AcceleratorDevice, DeviceFacts
 from gyrator_runtime.build import BuildError
 from gyrator_runtime.graphs import GraphMemory, GraphReplay

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
-from attrs import frozen
+from gyrator_ir.define import frozen
 
 ALIGNMENT = 64
 _EPOCH = (1980, 1, 1, 0, 0, 0)

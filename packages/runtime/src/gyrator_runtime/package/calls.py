@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from attrs import define, field, frozen
+from attrs import field
 from torch.utils import _pytree as pytree
 
+from gyrator_ir.define import define, frozen
 from gyrator_runtime.package.errors import wrong_call, wrong_input
 from gyrator_runtime.package.manifest import Dim, Entry, Input
 

@@ -12,8 +12,9 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING
 
 import torch
-from attrs import define, evolve, field
+from attrs import evolve, field
 
+from gyrator_ir.define import define
 from gyrator_ir.types import HOST
 from gyrator_runtime.build import BuildError, load_library
 from gyrator_runtime.collector import only_new_objects

@@ -4,8 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
-from attrs import asdict, field, frozen
+from attrs import asdict, field
 
+from gyrator_ir.define import frozen
 from gyrator_runtime.native import BuiltKernel
 from gyrator_runtime.typed_json import read
 

@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from attrs import define, field, frozen
+from attrs import field
 
+from gyrator_ir.define import define, frozen
 from gyrator_ir.diagnostics import LayoutError
 from gyrator_ir.types import HOST
 from gyrator_runtime.host.externs import overload

@@ -6,8 +6,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import field
 
+from gyrator_ir.define import define
 from gyrator_ir.types import HOST
 from gyrator_runtime import host
 from gyrator_runtime.host.outside import conform

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from attrs import define, field, frozen
+from attrs import field
 
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import Expr, Sym
 from gyrator_ir.host import nodes as h
 from gyrator_ir.loop.nodes import Literal, TypeArg

@@ -4,8 +4,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
+from gyrator_ir.define import frozen
 from gyrator_runtime.native.ready import Encoded
 
 FORMAT = 1

@@ -11,7 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, Self
 
-from attrs import field, frozen
+from attrs import field
+
+from gyrator_ir.define import frozen
 
 __all__ = [
     "ABI",

@@ -5,8 +5,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import asdict, evolve, frozen
+from attrs import asdict, evolve
 
+from gyrator_ir.define import frozen
 from gyrator_runtime.triton.compile import Facts, Job, parse_job
 
 Expression = tuple[tuple[str, int], ...]

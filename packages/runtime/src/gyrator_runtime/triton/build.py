@@ -7,8 +7,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attrs import evolve, frozen
+from attrs import evolve
 
+from gyrator_ir.define import frozen
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_runtime.build import Library, finished, wait_for
 from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key

@@ -7,7 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, frozen
+from attrs import asdict
+
+from gyrator_ir.define import frozen
 
 TEXT, CODE, FACTS = "kernel.py", "kernel.bin", "facts.json"
 """Files written by a compile: the source, the machine code, and its launch parameters."""

@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from attrs import field, frozen
+from attrs import field
 
+from gyrator_ir.define import frozen
 from gyrator_runtime.build import BuildError
 
 INVALID_CONTEXT = 201

@@ -11,8 +11,9 @@ from contextvars import copy_context
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import field
 
+from gyrator_ir.define import define
 from gyrator_ir.user_kernel import defined_last
 from gyrator_runtime.build import BuildError
 

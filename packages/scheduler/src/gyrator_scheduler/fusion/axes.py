@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 
-from attrs import frozen
-
 from gyrator_ir.body.nodes import Axis
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, Sym, exact_quotient, linear, sum_of
 from gyrator_ir.expr import evaluate as evaluate_expr
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from attrs import define, field, frozen
+from attrs import field
 
 from gyrator_ir.body.nodes import Axis, Bind, Load, ReduceKind, Store, StoreMode
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, subs
 from gyrator_ir.loop.nodes import LoopOperation, Operation, Reduction, Scan, Scatter, Sort
 from gyrator_ir.loop.uses import inner_of, statements_of

@@ -6,8 +6,9 @@ topological sort algorithm for directed acyclic graphs", 2006). Labels are space
 can be inserted between others.
 """
 
-from attrs import define, field
+from attrs import field
 
+from gyrator_ir.define import define
 from gyrator_scheduler.fusion.cluster import Cluster
 
 GAP = 1 << 40

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from attrs import frozen
-
 from gyrator_ir.deadline import NEVER, Deadline
+from gyrator_ir.define import frozen
 from gyrator_ir.loop.nodes import Operation
 from gyrator_ir.target import Heuristics
 from gyrator_scheduler.dependences import Dependences, Why

@@ -5,10 +5,11 @@ Clusters that differ only in buffer names share one kernel, with its buffers ren
 
 from collections.abc import Callable, Mapping
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
 from gyrator_ir.body.nodes import Load, Store
 from gyrator_ir.body.rewrite import rewritten
+from gyrator_ir.define import define
 from gyrator_ir.kernel.nodes import Kernel, Stage
 from gyrator_ir.loop.nodes import Buffer, LoopOperation
 from gyrator_ir.loop.uses import statements_of

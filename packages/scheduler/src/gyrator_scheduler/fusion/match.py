@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from attrs import frozen
-
 from gyrator_ir.body.nodes import Axis
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, Const, Expr, Sym, stride_of, subs
 from gyrator_ir.target import Heuristics
 from gyrator_scheduler.access import is_indirect

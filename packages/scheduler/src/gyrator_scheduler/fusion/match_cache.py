@@ -4,8 +4,9 @@ Such pairs are common: in the layers of a transformer, and when a program is sch
 the first plan needs too much memory.
 """
 
-from attrs import define, evolve, field
+from attrs import evolve, field
 
+from gyrator_ir.define import define
 from gyrator_ir.target import Heuristics
 from gyrator_scheduler.fusion.cluster import Cluster
 from gyrator_scheduler.fusion.match import Joint, Refused, match

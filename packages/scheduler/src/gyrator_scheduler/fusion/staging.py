@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field
 
 from gyrator_ir.body.nodes import (
     Axis,
@@ -20,6 +20,7 @@ from gyrator_ir.body.nodes import (
 )
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.body.rewrite import defined, expressions, named, renamed, used
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, product_of, subs, sum_of
 from gyrator_ir.kernel.nodes import KernelStatement, Level, Local, Stage
 from gyrator_ir.loop.nodes import Buffer, Reduction

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 
-from attrs import frozen
-
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, Sym
 from gyrator_ir.host import nodes as h
 from gyrator_ir.loop import nodes

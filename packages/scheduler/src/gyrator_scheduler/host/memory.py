@@ -5,8 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import accumulate
 
-from attrs import define, field, frozen
+from attrs import field
 
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import ZERO, Const, Expr, Sym, ceildiv, maximum
 from gyrator_ir.kernel.nodes import Kernel, Lifetime, Schedule
 from gyrator_ir.loop.nodes import Buffer, Template

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from attrs import evolve, frozen
+from attrs import evolve
 
+from gyrator_ir.define import frozen
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.walk import bound, free_names, freed, walk
 from gyrator_ir.types import Device

@@ -2,10 +2,11 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_ir.body.nodes import Bind, Load, Statement, Store
 from gyrator_ir.body.rewrite import live, renamed, value_key
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Expr, Sym
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction, Scan, Sort
 from gyrator_scheduler.passes.rewriting import each_loop

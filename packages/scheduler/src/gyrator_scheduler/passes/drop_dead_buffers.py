@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_ir.body.nodes import Bind, Store
 from gyrator_ir.body.rewrite import live
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Sym, SymKind
 from gyrator_ir.loop.nodes import (
     Buffer,

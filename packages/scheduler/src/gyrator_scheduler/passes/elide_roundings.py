@@ -2,10 +2,11 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_ir.body.nodes import Const, IndexValue, Let, Statement
 from gyrator_ir.body.rewrite import live, renamed
+from gyrator_ir.define import frozen
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction, Scan, Sort
 from gyrator_ir.loop.uses import collective_of
 from gyrator_ir.types import DType

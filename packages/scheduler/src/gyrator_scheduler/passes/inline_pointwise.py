@@ -2,8 +2,7 @@
 
 from typing import ClassVar
 
-from attrs import frozen
-
+from gyrator_ir.define import frozen
 from gyrator_ir.loop.nodes import LoopProgram
 from gyrator_scheduler.passes.drop_dead_buffers import DropDeadBuffers
 from gyrator_scheduler.passes.inlining.choose import choose

@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_float
 from typing import ClassVar
 
-from attrs import frozen
-
 from gyrator_ir.body.nodes import Axis, Bind, IndexValue, Let
 from gyrator_ir.body.nodes import Const as Number
 from gyrator_ir.body.rewrite import AnyStatement, live, used
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, Expr, Sym, evaluate, subs
 from gyrator_ir.loop.contraction import needed_for
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram

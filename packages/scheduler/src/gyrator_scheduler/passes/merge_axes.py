@@ -2,8 +2,7 @@
 
 from typing import ClassVar
 
-from attrs import frozen
-
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction
 from gyrator_ir.loop.uses import inner_of, statements_of, stores_after

@@ -6,10 +6,9 @@ The gradient of a cross entropy is such a row. Summing it takes as long as readi
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from attrs import frozen
-
 from gyrator_ir.body.nodes import Axis, Const, IndexValue, Let, ReduceKind, Statement
 from gyrator_ir.body.rewrite import defined, expressions, renamed, used
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Pointwise, Reduction
 from gyrator_ir.types import DType

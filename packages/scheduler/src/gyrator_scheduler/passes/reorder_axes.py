@@ -3,9 +3,8 @@
 from functools import lru_cache
 from typing import ClassVar
 
-from attrs import frozen
-
 from gyrator_ir.body.nodes import Axis, Load, Store
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ZERO, Expr, linear
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction
 from gyrator_ir.loop.uses import inner_of, statements_of, stores_after

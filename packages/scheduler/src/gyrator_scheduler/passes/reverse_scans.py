@@ -6,10 +6,11 @@ from the end computes it in one pass over contiguous elements.
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_ir.body.nodes import POSITIONS, Bind, Load
 from gyrator_ir.body.rewrite import renamed
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, Expr, Sym, subs
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Scan
 from gyrator_scheduler.passes.rewriting import each_loop

@@ -2,9 +2,8 @@
 
 from typing import ClassVar
 
-from attrs import frozen
-
 from gyrator_ir.body.nodes import Axis, Bind, Statement
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Expr
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram
 from gyrator_ir.loop.uses import inner_of, stores_after

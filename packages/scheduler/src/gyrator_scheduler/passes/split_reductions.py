@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from math import isqrt
 from typing import ClassVar
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field
 
 from gyrator_ir.body.nodes import (
     Axis,
@@ -17,6 +17,7 @@ from gyrator_ir.body.nodes import (
 )
 from gyrator_ir.body.nodes import Const as ConstValue
 from gyrator_ir.body.rewrite import defined, renamed
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import ONE, Const, Expr, Sym, ceildiv, product_of, stride_of, subs
 from gyrator_ir.loop.contraction import roles
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Reduction

@@ -6,7 +6,7 @@ results; and a scan within each part, which starts from the result of the parts 
 
 from typing import ClassVar
 
-from attrs import define, evolve, frozen
+from attrs import evolve
 
 from gyrator_ir.body.nodes import (
     Axis,
@@ -20,6 +20,7 @@ from gyrator_ir.body.nodes import (
     Store,
 )
 from gyrator_ir.body.rewrite import defined, renamed
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import Const, Expr, Sym, ceildiv
 from gyrator_ir.loop.nodes import LoopProgram, Operation, Reduction, Scan
 from gyrator_ir.target import Heuristics

@@ -2,10 +2,9 @@
 
 from typing import ClassVar
 
-from attrs import frozen
-
 from gyrator_ir.body.nodes import Const, Let, Reduce, ReduceKind, Statement
 from gyrator_ir.body.rewrite import defined, renamed
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Pointwise, Reduction
 from gyrator_ir.types import DType

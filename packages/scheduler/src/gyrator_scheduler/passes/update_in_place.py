@@ -8,10 +8,11 @@ stored: a cache of keys and values is not copied for each token.
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field
 
 from gyrator_ir.body.nodes import Let, Load, Store, StoreMode
 from gyrator_ir.body.rewrite import renamed
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym
 from gyrator_ir.loop.nodes import (
     Buffer,

@@ -9,11 +9,12 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Const, Let, Load, Reduce, ReduceKind, Store
 from gyrator_ir.body.rewrite import used
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.modes import Numerics

@@ -9,9 +9,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from types import MappingProxyType
 
-from attrs import frozen
-
 from gyrator_codegen.analysis import guess, power_of_two
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.loop.nodes import TensorRef

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import guess, power_of_two
 from gyrator_codegen.lanes import VECTOR, consecutive_inside, lane_access
@@ -23,6 +23,7 @@ from gyrator_codegen.passes.blocks.choose_blocks import sorts
 from gyrator_codegen.passes.blocks.ranked import Ranked
 from gyrator_ir.body.nodes import Bind, Let, Load, Reduce, ReduceKind, ScanStep, Store
 from gyrator_ir.body.ops import OPS
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, Expr, ShapeFacts, stride_of
 from gyrator_ir.kernel.nodes import Kernel, Level
 from gyrator_ir.loop.nodes import Buffer

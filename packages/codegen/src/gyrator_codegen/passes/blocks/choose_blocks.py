@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import power_of_two
 from gyrator_codegen.lanes import consecutive_inside
@@ -16,6 +16,7 @@ from gyrator_ir.body.nodes import (
     SortStep,
     Store,
 )
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level
 from gyrator_ir.tile.loops import extent_of

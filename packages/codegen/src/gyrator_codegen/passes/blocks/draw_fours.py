@@ -6,11 +6,12 @@ only one.
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.positions import Flat, blocks_of
 from gyrator_ir.body.nodes import IndexValue, Let, Load
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym
 from gyrator_ir.tile.nodes import DRAWN, TiledKernel
 

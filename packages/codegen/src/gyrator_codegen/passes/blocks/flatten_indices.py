@@ -7,12 +7,13 @@ and a remainder. An index that can be expressed by the linear index needs neithe
 from collections.abc import Iterable
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.positions import Flat, blocks_of, product_axes, product_indices
 from gyrator_ir.body.nodes import Axis
 from gyrator_ir.body.rewrite import AnyStatement, expressions, renamed
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Expr, FloorDiv, Mod, ShapeFacts, Sym, iter_nodes, subs
 from gyrator_ir.kernel.nodes import Level
 from gyrator_ir.loop.contraction import needed_for

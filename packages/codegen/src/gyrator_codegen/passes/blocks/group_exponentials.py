@@ -9,11 +9,12 @@ Gimelshein 2018.
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.lanes import consecutive, consecutive_inside
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Load, Reduce, ReduceKind
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ZERO, ShapeFacts, subs
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.loops import in_one_step

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.rewriting import each_kernel, each_template
 from gyrator_ir.body.rewrite import expressions
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import (
     Cond,
     Expr,

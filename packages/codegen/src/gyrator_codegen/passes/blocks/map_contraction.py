@@ -8,7 +8,7 @@ axes.
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import guess
 from gyrator_codegen.lanes import consecutive
@@ -16,6 +16,7 @@ from gyrator_codegen.passes.rewriting import each_alone
 from gyrator_codegen.products import dot_reductions, results_follow, stands_alone
 from gyrator_ir.body.nodes import Axis, IndexValue, Let, Load, Reduce
 from gyrator_ir.body.rewrite import AnyStatement, types_of
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement
 from gyrator_ir.loop.contraction import needed_for

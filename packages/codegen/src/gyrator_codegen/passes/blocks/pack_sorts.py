@@ -2,11 +2,12 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Let, Load, SortStep
 from gyrator_ir.body.rewrite import defined
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType

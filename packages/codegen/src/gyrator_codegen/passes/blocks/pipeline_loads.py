@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import power_of_two
 from gyrator_codegen.lanes import consecutive_inside
@@ -10,6 +10,7 @@ from gyrator_codegen.passes.blocks.block_shapes import TOTAL_BYTES
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind, Load
 from gyrator_ir.body.rewrite import writes
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.tile.loops import extent_of, in_one_step, steps_of

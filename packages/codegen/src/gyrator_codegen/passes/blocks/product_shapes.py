@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from math import ceil
 
-from attrs import frozen
-
 from gyrator_codegen.analysis import guess, power_of_two
 from gyrator_codegen.lanes import VECTOR, consecutive
 from gyrator_codegen.passes.blocks.ranked import Ranked
 from gyrator_ir.body.nodes import Axis, Load
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ZERO, Add, Const, Expr, ShapeFacts, SymKind, subs
 from gyrator_ir.kernel.nodes import Level
 from gyrator_ir.loop.contraction import needed_for

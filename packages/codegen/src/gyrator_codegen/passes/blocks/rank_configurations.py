@@ -2,11 +2,12 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.blocks.block_shapes import block_shapes
 from gyrator_codegen.passes.blocks.product_shapes import product_shapes
 from gyrator_codegen.passes.rewriting import each_member
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.source import Configuration
 from gyrator_ir.tile.nodes import Choice, TiledKernel, TileProgram

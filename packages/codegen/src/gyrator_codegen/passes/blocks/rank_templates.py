@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.blocks.attention_shapes import (
     attention_shapes,
@@ -10,6 +10,7 @@ from gyrator_codegen.passes.blocks.attention_shapes import (
     problem_of,
 )
 from gyrator_codegen.passes.rewriting import each_template
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.tile.choices import choices_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from attrs import frozen
+from gyrator_ir.define import frozen
 
 
 @frozen

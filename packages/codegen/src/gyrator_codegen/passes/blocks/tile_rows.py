@@ -6,12 +6,13 @@ such as the statistics of a channel for every pixel. A tile computes them once p
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import guess
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Let
 from gyrator_ir.body.rewrite import defined, expressions, used
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, TiledKernel

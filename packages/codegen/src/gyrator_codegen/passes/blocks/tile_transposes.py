@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from math import prod
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import guess
 from gyrator_codegen.lanes import consecutive
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Axis, Load, Store
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, TiledKernel

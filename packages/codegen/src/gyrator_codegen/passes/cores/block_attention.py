@@ -2,9 +2,10 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.rewriting import each_template
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.loop.templates import literal

@@ -3,11 +3,12 @@
 from math import prod
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import extent_guess, static
 from gyrator_codegen.nests import axis_of, grid_loop, nest
 from gyrator_codegen.passes.rewriting import KernelPass
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.tile.nodes import TiledKernel
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.lanes import PRICES
 from gyrator_codegen.nests import Nest, nest
@@ -16,6 +16,7 @@ from gyrator_codegen.sections import section_body
 from gyrator_codegen.value_ranges import ValueRanges
 from gyrator_ir.body.nodes import Bind, Const, Let, Load
 from gyrator_ir.body.rewrite import defined, expressions
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const as Number
 from gyrator_ir.expr import (
     Expr,

@@ -3,12 +3,13 @@
 from math import frexp
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.rounding import CHOOSING, round_to
 from gyrator_ir.body.nodes import Const, Let
 from gyrator_ir.body.rewrite import defined, types_of
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType

@@ -2,12 +2,13 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.rounding import CHOOSING, round_to
 from gyrator_ir.body.nodes import Const, Let, Load, Store, StoreMode
 from gyrator_ir.body.rewrite import defined
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType

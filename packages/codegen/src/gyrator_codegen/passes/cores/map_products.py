@@ -11,13 +11,14 @@ from itertools import product as pairs
 from math import ceil, prod
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import guess, in_order, static
 from gyrator_codegen.nests import fits_registers, grid_loop, plain_loop, tile_columns
 from gyrator_codegen.passes.rewriting import each_alone
 from gyrator_codegen.products import dot_reductions, results_follow, stands_alone
 from gyrator_ir.body.nodes import Axis, Bind, IndexValue, Let, Load, Reduce, Store, StoreMode
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, expr, linear, mod, subs
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
 from gyrator_ir.loop.contraction import needed_for

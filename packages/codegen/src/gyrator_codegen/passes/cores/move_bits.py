@@ -2,12 +2,13 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.constants import is_zero
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Const, Let, Load, Store, StoreMode
 from gyrator_ir.body.rewrite import types_of, used
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Stage
 from gyrator_ir.tile.nodes import TiledKernel

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 
 from gyrator_codegen.analysis import ordered, static
 from gyrator_codegen.nests import Nest, nest
 from gyrator_codegen.passes.rewriting import each_alone
 from gyrator_ir.body.nodes import Reduce, ReduceKind
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.source import Configuration
 from gyrator_ir.tile.choices import choices_of, settled

@@ -6,10 +6,11 @@ negative.
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.rewrite import expressions
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Expr, FloorDiv, Mod, ShapeFacts, ceildiv, iter_nodes
 from gyrator_ir.tile.loops import axes_of, extent_of, kernel_facts, steps_of
 from gyrator_ir.tile.nodes import TiledKernel

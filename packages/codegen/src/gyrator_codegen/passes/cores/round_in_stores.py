@@ -2,12 +2,13 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.nests import nest
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Let, Store, StoreMode
 from gyrator_ir.body.rewrite import defined, types_of
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Level
 from gyrator_ir.tile.nodes import TiledKernel, Unrounded

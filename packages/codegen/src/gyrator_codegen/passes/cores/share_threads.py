@@ -2,11 +2,12 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import ordered, static, stores_in_order, work
 from gyrator_codegen.nests import steps
 from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts, product_of
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.loops import extent_of

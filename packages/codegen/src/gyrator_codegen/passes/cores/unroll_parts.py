@@ -5,7 +5,7 @@ from math import gcd
 from types import MappingProxyType
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.cores.unroll_periods import cheapest, most_points, only_sets
 from gyrator_codegen.passes.cores.vectorize import LANES_GUESS
@@ -13,6 +13,7 @@ from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.passes.settle_conditions import settled
 from gyrator_codegen.passes.unroller import Unroller
 from gyrator_ir.body.nodes import Axis, Const, IndexValue, Let
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const as Number
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Stage

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.constant_folding import folded
 from gyrator_codegen.passes.cores.vectorize import LANES_GUESS, choose_vector_axis, price
@@ -11,6 +11,7 @@ from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.passes.unroller import Unroller, split_axis
 from gyrator_ir.body.nodes import Axis, Store, StoreMode
 from gyrator_ir.body.rewrite import expressions
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import (
     ONE,
     Const,

@@ -5,7 +5,7 @@ from functools import partial
 from math import prod
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import extent_guess, in_order, ordered
 from gyrator_codegen.lanes import PRICES, lane_access
@@ -13,6 +13,7 @@ from gyrator_codegen.nests import grid_loop, plain_loop
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ScanKind, ScanStep, SortStep, Store
 from gyrator_ir.body.rewrite import defined, expressions, used
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.tile.nodes import Access, TiledKernel

@@ -2,12 +2,13 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import guess, in_order, ordered, power_of_two
 from gyrator_codegen.lanes import consecutive_inside
 from gyrator_codegen.passes.blocks.choose_blocks import sorts
 from gyrator_codegen.passes.rewriting import KernelPass
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.loops import extent_of

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from attrs import field, frozen
+from attrs import field
 from torch.fx import GraphModule, Node
 
 from gyrator.frontend.dynamo.graph import fake_of, name_of, nodes_of
+from gyrator_ir.define import frozen
 from gyrator_ir.types import HOST
 
 

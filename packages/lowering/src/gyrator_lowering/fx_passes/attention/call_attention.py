@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from attrs import frozen
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import scaled_dot_product_attention
 
+from gyrator_ir.define import frozen
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.insert import contiguous, insert, replace
 from gyrator_lowering.fx_passes.products.linear_calls import devices_with

@@ -11,9 +11,9 @@ group has heads.
 from typing import Any, ClassVar
 
 import torch
-from attrs import frozen
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import frozen
 from gyrator_lowering.fx_passes.chunk_losses.rows import same_size
 
 aten = torch.ops.aten

@@ -15,10 +15,11 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from attrs import define, field, frozen
+from attrs import field
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
+from gyrator_ir.define import define, frozen
 from gyrator_lowering.fx_passes.chunk_losses.rows import (
     CASTS,
     SAME,

@@ -6,9 +6,10 @@ from enum import Enum
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import field
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import define
 from gyrator_lowering.rules.loss import NONE
 
 aten, prims = torch.ops.aten, torch.ops.prims

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
-from attrs import define, field, frozen
+from attrs import field
 from torch.fx import GraphModule
 
+from gyrator_ir.define import define, frozen
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.layouts.plan import LayoutPlan
 from gyrator_lowering.fx_passes.products.linear_calls import (

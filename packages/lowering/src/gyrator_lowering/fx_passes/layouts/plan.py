@@ -5,8 +5,10 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from attrs import define, field
+from attrs import field
 from torch.fx import GraphModule
+
+from gyrator_ir.define import define
 
 aten = torch.ops.aten
 

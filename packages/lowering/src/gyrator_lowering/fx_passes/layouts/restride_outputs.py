@@ -12,11 +12,11 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
-from attrs import frozen
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_map
 from torch.utils._sympy.functions import Max
 
+from gyrator_ir.define import frozen
 from gyrator_lowering.fx_passes.insert import insert_after
 from gyrator_lowering.torch_bridge.fakes import fake_of
 from gyrator_lowering.torch_bridge.graphs import graph_results

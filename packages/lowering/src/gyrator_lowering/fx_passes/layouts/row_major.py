@@ -9,9 +9,10 @@ becomes row-major, and with it all that follows.
 from typing import Any, ClassVar
 
 import torch
-from attrs import define, field, frozen
+from attrs import field
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import define, frozen
 from gyrator_lowering.fx_passes.layouts.plan import LayoutPlan
 
 aten = torch.ops.aten

@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from attrs import field, frozen
+from attrs import field
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from gyrator_ir.define import frozen
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.insert import insert, replace
 from gyrator_lowering.torch_bridge.symbols import hint_of

@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import torch
-from attrs import evolve, field, frozen
+from attrs import evolve, field
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from gyrator_ir.define import frozen
 from gyrator_ir.target import Target
 from gyrator_lowering.folding import PACKED
 from gyrator_lowering.fx_passes.constants import constant_nodes

@@ -5,8 +5,9 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from attrs import frozen
 from torch.fx import Node
+
+from gyrator_ir.define import frozen
 
 aten = torch.ops.aten
 _SAME_ELEMENTS = (aten.view.default, aten._unsafe_view.default)

@@ -14,10 +14,11 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import torch
-from attrs import field, frozen
+from attrs import field
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from gyrator_ir.define import frozen
 from gyrator_ir.target import Target
 from gyrator_lowering.folding import ASSUMED, ZEROS
 from gyrator_lowering.fx_passes.constants import constant_nodes

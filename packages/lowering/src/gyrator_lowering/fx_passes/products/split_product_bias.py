@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
-from attrs import frozen
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import frozen
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.insert import insert, replace
 from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES, devices_with

@@ -12,11 +12,12 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import torch
-from attrs import field, frozen
+from attrs import field
 from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from gyrator_ir.define import frozen
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.constants import constant_nodes
 from gyrator_lowering.fx_passes.insert import insert_graph, replace

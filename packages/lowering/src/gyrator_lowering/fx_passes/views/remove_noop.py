@@ -3,9 +3,9 @@
 from typing import ClassVar
 
 import torch
-from attrs import frozen
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import frozen
 from gyrator_lowering.fx_passes.insert import without_view
 
 aten = torch.ops.aten

@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
-from attrs import frozen
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import frozen
 from gyrator_lowering.fx_passes.insert import insert
 from gyrator_lowering.fx_passes.layouts.restride_outputs import view_chain
 

@@ -6,11 +6,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 from torch._ops import OpOverload
 from torch._prims_common import is_contiguous_or_false
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.define import frozen
 from gyrator_lowering.fx_passes.insert import contiguous, insert, replace
 from gyrator_lowering.torch_bridge.schema import info_of
 

@@ -4,9 +4,8 @@ their sums."""
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from attrs import frozen
-
 from gyrator_ir.body.nodes import ReduceKind
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ZERO, Expr
 from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.types import DType

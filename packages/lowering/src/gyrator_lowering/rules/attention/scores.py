@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_ir.body.nodes import ReduceKind
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ZERO, Const, Expr
 from gyrator_ir.loop.nodes import Extern, Literal, Template, TemplateKind, TensorRef
 from gyrator_ir.loop.templates import template_error

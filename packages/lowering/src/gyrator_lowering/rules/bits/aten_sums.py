@@ -15,9 +15,10 @@ from math import prod
 from operator import add
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_ir.body.nodes import ReduceKind
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, Const, Expr, contiguous_strides
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder, dims_of

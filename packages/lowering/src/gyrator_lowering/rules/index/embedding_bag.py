@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 from torch.fx import Node
 
 from gyrator_ir.body.nodes import Check, ReduceKind, ScanKind, StoreMode
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, minimum
 from gyrator_ir.types import HOST, DType
 from gyrator_lowering.builder.program import Body, LoopBuilder

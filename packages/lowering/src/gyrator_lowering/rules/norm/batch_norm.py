@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from attrs import frozen
-
 from gyrator_ir.body.nodes import ReduceKind
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, Const, Expr, contiguous_strides, product_of
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder

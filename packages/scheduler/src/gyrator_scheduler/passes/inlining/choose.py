@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from attrs import define, field, frozen
+from attrs import field
 
 from gyrator_ir.body.nodes import Axis, Bind, IndexValue, Let, Load, ReduceKind, Store, StoreMode
 from gyrator_ir.body.ops import OPS
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import ONE, Expr, Sym, stride_of, subs
 from gyrator_ir.loop.contraction import roles
 from gyrator_ir.loop.nodes import (
@@ -137,8 +138,8 @@ class _Chooser:
             return False
         if any(_improves_layout(op, store, reader) for reader in consumers):
             return False
-        kept = not self._keep_memory and uses == 1
-        return kept or self._saves_memory(weight, store.buffer)
+        needs_none = not self._keep_memory and uses == 1
+        return needs_none or self._saves_memory(weight, store.buffer)
 
     def _saves_memory(self, weight: _Weight, buffer: str) -> bool:
         """Return whether the operands whose lifetimes are extended are no larger than the value."""

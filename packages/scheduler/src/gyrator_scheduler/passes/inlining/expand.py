@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from attrs import define, evolve
+from attrs import evolve
 
 from gyrator_ir.body.nodes import Axis, Bind, Const, IndexValue, Let, Load, Statement, Store
 from gyrator_ir.body.rewrite import live, named, renamed, used, value_key
+from gyrator_ir.define import define
 from gyrator_ir.expr import Expr, Sym, subs
 from gyrator_ir.loop.nodes import (
     Buffer,

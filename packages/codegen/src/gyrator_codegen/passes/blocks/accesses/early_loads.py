@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.positions import blocks_of
 from gyrator_ir.body.nodes import Bind, Load, Store
 from gyrator_ir.body.rewrite import defined
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import Level
 from gyrator_ir.tile.loops import in_one_step

@@ -6,11 +6,12 @@ and shuffled in registers.
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.pairs import pairs_of
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.positions import blocks_of, pair_offset
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.tile.nodes import Pair, TiledKernel
 

@@ -10,12 +10,13 @@ vectorised layout as the rows.
 from collections.abc import Iterable
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.lanes import consecutive, consecutive_inside
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ScanStep, SortStep
 from gyrator_ir.body.rewrite import AnyStatement, defined, expressions, used
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.tile.loops import in_one_step

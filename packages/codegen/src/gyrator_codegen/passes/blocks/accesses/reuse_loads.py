@@ -6,12 +6,13 @@ A softmax that processes rows whole then loads each row once instead of three ti
 from collections.abc import Collection, Mapping
 from typing import ClassVar
 
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field
 
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.positions import blocks_of
 from gyrator_ir.body.nodes import Bind, Load, Store, StoreMode
 from gyrator_ir.body.rewrite import defined
+from gyrator_ir.define import define, frozen
 from gyrator_ir.expr import Expr, ShapeFacts, Sym, subs
 from gyrator_ir.kernel.nodes import KernelStatement, Level
 from gyrator_ir.tile.nodes import Reuse, TiledKernel

@@ -6,10 +6,11 @@ once. A matrix that stays in the caches evicts the vector.
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Load, Reduce, ReduceKind
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.tile.nodes import TiledKernel
 

@@ -3,9 +3,10 @@ tensors."""
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.rewriting import each_group
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.tile.nodes import TiledGroup, TileProgram
 

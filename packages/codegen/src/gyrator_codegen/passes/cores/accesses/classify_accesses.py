@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import linear_position, ordered
 from gyrator_codegen.lanes import lane_access
@@ -11,6 +11,7 @@ from gyrator_codegen.nests import Nest, nest
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind, Const, IndexValue, Load, Reduce, ScanStep, Store
 from gyrator_ir.body.rewrite import defined, used
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym, linear
 from gyrator_ir.kernel.nodes import KernelStatement, Level, Stage
 from gyrator_ir.tile.nodes import Access, IndexAccess, TiledKernel

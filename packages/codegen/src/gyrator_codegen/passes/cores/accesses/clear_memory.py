@@ -2,13 +2,14 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.constants import is_zero
 from gyrator_codegen.lanes import lane_slope
 from gyrator_codegen.nests import nest
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Const, Store, StoreMode
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ShapeFacts
 from gyrator_ir.tile.nodes import TiledKernel
 

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import ordered
 from gyrator_codegen.lanes import split_terms
@@ -10,6 +10,7 @@ from gyrator_codegen.nests import Nest, nest
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind, SortStep
 from gyrator_ir.body.rewrite import expressions
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Level, Stage
 from gyrator_ir.tile.nodes import Access, IndexAccess, TiledKernel

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from math import gcd, prod
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import extent_guess
 from gyrator_codegen.nests import Nest, axis_of, grid_loop, nest
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Axis, Store, StoreMode
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Add, Expr, ShapeFacts
 from gyrator_ir.expr import Const as Number
 from gyrator_ir.kernel.nodes import Kernel

@@ -6,10 +6,11 @@ and are shuffled in registers.
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.passes.pairs import pairs_of
 from gyrator_codegen.passes.rewriting import KernelPass
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.tile.nodes import Pair, TiledKernel
 from gyrator_ir.types import DType

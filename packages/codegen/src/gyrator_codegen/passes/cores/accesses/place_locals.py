@@ -2,11 +2,12 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import static
 from gyrator_codegen.nests import nest
 from gyrator_codegen.passes.rewriting import KernelPass
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.tile.nodes import TiledKernel
 

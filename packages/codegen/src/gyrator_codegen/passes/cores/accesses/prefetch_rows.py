@@ -8,13 +8,14 @@ prefetches the addresses that later ones store to.
 from collections.abc import Sequence
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import static
 from gyrator_codegen.lanes import lane_access
 from gyrator_codegen.nests import nest
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind, Load, Reduce, Store, StoreMode
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, subs
 from gyrator_ir.kernel.nodes import Level, Stage
 from gyrator_ir.tile.nodes import Access, Method, Prefetch, TiledKernel

@@ -6,13 +6,14 @@ per lane. Instead, a tile of both axes is loaded along the contiguous axis and t
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import extent_guess, static
 from gyrator_codegen.lanes import lane_access
 from gyrator_codegen.nests import grid_loop, nest, plain_loop
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind, Load
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts, Sym
 from gyrator_ir.tile.nodes import Access, TiledKernel, Transposed
 

@@ -8,12 +8,13 @@ The error of a sum then does not grow with its length. In-order sums are not spl
 from math import prod
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import in_order, static
 from gyrator_codegen.nests import nest
 from gyrator_codegen.passes.rewriting import KernelPass, Reduced, each_stage
 from gyrator_ir.body.nodes import Reduce, ReduceKind
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Stage
 from gyrator_ir.modes import Numerics

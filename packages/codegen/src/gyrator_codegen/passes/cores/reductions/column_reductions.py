@@ -7,12 +7,13 @@ in long contiguous runs.
 from math import prod
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import extent_guess, ordered, static
 from gyrator_codegen.nests import Nest, axis_of, grid_loop, nest, plain_loop
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level
 from gyrator_ir.tile.nodes import TiledKernel

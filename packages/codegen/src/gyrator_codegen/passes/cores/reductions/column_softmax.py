@@ -8,7 +8,7 @@ rescale a sum in a wider type each time.
 from collections.abc import Iterator
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import value_names
 from gyrator_codegen.nests import nest
@@ -16,6 +16,7 @@ from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.writer import Names
 from gyrator_ir.body.nodes import Bind, Let, Reduce, ReduceKind, Store
 from gyrator_ir.body.rewrite import defined, live, renamed
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import KernelStatement, Level, Stage
 from gyrator_ir.tile.nodes import Method, Reduction, TiledKernel

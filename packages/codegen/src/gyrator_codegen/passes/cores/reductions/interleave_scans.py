@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import extent_guess, ordered, static
 from gyrator_codegen.passes.cores.unroll_periods import only_sets, same_parameters
@@ -12,6 +12,7 @@ from gyrator_codegen.passes.cores.vectorize import LANES_GUESS, choose_vector_ax
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.passes.unroller import Unroller, split_axis
 from gyrator_ir.body.nodes import Axis, SortStep
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.tile.nodes import TiledKernel

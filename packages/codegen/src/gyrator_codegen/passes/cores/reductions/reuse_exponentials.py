@@ -6,12 +6,13 @@ computes the same exponentials to divide them by the sum.
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import static
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Const, IndexValue, Let, Load, Reduce, ReduceKind
 from gyrator_ir.body.rewrite import defined, writes
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
 from gyrator_ir.tile.choices import settled

@@ -7,13 +7,14 @@ greater maximum (Milakov and Gimelshein).
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import static
 from gyrator_codegen.lanes import lane_slope
 from gyrator_codegen.nests import Nest, nest
 from gyrator_codegen.passes.rewriting import KernelPass, each_stage
 from gyrator_ir.body.nodes import Bind, Load, Reduce, ReduceKind, Store
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Stage
 from gyrator_ir.tile.nodes import Method, Reduction, TiledKernel

@@ -2,13 +2,14 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen.analysis import invariant, static, work
 from gyrator_codegen.nests import Nest, nest
 from gyrator_codegen.passes.rewriting import KernelPass, Reduced, each_stage
 from gyrator_ir.body.nodes import Const, Reduce, ReduceKind
 from gyrator_ir.body.rewrite import writes
+from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Stage
 from gyrator_ir.tile.nodes import Reduction, TiledKernel
