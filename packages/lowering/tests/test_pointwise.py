@@ -278,7 +278,7 @@ def test_activation_and_gradient(check, name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("quick", ["quick_exp2", "quick_quotients"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_gelu_without_erf(check, dtype: torch.dtype, quick: str) -> None:
-    """All narrow floats, against `float64` and eager's infinities and NaN."""
+    """All narrow floats, against `float64`. Eager's infinities and NaN depend on the machine."""
     (target,) = check.targets.values()
     check.targets = {target.device: evolve(target, heuristics=Heuristics(**{quick: True}))}
     x = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
@@ -292,9 +292,9 @@ def test_gelu_without_erf(check, dtype: torch.dtype, quick: str) -> None:
         (aten.gelu_backward.default, (grad, x), grad.double() * slope),
     ):
         (got,) = check.results(op, *args)
-        eager = op(*args)
-        ends = ~eager.isfinite()
-        torch.testing.assert_close(got[ends], eager[ends], rtol=0, atol=0, equal_nan=True)
+        ends = ~exact.isfinite()
+        wanted = exact[ends].to(dtype)
+        torch.testing.assert_close(got[ends], wanted, rtol=0, atol=0, equal_nan=True)
         info = torch.finfo(dtype)
         unit = info.eps * torch.exp2(exact.abs().clamp(min=info.tiny).log2().floor())
         wrong = (got.double() - exact).abs() / unit
