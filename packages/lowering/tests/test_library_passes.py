@@ -167,7 +167,7 @@ def test_biases_are_split_from_convolutions(check: Any, channels_last: bool) -> 
 
 
 def test_they_run_before_the_others() -> None:
-    assert fx_pipeline(WANTED).passes[1:3] == (SplitBias.of(WANTED), PadProducts.of(WANTED))
+    assert fx_pipeline(WANTED).passes[2:4] == (SplitBias.of(WANTED), PadProducts.of(WANTED))
 
 
 ONES = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)

@@ -281,12 +281,12 @@ def make_options(
     chosen = dict(_mode(mode or "default"))
     fields = {f.name: f for f in attrs.fields(Options)}
     try:
-        given = dict(options or {})
+        overriding = dict(options or {})
     except (TypeError, ValueError) as error:
         message = f"options must be a mapping of names to values, not {options!r}"
         help = 'such as {"numerics": "fast"}'
         raise OptionError.of("GY-OPTION-003", message, help=help) from error
-    for name, value in given.items():
+    for name, value in overriding.items():
         if name not in fields:
             known = TORCHINDUCTOR.get(name)
             help = f"TorchInductor's is {known} here" if known else _near(name, fields)

@@ -89,9 +89,12 @@ class FlexText(AttentionText):
     def block_loops(self, tensors: Sequence[TensorRef]) -> list[BlockLoop]:
         """Return the loops over pairs of tensors, over partial blocks and over full ones, or the
         loop over all blocks if there are none."""
-        pairs = list(zip(tensors[::2], tensors[1::2], strict=True)) or [None]
+        masked = not self.everywhere
+        if not tensors:
+            return [BlockLoop(None, masked, "some")]
+        pairs = zip(tensors[::2], tensors[1::2], strict=True)
         return [
-            BlockLoop(pair, not n and not self.everywhere, name)
+            BlockLoop(pair, masked and not n, name)
             for n, (pair, name) in enumerate(zip(pairs, ("some", "whole"), strict=False))
         ]
 

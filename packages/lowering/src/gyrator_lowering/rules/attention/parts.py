@@ -112,14 +112,15 @@ def lower_few_rows(b: LoopBuilder, a: Attention, out: TensorValue) -> None:
     _, columns = useful_parts(b, a.q, a.k.shape[2], together)
     mask = a.expanded_mask()
     inputs = (a.q.ref, a.k.ref, a.v.ref, *(() if mask is None else (mask,)))
-    attributes = tuple(
-        (name, Literal(value))
-        for name, value in (
-            ("scale", a.scale), ("row_block", _FEW_ROWS),
-            ("column_block", _COLUMNS if columns >= parts * _COLUMNS else _SHORT), ("lists", 0),
-            ("parts", parts), ("together", together),
-        )
-    )  # fmt: skip
+    assert isinstance(a.scale, float)
+    attributes = (
+        ("scale", Literal(a.scale)),
+        ("row_block", Literal(_FEW_ROWS)),
+        ("column_block", Literal(_COLUMNS if columns >= parts * _COLUMNS else _SHORT)),
+        ("lists", Literal(0)),
+        ("parts", Literal(parts)),
+        ("together", Literal(together)),
+    )
     outputs = tuple(t.ref for t in partial)
     kind = TemplateKind.FLEX_ATTENTION_PARTS
     assert not template_error(kind, inputs, outputs, attributes)
