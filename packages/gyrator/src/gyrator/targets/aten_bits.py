@@ -61,7 +61,7 @@ def _short(op: Callable[..., Tensor], count: int) -> Sample:
     elements leave others to scalar functions than vectors of sixteen."""
 
     def sample(*tensors: Tensor) -> tuple[Tensor, ...]:
-        parts = zip(*(t.split(24) for t in tensors[:count]), strict=True)
+        parts = zip(*(torch.split(t, 24) for t in tensors[:count]), strict=True)
         return tuple(op(*part) for part in parts)
 
     return sample
