@@ -25,7 +25,7 @@ from gyrator_ir.diagnostics import Diagnostic
 from gyrator_lowering.builder.program import each
 from gyrator_lowering.torch_bridge.graphs import graph_results
 from gyrator_lowering.torch_bridge.origins import innermost, module_path
-from gyrator_lowering.torch_bridge.schema import info_of
+from gyrator_lowering.torch_bridge.schema import info_of, writes
 from gyrator_lowering.torch_bridge.symbols import expression_of
 from gyrator_runtime.host.outside import copy_with_strides
 
@@ -250,12 +250,12 @@ class _Cut:
             if node not in self.refused and _is_free(node):
                 self.levels[node] = level
                 continue
-            writes, ordered = _writes(node), _is_ordered(node)
-            level = max(level, floor, top + shared if writes else 0, effects if ordered else 0)
+            writing, ordered = writes(node), _is_ordered(node)
+            level = max(level, floor, top + shared if writing else 0, effects if ordered else 0)
             level += level % 2 == (node not in self.refused)
             self.owned[node] = self.levels[node] = level
             top = max(top, level)
-            floor = level if writes else floor
+            floor = level if writing else floor
             effects = level if ordered else effects
 
     def _closure(self, roots: Iterable[Node], level: int) -> tuple[set[Node], list[Node]]:
@@ -317,13 +317,6 @@ def _symbols(fake: Any) -> Iterator[Any]:
         for number in numbers:
             if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)):
                 yield from number.node.expr.free_symbols
-
-
-def _writes(node: Node) -> bool:
-    """Return whether a node writes to memory that other nodes read."""
-    if isinstance(node.target, torch._ops.OpOverload):
-        return bool(info_of(node.target).writes)
-    return getattr(node.target, "__name__", "").startswith("triton_kernel_wrapper_mutation")
 
 
 def _is_ordered(node: Node) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.define import frozen
-from gyrator_lowering.torch_bridge.schema import info_of
+from gyrator_lowering.torch_bridge.schema import info_of, writes
 
 _DISTINCT = frozenset(
     {
@@ -42,7 +42,7 @@ class Cse:
         returned = _returned(nodes)
         changed = False
         for node in nodes:
-            if isinstance(node.target, torch._ops.OpOverload) and info_of(node.target).writes:
+            if writes(node):
                 available.clear()
                 continue
             binds = node.meta.get("unbacked_bindings")

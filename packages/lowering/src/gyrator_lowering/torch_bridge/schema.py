@@ -126,6 +126,13 @@ def info_of(op: torch._ops.OpOverload) -> OpInfo:
     )
 
 
+def writes(node: Node) -> bool:
+    """Return whether a node writes to memory that other nodes read."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return bool(info_of(node.target).writes)
+    return getattr(node.target, "__name__", "").startswith("triton_kernel_wrapper_mutation")
+
+
 def named_arguments(node: Node) -> dict[str, Any]:
     """Return the arguments of a call by name, with defaults filled in; without a schema, positional
     ones by their position."""

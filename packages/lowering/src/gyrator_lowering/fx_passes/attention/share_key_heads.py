@@ -8,6 +8,7 @@ models repeat keys and values where they also pass a mask. The copies are as man
 group has heads.
 """
 
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +16,7 @@ from torch.fx import GraphModule, Node
 
 from gyrator_ir.define import frozen
 from gyrator_lowering.fx_passes.chunk_losses.rows import same_size
+from gyrator_lowering.torch_bridge.schema import writes
 
 aten = torch.ops.aten
 
@@ -38,10 +40,15 @@ class ShareKeyHeads:
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
         changed = False
+        copies: set[Node] = set()
         for node in gm.graph.nodes:
+            if node.target is aten.clone.default:
+                copies.add(node)
+            elif writes(node):
+                copies.clear()  # these have values that the sources may no longer have
             if node.target not in _CALLS or len(node.args) < 3:
                 continue
-            sources = [_before_repeating(a) for a in node.args[1:3]]
+            sources = [_before_repeating(a, copies) for a in node.args[1:3]]
             if all(s is not None for s in sources) and _heads(sources[0]) == _heads(sources[1]):
                 node.args = (node.args[0], *sources, *node.args[3:])
                 changed = True
@@ -54,14 +61,16 @@ def _heads(node: Any) -> Any:
     return node.meta["val"].shape[1]
 
 
-def _before_repeating(repeated: Any) -> Node | None:
-    """Return the tensor [B, G, S, E] whose heads were repeated for this tensor [B, H, S, E] that
-    only attention reads, or None."""
+def _before_repeating(repeated: Any, copies: Collection[Node]) -> Node | None:
+    """Return the tensor [B, G, S, E] whose heads were repeated, by one of `copies`, for this tensor
+    [B, H, S, E] that only attention reads, or None."""
     chain = [repeated]
     for targets in (_VIEWS, {aten.clone.default}, {aten.expand.default}, {aten.unsqueeze.default}):
         if not isinstance(chain[-1], Node) or chain[-1].target not in targets:
             return None
         chain.append(chain[-1].args[0])
+    if chain[1] not in copies:
+        return None
     source, expanded, dim = chain[-1], chain[2], chain[3].args[1]
     old, wide, new = (n.meta["val"].shape for n in (source, expanded, repeated))
     if len(repeated.users) > 1 or (len(old), len(wide), len(new), dim) != (4, 5, 4, 2):

@@ -7,13 +7,12 @@ from typing import Any, ClassVar
 
 import torch
 from attrs import evolve
-from torch._ops import OpOverload
 from torch._prims_common import is_contiguous_or_false
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.define import frozen
 from gyrator_lowering.fx_passes.insert import contiguous, insert, replace
-from gyrator_lowering.torch_bridge.schema import info_of
+from gyrator_lowering.torch_bridge.schema import writes
 
 aten = torch.ops.aten
 
@@ -49,7 +48,7 @@ class WrapBorders:
         origins: dict[Node, _Origin] = {}
         changed = False
         for node in list(gm.graph.nodes):
-            if isinstance(node.target, OpOverload) and info_of(node.target).writes:
+            if writes(node):
                 origins.clear()  # copies made before do not have the elements written
                 continue
             if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
