@@ -1,7 +1,9 @@
 //% gy_sload
 #define GY_X(n) GY_FN s##n gy_sload(const s##n *p) { return *p; }
-GY_NUMBERS(GY_X) GY_X(bool)
+GY_NUMBERS(GY_X)
 #undef GY_X
+// Any byte but 0 is true, as in vectors.
+GY_FN sbool gy_sload(const sbool *p) { return *(const su8 *)p != 0; }
 GY_FN sf32 gy_sload(const gy_bf16 *p) { return gy_bf16_value((su32)p->bits); }
 GY_FN sf32 gy_sload(const gy_f16 *p) { return gy_f16_value((su32)p->bits); }
 template <class P> GY_FN auto gy_sload(const P *p) -> decltype(P::get(p)) { return P::get(p); }
