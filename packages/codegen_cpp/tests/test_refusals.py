@@ -89,6 +89,7 @@ def test_collectives_that_are_not_refused_are_emitted(steps):
     ("changes", "message"),
     [
         ({"loops": (GRID, Loop(LoopKind.LOOP, (R0,), 8))}, "vectors of 8"),
+        ({"loops": (GRID, Loop(LoopKind.LOOP, (R0,), 64))}, "vectors of 64"),
         ({"loops": (Loop(LoopKind.GRID, (I0,), 2), VECTORS)}, "along axes other"),
         ({"loops": (Loop(LoopKind.GRID, (R0, I0), 16),)}, "several axes"),
         ({"loops": (VECTORS,)}, "without a grid loop"),

@@ -1,6 +1,7 @@
 """The loop nest of a kernel for vector machines, by the role of each loop."""
 
 from gyrator_codegen.analysis import static
+from gyrator_codegen.packing import PACKED, packs
 from gyrator_ir.body.nodes import Axis, Load, Reduce
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import Expr, Sym, ceildiv
@@ -80,7 +81,8 @@ def vector_refusal(tiled: TiledKernel, lanes: int) -> str | None:
     loops = nest(tiled)
     if loops is None:
         return None
-    if loops.lanes != lanes and (loops.across or loops.lanes > 1):
+    packed = 1 < lanes < loops.lanes == PACKED and packs(tiled.kernel, loops.symbol)
+    if loops.lanes != lanes and (loops.across or loops.lanes > 1) and not packed:
         return f"vectors of {loops.lanes} lanes on a processor with {lanes}"
     if [x.axes for x in tiled.loops if x.kind is LoopKind.LOOP] not in _orders(tiled, loops):
         return "this order of loops"

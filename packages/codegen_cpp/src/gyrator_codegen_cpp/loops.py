@@ -144,6 +144,23 @@ def vector_loop(scope: Scope, symbol: Sym, span: Span, copies: int, emit: Emit) 
     _unrolled(scope, symbol, span, scope.frame.width, copies, iteration)
 
 
+def _packed_loop(scope: Scope, symbol: Sym, span: Span, step: int, emit: Emit) -> None:
+    """Emit a loop over `span` of `symbol` in steps of several vectors, and one of vectors for the
+    remainder. The elements of a step are a loop of their own, which the compiler vectorises with
+    as many lanes as their types allow."""
+
+    def iteration(at: Scope, offsets: range, live: str | None) -> None:
+        if len(offsets) == 1:
+            emit(at.nested(lanes=symbol, live=live), 0)
+            return
+        at.line("GY_INDEPENDENT")
+        with each(at, "lane", "0", str(step)):
+            symbols = at.symbols | {symbol: f"({symbol.name} + lane)"}
+            emit(at.nested(lanes=None, symbols=symbols), 0)
+
+    _unrolled(scope, symbol, span, scope.frame.width, step // scope.frame.width, iteration)
+
+
 def tiles(scope: Scope, first: str, last: str) -> None:
     """Emit the computation of tiles `first` to `last` of the vectorised axis."""
     frame, loops = scope.frame, scope.frame.loops
@@ -185,6 +202,8 @@ def _points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> N
     sections = scope.frame.tiled.sections
     if sections:
         _sections(scope, span)
+    elif rest and loops.lanes > scope.frame.width:
+        _packed_loop(hoist(scope, rest), loops.symbol, span, loops.lanes, vector)
     elif rest:
         vector_loop(hoist(scope, rest), loops.symbol, span, 1, vector)
 

@@ -17,6 +17,7 @@ from gyrator_codegen.passes.cores.hoist_values import HoistValues
 from gyrator_codegen.passes.cores.map_products import MapProducts
 from gyrator_codegen.passes.cores.move_bits import MoveBits
 from gyrator_codegen.passes.cores.offer_choices import OfferChoices
+from gyrator_codegen.passes.cores.pack_steps import PackSteps
 from gyrator_codegen.passes.cores.plain_divisions import PlainDivisions
 from gyrator_codegen.passes.cores.reductions.cascade_sums import CascadeSums
 from gyrator_codegen.passes.cores.reductions.column_reductions import ColumnReductions
@@ -88,6 +89,7 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
         CutSections(),
         HoistAddresses(),
         OfferChoices(),
+        PackSteps(),
         MapProducts(lanes, cores, tall=_TALL_IN_1_MIB if lanes == _AVX512_LANES else _TALL),
         PlainDivisions(),
         BlockAttention(),

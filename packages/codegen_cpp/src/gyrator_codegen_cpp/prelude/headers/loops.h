@@ -17,3 +17,10 @@ struct gy_scratch {
   ~gy_scratch() { __builtin_free(p); }
   void *aligned() const { return (void *)(((su64)p + 63) & ~63UL); }
 };
+//% GY_INDEPENDENT
+// Before a loop whose iterations do not depend on each other.
+#if defined(__clang__)
+#define GY_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define GY_INDEPENDENT _Pragma("GCC ivdep")
+#endif

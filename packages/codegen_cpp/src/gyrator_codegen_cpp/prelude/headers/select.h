@@ -1,7 +1,9 @@
 //% gy_select
 #define GY_SEL(n) GY_FN s##n gy_select(sbool m, s##n a, s##n b) { return m ? a : b; }
-GY_NUMBERS(GY_SEL) GY_SEL(bool)
+GY_NUMBERS(GY_SEL)
 #undef GY_SEL
+// GCC vectorises no choice between masks.
+GY_FN sbool gy_select(sbool m, sbool a, sbool b) { return (m & a) | (!m & b); }
 #if GY_VEC
 #define GY_SEL(n, k) \
   GY_FN v##n gy_select(vbool m, v##n a, v##n b) { return k ? a : b; }
