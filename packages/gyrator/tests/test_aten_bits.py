@@ -158,6 +158,23 @@ def test_formulas(
         assert [e.target for e in records[0].externs] == ["aten.lerp.Scalar_out"]
 
 
+@pytest.mark.parametrize("shape", [(7,), (70,), (5, 39), (3, 64)])
+def test_formulas_of_repeated_elements(bitwise: Session, shape: tuple[int, ...]) -> None:
+    def run(x: Tensor, y: Tensor) -> list[Tensor]:
+        one, row = y[..., :1], y.movedim(-1, 0)[0].sum()
+        return [
+            torch.add(x, one, alpha=0.3), torch.add(x, row, alpha=-0.7), torch.add(one, x, alpha=3),
+            torch.sub(x, one.expand_as(x), alpha=0.3), torch.add(x, 1.7, alpha=0.3),
+            torch.sub(x, 1.7, alpha=0.3), torch.addcmul(x, one, one, value=0.3),
+            torch.lerp(one, x, 0.3), torch.lerp(x, one, 0.3),
+            aten.tanh_backward(x, one), aten.tanh_backward(one, x), aten.tanh_backward(x, row),
+        ]  # fmt: skip
+
+    inputs = [torch.randn(shape) for _ in range(2)]
+    want, got = run(*inputs), compiled(bitwise, run, *inputs)
+    assert [equal(a, b) for a, b in zip(want, got, strict=True)] == [True] * len(want)
+
+
 def test_exponentials_outside_of_vectors(bitwise: Session, records: list[GraphRecord]) -> None:
     def run(*inputs: Tensor) -> list[Tensor]:
         views = [

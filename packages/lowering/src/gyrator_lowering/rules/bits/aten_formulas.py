@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import evolve
 
-from gyrator_ir.expr import Const, Expr, contiguous_strides
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, contiguous_strides
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import Arg, operand
@@ -35,6 +35,8 @@ Exp = Callable[[Tracer, Value], Value]
 
 def tanh_backward(b: LoopBuilder, grad: TensorValue, y: TensorValue) -> TensorValue:
     """`aten.tanh_backward`."""
+    if _is_repeated(y, b.out.shape):
+        raise FallbackToAten  # whose compiler hoists the square, and rounds it
     return _of_f32(b, lambda ops, g, v: g * ops.fma(-v, v, 1.0), grad, y)
 
 
@@ -73,6 +75,8 @@ def scaled_sum(sign: int) -> Callable[..., TensorValue]:
     def rule(b: LoopBuilder, x: TensorValue, other: Arg, *, alpha: Any = 1) -> TensorValue:
         if type(alpha) not in (int, float) or alpha == 1:
             raise FallbackToAten  # other rules compute it with eager's bits, or nobody does
+        if _is_repeated(other, b.out.shape):
+            raise FallbackToAten  # whose compiler hoists the product where it uses no vectors
         return _of_f32(b, lambda ops, v, w: ops.fma(w, sign * float(alpha), v), x, other)
 
     return rule
@@ -144,6 +148,14 @@ def _of_f32(b: LoopBuilder, fn: Callable[..., Value], *args: Arg) -> TensorValue
     if any(isinstance(a, TensorValue) and a.dtype is not DType.F32 for a in args):
         raise FallbackToAten
     return elementwise(b, fn, args)
+
+
+def _is_repeated(x: Arg, shape: Sequence[Expr]) -> bool:
+    """Return whether elements of a result of this shape share elements of `x`."""
+    if not isinstance(x, TensorValue) or len(x.shape) < len(shape):
+        return True
+    pairs = zip(x.shape, x.strides, shape, strict=True)
+    return any(size != whole or (step == ZERO and size != ONE) for size, step, whole in pairs)
 
 
 def _by_vectors(
