@@ -57,3 +57,19 @@ def test_what_is_written_in_place_is_read_before(session):
     turn(expected)
     torch.compile(turn, backend=session.backend)(x)
     assert torch.equal(x, expected)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.bool]
+)
+def test_parts_are_copied_one_after_the_other(session, dtype):
+    def joined(inputs):
+        return [(torch.cat([x, y], -1), torch.cat([y, x[:, :1], y], 1)) for x, y in inputs]
+
+    sizes = (1, 8, 16, 100, 2500)
+    inputs = [[(9 * torch.randn(3, n, n % 7 + 1)).to(dtype) for _ in "xy"] for n in sizes]
+    inputs += [[(9 * torch.randn(5, n)).to(dtype) for _ in "xy"] for n in sizes]
+    inputs = [(x, y.flip(0)) for x, y in inputs]
+    got = torch.compile(joined, backend=session.backend)(inputs)
+    for one, want in zip(got, joined(inputs), strict=True):
+        assert all(map(torch.equal, one, want)), want[0].shape

@@ -26,14 +26,14 @@ from gyrator_codegen.unrolling import parts_of
 from gyrator_codegen_cpp.body import clear, hoist, requests, run
 from gyrator_codegen_cpp.collectives import Accumulators, Scanner, TwoPass, type_of
 from gyrator_codegen_cpp.dtypes import lane_type
-from gyrator_codegen_cpp.scope import Array, Scope, Span, Value
+from gyrator_codegen_cpp.scope import Array, Frame, Scope, Span, Value
 from gyrator_ir.body.nodes import Axis, Load, Reduce, ScanStep, Store
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import KernelStatement, Level
 from gyrator_ir.tile.loops import extent_of
-from gyrator_ir.tile.nodes import Method
+from gyrator_ir.tile.nodes import Access, Method
 from gyrator_ir.types import DType
 
 _FEW = 4
@@ -202,10 +202,37 @@ def _points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> N
     sections = scope.frame.tiled.sections
     if sections:
         _sections(scope, span)
-    elif rest and loops.lanes > scope.frame.width:
-        _packed_loop(hoist(scope, rest), loops.symbol, span, loops.lanes, vector)
     elif rest:
-        vector_loop(hoist(scope, rest), loops.symbol, span, 1, vector)
+        around = hoist(scope, rest)
+        streams = [] if keep else _streams(scope.frame, rest)
+        for emit in [partial(_body, stream) for stream in streams] or [vector]:
+            if loops.lanes > scope.frame.width:
+                _packed_loop(around, loops.symbol, span, loops.lanes, emit)
+            else:
+                vector_loop(around, loops.symbol, span, 1, emit)
+
+
+def _streams(frame: Frame, body: Body) -> list[Body]:
+    """Return parts of a body, one for each value that is stored, to be emitted as loops of their
+    own, if it only copies runs of elements to several places of a buffer; else nothing.
+
+    A processor writes the parts of a cache line together if they are stored one right after the
+    other. If the buffer shares the memory of another that is read, which it does only if each point
+    writes the address that it reads, loops may follow each other.
+    """
+    if not all(
+        isinstance(s, Load | Store) and not s.mask and frame.access(s.index).kind is Access.UNIT
+        for s in body
+    ):
+        return []
+    loads = [s for s in body if isinstance(s, Load)]
+    stores = [s for s in body if isinstance(s, Store)]
+    written, values = {s.buffer for s in stores}, dict.fromkeys(s.value for s in stores)
+    if len(written) != 1 or len(values) < 2 or written & {s.buffer for s in loads}:
+        return []
+    return [
+        [*(s for s in loads if s.name == v), *(s for s in stores if s.value == v)] for v in values
+    ]
 
 
 def _sections(scope: Scope, span: Span) -> None:
