@@ -205,7 +205,8 @@ def _points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> N
     elif rest:
         around = hoist(scope, rest)
         streams = [] if keep else _streams(scope.frame, rest)
-        for emit in [partial(_body, stream) for stream in streams] or [vector]:
+        emits: list[Emit] = [partial(_body, stream) for stream in streams]
+        for emit in emits or [vector]:
             if loops.lanes > scope.frame.width:
                 _packed_loop(around, loops.symbol, span, loops.lanes, emit)
             else:
