@@ -267,6 +267,19 @@ def test_a_write_that_follows(compiled: Compiled) -> None:
     compiled.check(fn, args, left=["aten._to_copy.default"])
 
 
+def test_branches_that_write_to_a_leaf(compiled: Compiled) -> None:
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return x.sin()
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return torch.cond(x.sum() > 0, branch, branch, (x,)) + 1
+
+    args = (torch.randn(3, 4, requires_grad=True),)
+    compiled.check(fn, args, left=["auto_functionalized_v2"])
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("wrapper", ["cpp", "fx"])
 def test_pieces_in_each_host_language(compiled: Compiled, dynamic: bool) -> None:

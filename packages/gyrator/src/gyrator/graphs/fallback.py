@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 
 from gyrator.graphs.compiled import Boxed, boxed
 from gyrator_ir.diagnostics import GyratorError
@@ -12,10 +13,13 @@ from gyrator_runtime.warn import warn
 
 def eager_graph(gm: torch.fx.GraphModule) -> Boxed:
     """Return a callable that runs each node with ATen."""
+    # PyTorch traces the branches of a choice that writes to its operands with gradients enabled,
+    # where it refuses to write to leaves.
+    writes = any(n.target is auto_functionalized_v2 for n in gm.graph.nodes)
 
     @boxed
     def run(args: list[Any]) -> Sequence[Any]:
-        inputs = tuple(args)
+        inputs = tuple(a.detach() if writes and isinstance(a, torch.Tensor) else a for a in args)
         args.clear()
         results: Sequence[Any] = gm.forward(*inputs)
         return results
