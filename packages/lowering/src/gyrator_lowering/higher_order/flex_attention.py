@@ -28,17 +28,17 @@ from gyrator_lowering.higher_order.formulas import FormulaContext, NoFormulaErro
 from gyrator_lowering.higher_order.steps import Lower
 from gyrator_lowering.rules.attention.gradients import row_products
 from gyrator_lowering.rules.attention.parts import (
+    LONGEST_VECTOR,
     ROWS,
-    combine_parts,
+    count_parts,
+    lower_parts,
     offers_parts,
-    useful_parts,
 )
 from gyrator_lowering.torch_bridge.facts import facts_of
 
 NAMES = frozenset({"flex_attention", "flex_attention_backward"})
 """The higher-order ops."""
 
-_LONGEST_VECTOR = 256
 _FLOATS = (DType.F32, DType.F16, DType.BF16)
 _STEP = 16
 """Block lengths must be multiples of this."""
@@ -109,7 +109,7 @@ def _check(q: TensorValue, k: TensorValue, v: TensorValue, blocks: _Blocks) -> N
     if q.dtype not in _FLOATS or {k.dtype, v.dtype} != {q.dtype}:
         raise NoFormulaError(f"attention of {q.dtype.value}")
     lengths = (q.shape[3], v.shape[3])
-    if not all(isinstance(n, Const) and 0 < n.value <= _LONGEST_VECTOR for n in lengths):
+    if not all(isinstance(n, Const) and 0 < n.value <= LONGEST_VECTOR for n in lengths):
         raise NoFormulaError(f"vectors of {lengths[0]} and {lengths[1]} elements")
     heads, groups = q.shape[1], k.shape[1]
     if not isinstance(heads, Const) or not isinstance(groups, Const):
@@ -215,14 +215,9 @@ def _forward(
     attributes = _attributes(scale, blocks)
     heads_per_block = _heads_per_block(b, q, k, inputs[3 : 3 + len(blocks.by_rows)], blocks)
     if (parts := _parts(b, q, k, heads_per_block)) > 1 or heads_per_block > 1:
-        shapes = (v.shape[3:], (), ())[: max(count, 2)]
-        partial_results = [
-            b.temp((Const(parts), *q.shape[:3], *more), DType.F32, q) for more in shapes
-        ]
-        attributes += (("parts", Literal(parts)), ("together", Literal(heads_per_block)))
-        kind = TemplateKind.FLEX_ATTENTION_PARTS
-        _emit(b, kind, inputs, tuple(t.ref for t in partial_results), attributes, formulas)
-        combine_parts(b, partial_results, outs)
+        problem = lower_parts(b, inputs, attributes, formulas, parts, heads_per_block, outs)
+        if problem:
+            raise NoFormulaError(problem)
     else:
         _emit(b, kind, inputs, tuple(o.ref for o in outs), attributes, formulas)
     return (*outs, *(None for _ in fakes[count:]))
@@ -246,9 +241,9 @@ def _parts(b: LoopBuilder, q: TensorValue, k: TensorValue, heads_per_block: int)
     them is cheap."""
     if not offers_parts(b, q):
         return 1
-    useful, columns = useful_parts(b, q, k.shape[2], heads_per_block)
-    most = min(useful, columns // _LEAST_COLUMNS, _MOST_PARTS)
-    return 1 << most.bit_length() - 1 if most else 1
+    return count_parts(
+        b, q, k.shape[2], heads_per_block, lambda n: min(n // _LEAST_COLUMNS, _MOST_PARTS)
+    )
 
 
 def _backward(

@@ -17,7 +17,7 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.attention import gradients
-from gyrator_lowering.rules.attention.parts import few_rows, lower_few_rows
+from gyrator_lowering.rules.attention.parts import lower_few_rows, parts_of_few_rows
 from gyrator_lowering.rules.attention.scores import (
     Attention,
     attention,
@@ -78,14 +78,19 @@ def _forward(read: Callable[..., Attention]) -> Rule:
         single = isinstance(fakes, torch.Tensor)
         results: list[Any] = [fakes] if single else list(fakes)
         used = frozenset({0}) if single else b.used_results
-        if used == frozenset({0}) and (few := _few_rows(b, read, args, kwargs)):
-            out = b.buffer(b.exact_spec(results[0]))
-            lower_few_rows(b, few, out)
-            return out if single else (out, *(None for _ in results[1:]))
-        if not b.generates:
+        try:
+            a = read(*args, **kwargs)
+        except FallbackToAten:
+            if b.generates:
+                raise
             return called(b, *args, **kwargs)
-        a = read(*args, **kwargs)
+        parts = parts_of_few_rows(b, a) if used == frozenset({0}) else 0
+        if not parts and not b.generates:
+            return called(b, *args, **kwargs)
         out = b.buffer(b.exact_spec(results[0]))
+        if parts:
+            lower_few_rows(b, a, parts, out)
+            return out if single else (out, *(None for _ in results[1:]))
         sums = None
         if 1 in used and (results[1].numel() or not results[0].numel()):
             sums = b.buffer(b.exact_spec(results[1]))
@@ -103,17 +108,6 @@ def _forward(read: Callable[..., Attention]) -> Rule:
         return out if single else (out, sums, *rest)
 
     return rule
-
-
-def _few_rows(
-    b: LoopBuilder, read: Callable[..., Attention], args: Any, kwargs: Any
-) -> Attention | None:
-    """Return attention that is computed over parts of the columns, or None."""
-    try:
-        a = read(*args, **kwargs)
-    except FallbackToAten:
-        return None
-    return a if few_rows(b, a) else None
 
 
 def _saved_value(b: LoopBuilder, a: Attention, fake: Any, used: bool) -> Any:

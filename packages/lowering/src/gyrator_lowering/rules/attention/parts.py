@@ -2,7 +2,7 @@
 decoding, Dao et al. 2023): the number of parts, and the combination of their results."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
 
@@ -22,10 +22,11 @@ from gyrator_lowering.torch_bridge.facts import facts_of
 
 ROWS = 64
 """The number of rows of a program, if there are many."""
+LONGEST_VECTOR = 256
+"""The maximum length of queries, keys and values."""
 _PROGRAMS = 4  # for each core of a device, to hide latency
 _HALVES = (DType.F16, DType.BF16)
 _FEW_ROWS = 16  # of all heads that share keys: the least block of matrix units
-_LONGEST_VECTOR = 256
 _COLUMNS = 128  # of a part of a long row
 _BANDWIDTH = 1 << 24  # bytes of keys and values beyond which libraries reach the memory's speed
 _SHORT = 64  # of a part of a short row, with at most so many parts:
@@ -40,18 +41,52 @@ def offers_parts(b: LoopBuilder, q: TensorValue) -> bool:
     return target is not None and parts in target.capabilities.templates
 
 
-def useful_parts(b: LoopBuilder, q: TensorValue, columns: Expr, together: int) -> tuple[int, int]:
-    """Return how many parts occupy the device, for the typical sizes and with the rows of so many
-    heads in a block, and the typical number of columns."""
+def count_parts(
+    b: LoopBuilder, q: TensorValue, columns: Expr, together: int, most: Callable[[int], int]
+) -> int:
+    """Return the number of parts that columns are split into, for the typical sizes and with the
+    rows of so many heads in a block: enough to occupy the device, at most `most` of the columns, a
+    power of two."""
     facts = facts_of(b.symbols)
     sizes = [facts.hint(size) for size in (*q.shape[:3], columns)]
     batch, heads, rows, count = (size or 0 for size in sizes)
     programs = batch * heads // together * -(-rows * together // ROWS)
     cores = b.targets[q.device.type].heuristics.cores
-    return _PROGRAMS * cores // max(programs, 1) if programs else 0, count
+    parts = min(_PROGRAMS * cores // programs, most(count)) if programs else 0
+    return 1 << parts.bit_length() - 1 if parts else 1
 
 
-def combine_parts(
+def lower_parts(
+    b: LoopBuilder,
+    inputs: Sequence[TensorRef],
+    attributes: Sequence[tuple[str, Literal]],
+    formulas: Sequence[Formula],
+    parts: int,
+    together: int,
+    outs: Sequence[TensorValue],
+) -> str:
+    """Emit attention over parts of the columns, with the rows of `together` heads in a block, and
+    the combination of the parts. `outs` are those of flexible attention.
+
+    Returns:
+        Why the template does not support these tensors; nothing is emitted then.
+    """
+    out = outs[0]
+    shapes = (out.shape, *(out.shape[:3] for _ in range(max(len(outs) - 1, 1))))
+    partial = [b.temp((Const(parts), *shape), DType.F32, out) for shape in shapes]
+    inputs, outputs = tuple(inputs), tuple(t.ref for t in partial)
+    every = (*attributes, ("parts", Literal(parts)), ("together", Literal(together)))
+    kind = TemplateKind.FLEX_ATTENTION_PARTS
+    if problem := template_error(kind, inputs, outputs, every):
+        return problem
+    b.operations.append(
+        Template(b.op_name(), kind, inputs, outputs, every, None, b.origin, tuple(formulas))
+    )
+    _combine_parts(b, partial, outs)
+    return ""
+
+
+def _combine_parts(
     b: LoopBuilder, parts: Sequence[TensorValue], outs: Sequence[TensorValue]
 ) -> None:
     """Emit the combination of the partial results of all column parts."""
@@ -84,32 +119,32 @@ def combine_parts(
         b.pointwise_into(out, fn)
 
 
-def few_rows(b: LoopBuilder, a: Attention) -> bool:
-    """Return whether kernels over parts of the columns compute this attention sooner than a library
-    does. Libraries are at their best without a mask, if there is much to read."""
+def parts_of_few_rows(b: LoopBuilder, a: Attention) -> int:
+    """Return the number of parts of the columns over which kernels compute this attention sooner
+    than a library does; 0 if they do not. Libraries are at their best without a mask, if there is
+    much to read."""
     if b.options.numerics not in (Numerics.EAGER, Numerics.FAST):
-        return False  # the number of parts depends on the batch
+        return 0  # the number of parts depends on the batch
     numbers = (a.q.shape[1], a.k.shape[1], a.q.shape[2], a.q.shape[3], a.v.shape[3])
     tensors = (a.q, a.k, a.v, *(() if a.mask is None else (a.mask,)))
     if a.causal or not isinstance(a.scale, float) or a.q.dtype not in _HALVES:
-        return False
+        return 0
     if any(t.stored is not t.dtype or t.device != a.q.device for t in tensors):
-        return False
+        return 0
     if not offers_parts(b, a.q) or not all(isinstance(n, Const) for n in numbers):
-        return False
-    heads, groups, rows, *lengths = (n.value for n in numbers if isinstance(n, Const))
-    if not groups or not 0 < heads // groups * rows <= _FEW_ROWS or max(lengths) > _LONGEST_VECTOR:
-        return False
-    return (a.mask is not None or _key_bytes(b, a) <= _BANDWIDTH) and _parts(b, a) > 1
+        return 0
+    _, groups, rows, *lengths = (n.value for n in numbers if isinstance(n, Const))
+    if not groups or max(lengths) > LONGEST_VECTOR or not 0 < _together(a) * rows <= _FEW_ROWS:
+        return 0
+    if a.mask is None and _key_bytes(b, a) > _BANDWIDTH:
+        return 0
+    parts = count_parts(b, a.q, a.k.shape[2], _together(a), _most_parts)
+    return parts if parts > 1 else 0
 
 
-def lower_few_rows(b: LoopBuilder, a: Attention, out: TensorValue) -> None:
-    """Emit the kernels of attention for which `few_rows` holds."""
-    parts = _parts(b, a)
-    together = _together(a)
-    lengths = (a.v.shape[3:], ())
-    partial = [b.temp((Const(parts), *a.q.shape[:3], *more), DType.F32, a.q) for more in lengths]
-    _, columns = useful_parts(b, a.q, a.k.shape[2], together)
+def lower_few_rows(b: LoopBuilder, a: Attention, parts: int, out: TensorValue) -> None:
+    """Emit the kernels of attention over as many parts as `parts_of_few_rows` returns."""
+    columns = facts_of(b.symbols).hint(a.k.shape[2]) or 0
     mask = a.expanded_mask()
     inputs = (a.q.ref, a.k.ref, a.v.ref, *(() if mask is None else (mask,)))
     assert isinstance(a.scale, float)
@@ -118,17 +153,9 @@ def lower_few_rows(b: LoopBuilder, a: Attention, out: TensorValue) -> None:
         ("row_block", Literal(_FEW_ROWS)),
         ("column_block", Literal(_COLUMNS if columns >= parts * _COLUMNS else _SHORT)),
         ("lists", Literal(0)),
-        ("parts", Literal(parts)),
-        ("together", Literal(together)),
     )
-    outputs = tuple(t.ref for t in partial)
-    kind = TemplateKind.FLEX_ATTENTION_PARTS
-    assert not template_error(kind, inputs, outputs, attributes)
-    formulas = _formulas(mask)
-    b.operations.append(
-        Template(b.op_name(), kind, inputs, outputs, attributes, None, b.origin, formulas)
-    )
-    combine_parts(b, partial, [out])
+    problem = lower_parts(b, inputs, attributes, _formulas(mask), parts, _together(a), [out])
+    assert not problem, problem
 
 
 def _key_bytes(b: LoopBuilder, a: Attention) -> int:
@@ -138,25 +165,18 @@ def _key_bytes(b: LoopBuilder, a: Attention) -> int:
 
 
 def _together(a: Attention) -> int:
-    heads, groups = a.q.shape[1], a.k.shape[1]
-    assert isinstance(heads, Const) and isinstance(groups, Const)
-    return heads.value // groups.value
+    assert isinstance(a.heads_a_group, Const)
+    return a.heads_a_group.value
 
 
-def _parts(b: LoopBuilder, a: Attention) -> int:
-    """Return the number of parts that columns are split into."""
-    useful, columns = useful_parts(b, a.q, a.k.shape[2], _together(a))
-    most = max(columns // _COLUMNS, min(columns // _SHORT, _SHORT_PARTS))
-    most = min(most, useful, _MOST_PARTS)
-    return 1 << most.bit_length() - 1 if most else 1
+def _most_parts(columns: int) -> int:
+    return min(max(columns // _COLUMNS, min(columns // _SHORT, _SHORT_PARTS)), _MOST_PARTS)
 
 
 def _formulas(mask: TensorRef | None) -> tuple[Formula, Formula]:
     """Return the formulas that add a mask of numbers to the scores, or apply one of booleans."""
-    score, seen = (
-        Formula("score", ("score",), (), "score"),
-        ConstStatement("seen", True, DType.BOOL),
-    )
+    score = Formula("score", ("score",), (), "score")
+    seen = ConstStatement("seen", True, DType.BOOL)
     if mask is None:
         return score, Formula("mask", (), (seen,), "seen")
     terms = (i * stride for i, stride in zip(SCORE_INDICES, mask.strides, strict=True))
