@@ -70,8 +70,12 @@ class CutSections(KernelPass):
         choices: list[tuple[set[int], list[str]]] = [(compared, [])]
         if turns:
             choices.append((compared.union(*turns.values()), [*turns]))
-        cuts = [_cut(tiled, loops, row, inside, starts, loads) for starts, loads in choices]
-        return min([tiled, *filter(None, cuts)], key=lambda t: _cost(t, loops, row))
+        cuts = [
+            cut
+            for starts, loads in choices
+            if (cut := _cut(tiled, loops, row, inside, starts, loads)) is not None
+        ]
+        return min([tiled, *cuts], key=lambda t: _cost(t, loops, row)) if cuts else tiled
 
 
 def _turns_of_loads(
@@ -135,6 +139,8 @@ def _cut(
     Vectors that start elsewhere than at multiples of their length may divide differently.
     """
     inner = sorted(t for t in starts if t in row[1:])
+    if not inner:
+        return None
     cut = _with_sections(tiled, loops, [0, *inner, row.stop], facts, loads)
     if any(t % loops.lanes for t in inner) and _divides(cut, loops.symbol):
         inner = [t for t in inner if t % loops.lanes == 0]

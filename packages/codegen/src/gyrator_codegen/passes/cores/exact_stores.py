@@ -24,6 +24,8 @@ class ExactStores(KernelPass):
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         parameters = {p.name for p in tiled.kernel.parameters if p.dtype is DType.BF16}
+        if not parameters:
+            return tiled
         exact: dict[str, bool] = {}
         stored: dict[str, None] = {}
         for s in tiled.kernel.statements:
