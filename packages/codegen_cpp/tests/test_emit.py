@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from attrs import evolve
 from harness import ARCHS, NUMPY, Library, lacking, target
 
 from gyrator_codegen_cpp.stage import CppBackend
@@ -519,8 +520,7 @@ def test_source_lines_are_comments_with_a_map():
         Origin("add", "aten.add.Tensor", "model.py:12 in forward", "y = x \\\n + 1"),
         Origin("mul", "aten.mul.Tensor"),
     )
-    k = softmax("k", 4, 64)
-    k = type(k)(*(getattr(k, a.name) for a in k.__attrs_attrs__[:-1]), origins=(0, 1))
+    k = evolve(softmax("k", 4, 64), origins=(0, 1))
     (unit,) = emitted([k], origins)
     source = unit.kernels[0]
     lines = source.text.splitlines()

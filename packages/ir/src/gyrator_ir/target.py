@@ -49,6 +49,9 @@ class Capabilities:
     """`TemplateKind` values that the kernel language can generate."""
     graphs: bool = False
     """Work can be captured in a graph and replayed."""
+    overlap: bool = False
+    """A launch can start before the previous one ends, and wait for it (programmatic dependent
+    launch)."""
     matrix_units: frozenset[DType] = frozenset()
     """Element types that matrix units can multiply."""
     tf32: bool = False

@@ -50,7 +50,7 @@ FORMS = FormTable(
             "offset {offset:expr}",
         ),
         # Work
-        _form(h.Launch, "launch {kernel} {tensors:names} [sizes {sizes:exprs}]"),
+        _form(h.Launch, "launch {kernel} {tensors:names} [sizes {sizes:exprs}] [overlap]"),
         _form(
             h.ExternCall,
             "extern {target:word} {args} [with {kwargs:values}] [-> {results}] [out {out:word}] "

@@ -224,6 +224,8 @@ class Launch:
     kernel: str = field(validator=identifier)
     tensors: tuple[str, ...] = field(validator=a_tuple)
     sizes: tuple[Expr, ...] = field(validator=a_tuple)
+    overlap: bool = field(default=False, validator=exactly(bool))
+    """The launch may start before the previous one, which is of this program too, ends."""
 
 
 @frozen
@@ -439,6 +441,11 @@ Instruction = (
 
 INSTRUCTIONS: tuple[type, ...] = get_args(Instruction)
 """Every instruction class, for wrappers and tests to enumerate."""
+ASIDE = (
+    BindSize, BindParameter, DefineSymbol, Allocate, AllocatePool, AllocateFromPool, Free, Reuse,
+    View, Comment,
+)  # fmt: skip
+"""Instructions that queue no work on a device."""
 
 
 @frozen

@@ -21,6 +21,8 @@ GY-HOST-015  a reused storage is at least as large as the new tensor
 GY-HOST-016  parameters and instructions are of the classes of this level
 GY-HOST-017  a program that can be captured in a graph has only tensor parameters, and does not wait
              for the host or another process; a partition is such a program
+GY-HOST-018  a launch that may start before the previous one ends follows a launch, and only
+             instructions that queue no work are between them; its kernel may overlap launches
 
 Bodies of `with_device` and `profile` bind names in the enclosing sequence.
 """
@@ -36,6 +38,7 @@ from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.print import show_instruction
 from gyrator_ir.host.walk import walk
+from gyrator_ir.kernel.nodes import KernelGroup, Launchable
 from gyrator_ir.kernel.verify import verify_kernel
 from gyrator_ir.loop.nodes import Literal, TypeArg
 from gyrator_ir.types import DType
@@ -237,12 +240,16 @@ class _Program(_Scope):
 
     def sequence(self, instructions: Sequence[h.Instruction]) -> None:
         """Check instructions in order."""
+        queued: h.Instruction | None = None
         for i in instructions:
             self.at = i
             if type(i) not in h.INSTRUCTIONS:
                 self.at = None
                 self.fail(16, f"{i!r} is not an instruction")
             self.instruction(i)
+            if isinstance(i, h.Launch) and i.overlap and not isinstance(queued, h.Launch):
+                self.fail(18, "no launch precedes the launch")
+            queued = queued if isinstance(i, h.ASIDE) else i
 
     def instruction(self, i: h.Instruction) -> None:
         """Check an instruction, and bind what it defines."""
@@ -348,6 +355,8 @@ class _Program(_Scope):
                 f"{i.kernel!r} takes {len(kernel.parameters)} tensor(s) and "
                 f"{len(kernel.sizes)} size(s), got {len(i.tensors)} and {len(i.sizes)}",
             )
+        if i.overlap and not _overlaps(kernel):
+            self.fail(18, f"{i.kernel!r} starts after earlier launches")
         for name, parameter in zip(i.tensors, kernel.parameters, strict=True):
             dtype = self.use(name, "tensor").dtype
             if dtype is not None and dtype.part is not parameter.dtype:
@@ -469,3 +478,8 @@ def _bytes(dtype: DType, shape: Sequence[Expr], strides: Sequence[Expr]) -> int 
             return 0
         last += (size.value - 1) * stride.value
     return (last + 1) * dtype.size
+
+
+def _overlaps(kernel: Launchable) -> bool:
+    members = kernel.kernels if isinstance(kernel, KernelGroup) else (kernel,)
+    return all(k.overlap is not None for k in members)

@@ -108,6 +108,9 @@ class Kernel:
     numerics: Numerics = field(default=Numerics.EAGER, validator=exactly(Numerics))
     refusals: tuple[Refusal, ...] = field(default=(), validator=a_tuple)
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
+    overlap: tuple[str, ...] | None = field(default=None, validator=exactly(tuple, type(None)))
+    """If a launch may start before the previous one ends: the parameters that it may read before
+    that, because no launch of the program writes them. None if it may not."""
 
     @property
     def storage(self) -> dict[str, DType]:
@@ -170,6 +173,8 @@ class TemplateKernel:
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
     formulas: tuple[Formula, ...] = field(default=(), validator=a_tuple)
     """Their loads name buffers of `parameters`."""
+    overlap: tuple[str, ...] | None = field(default=None, validator=exactly(tuple, type(None)))
+    """As in a `Kernel`."""
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -111,6 +111,7 @@ def _template_kernel(line: Line) -> TemplateKernel:
     s.expect("template")
     values |= {part.attribute: part.read(s) for part in TEMPLATE_PARTS}
     values["sizes"] = SYMBOLS.read(s) if s.take("sizes") else ()
+    values["overlap"] = NAMES.read(s) if s.take("overlap") else None
     values["origins"] = ORIGINS.read(s)
     values["formulas"] = tuple(map(read_formula, below["formulas"]))
     s.end()
@@ -128,6 +129,7 @@ def read_kernel(line: Line) -> Kernel:
     values["inner"] = AXES.read(s) if s.take("inner") else ()
     values["sizes"] = SYMBOLS.read(s) if s.take("sizes") else ()
     values["numerics"] = next((n for n in nodes.Numerics if s.take(n.value)), nodes.Numerics.EAGER)
+    values["overlap"] = NAMES.read(s) if s.take("overlap") else None
     values["origins"] = ORIGINS.read(s)
     s.end()
     groups = sections(

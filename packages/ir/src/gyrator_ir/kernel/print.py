@@ -25,13 +25,19 @@ def show(schedule: Schedule) -> str:
 
 
 def show_head(k: Kernel, writer: Writer) -> str:
-    """Print `kernel k0 on cpu (i0 < 4096) inner (r0 < 1024) sizes (s0) fast @0`."""
+    """Print `kernel k0 on cpu (i0 < 4096) inner (r0 < 1024) sizes (s0) fast overlap (p0) @0`."""
     inner = f" inner {AXES.show(k.inner, writer)}" if k.inner else ""
     sizes = f" sizes ({', '.join(s.name for s in k.sizes)})" if k.sizes else ""
     fast = "" if k.numerics is nodes.Numerics.EAGER else f" {k.numerics.value}"
     origins = f" {ORIGINS.show(k.origins, writer)}" if k.origins else ""
     axes = AXES.show(k.axes, writer)
-    return f"kernel {k.name} on {show_device(k.device)} {axes}{inner}{sizes}{fast}{origins}"
+    overlap = _overlap(k)
+    device = show_device(k.device)
+    return f"kernel {k.name} on {device} {axes}{inner}{sizes}{fast}{overlap}{origins}"
+
+
+def _overlap(k: Kernel | TemplateKernel) -> str:
+    return "" if k.overlap is None else f" overlap ({', '.join(k.overlap)})"
 
 
 def show_kernel(k: nodes.Launchable, writer: Writer) -> list[str]:
@@ -55,7 +61,8 @@ def _template(k: TemplateKernel, writer: Writer) -> list[str]:
     parts = "".join(part.show(k, tensors) for part in TEMPLATE_PARTS)
     sizes = f" sizes ({', '.join(s.name for s in k.sizes)})" if k.sizes else ""
     origins = f" {ORIGINS.show(k.origins, writer)}" if k.origins else ""
-    head = f"kernel {k.name} on {show_device(k.device)} template{parts}{sizes}{origins}"
+    device = show_device(k.device)
+    head = f"kernel {k.name} on {device} template{parts}{sizes}{_overlap(k)}{origins}"
     lines = [f"parameter {show_buffer(p, writer)}" for p in k.parameters]
     lines += [line for f in k.formulas for line in show_formula(f)]
     return [head, *indented(lines)]

@@ -18,6 +18,8 @@ GY-KERNEL-029  kernels that share a launch are on one device, and none writes st
                accesses; groups are ordered and disjoint
 GY-KERNEL-030  totals are unmasked stores of inner stages, to buffers that the kernel does not
                access otherwise; their indices depend on the same first axes, and on no loaded value
+GY-KERNEL-031  what a launch may read before the previous one ends are parameters that the kernel
+               does not write
 
 Values of an inner stage are visible only there; results of a `Reduce` only after its stage (003).
 """
@@ -97,6 +99,7 @@ def verify_kernel(kernel: _Launchable, origins: Sequence[Origin] = ()) -> _Launc
 
 def _check_kernel(k: Kernel, checker: Checker) -> None:
     where = _check_origins(k, checker)
+    _check_overlap(k, checker, where)
     checker.storages = _storages(k, checker, where)
     _check_stages(k, checker, where)
     _check_totals(k, checker)
@@ -124,8 +127,15 @@ def _check_group(k: KernelGroup, checker: Checker) -> None:
         _check_kernel(kernel, checker)
 
 
+def _check_overlap(k: Kernel | TemplateKernel, checker: Checker, where: Where) -> None:
+    for name in k.overlap or ():
+        if name not in k.reads or name in k.writes:
+            checker.fail(31, f"{name!r} is not a parameter that is only read", where)
+
+
 def _check_template(k: TemplateKernel, checker: Checker) -> None:
     where = _check_origins(k, checker)
+    _check_overlap(k, checker, where)
     message = template_error(k.kind, k.inputs, k.outputs, k.attributes)
     if message:
         checker.fail(19, message, where)

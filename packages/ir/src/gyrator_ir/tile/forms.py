@@ -37,6 +37,7 @@ from gyrator_ir.tile.nodes import (
     TiledGroup,
     Transposed,
     Unrounded,
+    Wait,
 )
 from gyrator_ir.tile.nodes import Form as IndexForm
 
@@ -111,6 +112,7 @@ FORMS = FormTable(
             "of {first_stage:integer} statement {first_statement:integer}",
         ),
         _form(Barrier, "barrier {stage:integer} statement {statement:integer}"),
+        _form(Wait, "wait [after {after:names}] [releasing]"),
         _form(Choice, "choice {name} of {values:integers}"),
         _form(Configuration, "candidate {values:choices}"),
     )

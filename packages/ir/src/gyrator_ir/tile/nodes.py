@@ -308,6 +308,16 @@ class Barrier:
 
 
 @frozen
+class Wait:
+    """`wait after (a, b) releasing`: a launch may start before the previous one ends. Its programs
+    issue the early loads `a` and `b`, then wait until the previous launch has ended."""
+
+    after: tuple[str, ...] = field(default=(), validator=a_tuple)
+    releasing: bool = field(default=False, validator=exactly(bool))
+    """The next launch may start once all programs are about to wait, not once all have waited."""
+
+
+@frozen
 class Choice:
     """`choice XBLOCK of (128, 256)`: a tuning parameter and its finite set of values."""
 
@@ -385,6 +395,8 @@ class TiledKernel:
     streamed: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Loads of elements that no other unit reads, which caches should evict before those of
     `replicated` loads."""
+    wait: Wait | None = field(default=None, validator=exactly(Wait, type(None)))
+    """None if launches start after the previous one."""
     index: DType = field(default=DType.I64, validator=exactly(DType))
     """Type of index arithmetic: `i32` where everything fits."""
     choices: tuple[Choice, ...] = field(default=(), validator=a_tuple)
@@ -423,6 +435,8 @@ class TiledTemplate:
     """Type of index arithmetic: `i32` where everything fits."""
     choices: tuple[Choice, ...] = field(default=(), validator=a_tuple)
     candidates: tuple[Configuration, ...] = field(default=(), validator=a_tuple)
+    wait: Wait | None = field(default=None, validator=exactly(Wait, type(None)))
+    """As in a `TiledKernel`, with no early loads."""
 
 
 @frozen

@@ -39,12 +39,13 @@ _WORDS = (
         "reuse": "reuses",
         "barrier": "barriers",
         "choice": "choices",
+        "wait": "wait",
     }
     | {"candidate": "candidates"}
     | {name: name for name in NAMED}
 )
-_ONE = ("contraction", "threads")
-_TUNED = ("choices", "candidates")
+_ONE = ("contraction", "threads", "wait")
+_TUNED = ("choices", "candidates", "wait")
 
 
 def parse(text: str) -> TileProgram:
@@ -115,15 +116,18 @@ def _tile(line: Line) -> TiledKernel | TiledTemplate:
     values["plain"] = tuple(chain.from_iterable(plain))
     for child in groups.pop("nonempty"):
         values["nonempty"] = read_line(child, "nonempty", lambda _: True)
-    for name, lines in groups.items():
-        items = tuple(map(_item, lines))
-        if name in _ONE:
-            if len(items) > 1:
-                lines[1].fail(f"expected one {name}")
-            values[name] = items[0] if items else None
-        else:
-            values[name] = items
+    values |= {name: _items(name, lines) for name, lines in groups.items()}
     return build(line, TiledKernel, values)
+
+
+def _items(name: str, lines: Sequence[Line]) -> Any:
+    """Return the decisions called `name`, or the only one if there can be no more than one."""
+    items = tuple(map(_item, lines))
+    if name not in _ONE:
+        return items
+    if len(items) > 1:
+        lines[1].fail(f"expected one {name}")
+    return items[0] if items else None
 
 
 def _template(
@@ -131,9 +135,9 @@ def _template(
 ) -> TiledTemplate:
     for name, lines in groups.items():
         if name in _TUNED:
-            values[name] = tuple(map(_item, lines))
+            values[name] = _items(name, lines)
         elif lines:
-            lines[0].fail("expected the indices, choices and candidates of a template")
+            lines[0].fail("expected the indices, choices, candidates and wait of a template")
     return build(line, TiledTemplate, values)
 
 

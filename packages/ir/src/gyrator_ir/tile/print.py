@@ -41,7 +41,11 @@ def show_tiled(kernel: Tiled, writer: Writer) -> list[str]:
 
 def _tuned(kernel: TiledTemplate, writer: Writer) -> list[str]:
     lines = [line for x in (*kernel.choices, *kernel.candidates) for line in _line(x, writer)]
-    return [*lines, *_index(kernel)]
+    return [*lines, *_wait(kernel, writer), *_index(kernel)]
+
+
+def _wait(kernel: TiledKernel | TiledTemplate, writer: Writer) -> list[str]:
+    return [] if kernel.wait is None else _line(kernel.wait, writer)
 
 
 def _index(kernel: TiledKernel | TiledTemplate) -> list[str]:
@@ -62,6 +66,7 @@ def _kernel(t: TiledKernel, writer: Writer) -> list[str]:
         names = getattr(t, name)
         if names:
             lines.append(f"{name} ({', '.join(names)})")
+    lines += _wait(t, writer)
     lines += _index(t)
     if t.plain:
         lines.append(f"plain {EXPRESSIONS.show(t.plain, writer)}")

@@ -34,6 +34,8 @@ GY-TILE-009  the members of a group include each of its kernels, and all are on 
              a cost for each kernel or none; the number of selected members is a power of two
 GY-TILE-010  a repeat follows its kernel
 GY-TILE-011  the axes that totals sum over are those of the first loop after the grid loops
+GY-TILE-012  a kernel that waits for the previous launch is one that may overlap it; what it loads
+             before are early loads of parameters that it may read then
 
 The kernel itself is verified as in a schedule (GY-KERNEL-001 to 024).
 """
@@ -119,6 +121,7 @@ def verify_tiled(
         verify_kernel(tiled.kernel, origins)
         _check_choices(tiled, lambda message: checker.fail(3, message, where))
         _check_index(tiled, lambda message: checker.fail(8, message, where))
+        _check_wait(tiled, (), lambda message: checker.fail(12, message, where))
         return
     if set(tiled.members) != set(range(len(tiled.kernels))):
         checker.fail(9, "each kernel must be a member, and each member a kernel", where)
@@ -156,6 +159,19 @@ def _check_choices(
 def _check_index(tiled: TiledKernel | TiledTemplate, fail: Callable[[str], None]) -> None:
     if tiled.index not in (DType.I32, DType.I64):
         fail(f"indices must be i32 or i64, not {tiled.index.value}")
+
+
+def _check_wait(
+    tiled: TiledKernel | TiledTemplate, early: Collection[str], fail: Callable[[str], None]
+) -> None:
+    """Check the wait of a kernel; `early` are the loads that may precede it."""
+    if tiled.wait is None:
+        return
+    if tiled.kernel.overlap is None:
+        fail("the launch starts after the previous one")
+    for name in tiled.wait.after:
+        if name not in early:
+            fail(f"{name!r} cannot be loaded before the previous launch ends")
 
 
 def axes_extent(kernel: Kernel, symbols: Sequence[Sym]) -> Expr | None:
@@ -196,6 +212,10 @@ class _Kernel:
         if summed and [x.axes for x in self._t.loops[grid:]][:1] != [summed]:
             self._fail(11, f"the first loop after the grid loops must be over {_names(summed)}")
         self._buffers()
+        free = self._t.kernel.overlap or ()
+        loads = [s for s in self._t.kernel.statements if isinstance(s, Load) and s.buffer in free]
+        early = {s.name for s in loads}.intersection(self._t.early)
+        _check_wait(self._t, early, partial(self._fail, 12))
 
     def _axes(self) -> None:
         kernel = self._t.kernel
