@@ -22,9 +22,9 @@ static int32_t retained[DEVICES];
 static const char *const errors[] = {"no error", "an invalid value", "out of memory"};
 
 /* What tests look at. */
-atomic_long fake_bytes, fake_launches, fake_libraries, fake_waits;
+atomic_long fake_bytes, fake_launches, fake_overlaps, fake_libraries, fake_waits;
 void *fake_stream, *fake_function, *fake_freed_on;
-int32_t fake_device, fake_shared, fake_fails_allocation, fake_fails_launch;
+int32_t fake_device, fake_shared, fake_fails_allocation, fake_fails_launch, fake_version = 12030;
 int64_t fake_context(void) { return current ? current - contexts : -1; }
 void fake_set_context(int64_t k) { current = k < 0 ? NULL : contexts + k; }
 int32_t fake_retained(void) { return retained[0] + retained[1]; }
@@ -91,6 +91,23 @@ int32_t cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsig
   ((void (*)(void **))function)(parameters);
   return OK;
 }
+
+struct config {
+  unsigned grid[3], block[3], shared;
+  void *stream;
+  const int32_t *attributes;
+  unsigned n_attributes;
+};
+int32_t cuLaunchKernelEx(const struct config *with, void *function, void **parameters,
+                         void **more) {
+  if (with->n_attributes != 1 || with->attributes[0] != 6 || !with->attributes[2])
+    return INVALID_VALUE;
+  fake_overlaps++;
+  return cuLaunchKernel(function, with->grid[0], with->grid[1], with->grid[2], with->block[0],
+                        with->block[1], with->block[2], with->shared, with->stream, parameters,
+                        more);
+}
+int32_t cuDriverGetVersion(int32_t *version) { return *version = fake_version, OK; }
 
 int32_t cuMemPoolCreate(void **pool, const int32_t *properties) {
   return *pool = pools + properties[3], OK;

@@ -22,6 +22,7 @@ from gyrator_ir.grid import grid_of
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource, TranslationUnit
 from gyrator_runtime.build import BuildError
 from gyrator_runtime.cache import Cache
+from gyrator_runtime.native.load import PureRunner
 from gyrator_runtime.native.program import Buffer, Launch, PlanProgram, SizeArg
 from gyrator_runtime.triton.binary import Binary, pack, unpack
 from gyrator_runtime.triton.build import Language, TritonBuilder, grid_code, load_binaries
@@ -36,7 +37,7 @@ DRIVER = r"""
 extern "C" {
 int64_t gy_log[64];
 char gy_name[64];
-int gy_fail, gy_lost;
+int gy_fail, gy_lost, gy_version = 12030;
 int cuInit(unsigned) { return 0; }
 int cuLibraryLoadData(void **m, const char *code, void *, void *, unsigned, void *, void *,
                       unsigned) {
@@ -63,6 +64,18 @@ int cuLaunchKernel(void *f, unsigned x, unsigned y, unsigned z, unsigned bx, uns
   for (int k = 0; k < 3; k++) *l++ = *(int64_t *)parameters[k];
   return gy_fail;
 }
+struct Config {
+  unsigned grid[3], block[3], shared;
+  void *stream;
+  const int *attributes;
+  unsigned n;
+};
+int cuLaunchKernelEx(const Config *c, void *f, void **parameters, void **none) {
+  gy_log[63] += c->n == 1 && c->attributes[0] == 6 && c->attributes[2] == 1;
+  return cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1],
+                        c->block[2], c->shared, c->stream, parameters, none);
+}
+int cuDriverGetVersion(int *version) { *version = gy_version; return 0; }
 }
 """
 TEXT = """
@@ -141,6 +154,25 @@ def test_a_launch_passes_addresses_sizes_and_grid(runner, driver):
     assert _log(driver)[:7] == [module + 1000, 3, 1, 1, 128, 65536, 77]
     assert _log(driver)[7:10] == [x.data_ptr(), y.data_ptr(), 320]
     assert _log(driver)[61] == 65536  # more shared memory than is allowed unasked
+
+
+@pytest.mark.parametrize(
+    ("version", "waits", "count"), [(12030, True, 1), (12030, False, 0), (12020, True, 0)]
+)
+def test_a_launch_starts_early_if_its_programs_wait(library, runner, driver, version, waits, count):
+    ctypes.c_int.in_dll(driver.library, "gy_version").value = version
+    names = evolve(NVIDIA, library=str(library), torch_library=str(library))
+    binary = evolve(BINARY, facts=evolve(BINARY.facts, waits=waits))
+    kernel = DeviceKernel(open_driver.__wrapped__(names), binary)
+    launch = Launch(kernel, (Buffer(0), Buffer(1)), (SizeArg(2),))
+    plan = runner.plan(PlanProgram(3, 3, (launch, evolve(launch, overlap=True))))
+    x, y = torch.zeros(320), torch.zeros(320)
+
+    plan(x, y, 320)
+
+    assert _log(driver)[63] == (0 if isinstance(runner, PureRunner) else count)
+    assert _log(driver)[:7] == [1100 + ord("A"), 3, 1, 1, 128, 65536, 77]
+    assert _log(driver)[7:10] == [x.data_ptr(), y.data_ptr(), 320]
 
 
 def test_nothing_is_launched_without_points(runner, driver):

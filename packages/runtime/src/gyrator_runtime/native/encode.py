@@ -109,7 +109,7 @@ class _Encoder:
                 (b.register, -1 if b.offset == 0 else self.slot(b.offset)) for b in launch.buffers
             ]
             sizes = [self.slot(s) for s in launch.sizes]
-            words += (0, len(self.called), len(buffers), len(sizes), 0)
+            words += (0, len(self.called), len(buffers), len(sizes), 0, int(launch.overlap))
             words += (w for pair in buffers for w in pair)
             words += sizes
             self.called.append((launch.kernel, launch.name, launch.handler or launch.checks))

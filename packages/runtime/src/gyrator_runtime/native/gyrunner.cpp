@@ -159,7 +159,7 @@ void raise_check(Plan* plan, const int64_t* launch, int64_t status, PyObject** r
   PyObject* error = nullptr;
   if (buffers && numbers) {
     for (int64_t i = 0; i < n_buffers; i++) {
-      PyObject* value = registers[launch[5 + 2 * i]];
+      PyObject* value = registers[launch[kLaunchHeader + 2 * i]];
       PyTuple_SET_ITEM(buffers, i, Py_NewRef(value ? value : Py_None));
     }
     bool made = true;
@@ -530,7 +530,7 @@ struct Run {
   }
   int64_t launch_now(const int64_t* at, void** buffers, int64_t* sizes) {
     const DeviceLaunch* device = reinterpret_cast<const DeviceLaunch*>(at[4]);
-    if (device) return launch_device(*this, device, buffers, at[2], sizes, at[3]);
+    if (device) return launch_device(*this, device, buffers, at[2], sizes, at[3], at[5]);
     return reinterpret_cast<Kernel>(at[0])(buffers, sizes);
   }
   void failed(const int64_t* at, int64_t status, const int64_t* sizes) {

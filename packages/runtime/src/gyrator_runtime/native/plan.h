@@ -28,9 +28,9 @@ enum Op : int64_t {
   OP_SEPARATE = 12,  // const fn, n, m, n regs, m regs
 };
 
-// A launch: kernel, number, n buffers, n sizes, device launch, (reg, slot of offset or -1) of each
-// buffer, slots of sizes.
-constexpr int64_t kLaunchHeader = 5;
+// A launch: kernel, number, n buffers, n sizes, device launch, whether it may start before the
+// previous one ends, (reg, slot of offset or -1) of each buffer, slots of sizes.
+constexpr int64_t kLaunchHeader = 6;
 
 enum ArgKind : int64_t { ARG_REG = 0, ARG_CONST = 1, ARG_INT = 2, ARG_INT_TUPLE = 3 };
 
@@ -56,12 +56,30 @@ constexpr int kExprDepth = 64;  // program.py rejects deeper programs
 
 using Kernel = int64_t (*)(void* const*, const int64_t*);
 
-// A kernel to queue on a device, written by triton/launch.py and standalone/device.cpp. The driver
-// takes sizes by address: the low bytes of a 64-bit size are the 32-bit one.
 using DriverLaunch = int32_t (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                                  unsigned, void*, void**, void**);
+// `CUlaunchAttribute` and `CUlaunchConfig` of cuda.h.
+struct LaunchAttribute {
+  int32_t id;
+  int32_t padding;
+  int64_t value[8];
+};
+struct LaunchConfig {
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared;
+  void* stream;
+  const LaunchAttribute* attributes;
+  unsigned n_attributes;
+};
+using DriverLaunchWith = int32_t (*)(const LaunchConfig*, void*, void**, void**);
+constexpr LaunchAttribute kOverlap = {6, 0, {1}};  // programmatic stream serialization is allowed
+
+// A kernel to queue on a device, written by triton/launch.py and standalone/device.cpp. The driver
+// takes sizes by address: the low bytes of a 64-bit size are the 32-bit one.
 struct DeviceLaunch {
   DriverLaunch launch;
+  DriverLaunchWith launch_with;  // null if the launch cannot start early
   int32_t (*stream)(int32_t device, void** stream);
   // Builds a function, or enters the device's context; returns 0, or -1 on failure. In the Python
   // runner it is a Python callback and needs the GIL.
@@ -145,7 +163,7 @@ inline Number evaluate(const int64_t* pc, int64_t n, const int64_t* ints, int64_
 // Queues a kernel; returns 0, the driver's error, or -1 after a failure recorded by `on` or `prepare`.
 template <class On>
 int64_t launch_device(On& on, const DeviceLaunch* d, void** buffers, int64_t n_buffers,
-                      int64_t* sizes, int64_t n_sizes) {
+                      int64_t* sizes, int64_t n_sizes, bool overlap) {
   int64_t grid[3] = {1, 1, 1};
   for (int64_t k = 0; k < d->dimensions; k++) {
     const Number found = evaluate(d->grid[k], d->grid_length[k], sizes, &grid[k]);
@@ -176,12 +194,19 @@ int64_t launch_device(On& on, const DeviceLaunch* d, void** buffers, int64_t n_b
     if (const int64_t failed = d->prepare(d, which)) return failed;
     function = __atomic_load_n(&d->functions[which], __ATOMIC_ACQUIRE);
   }
-  void* stream = nullptr;
-  d->stream(-1, &stream);
+  LaunchConfig config = {{unsigned(grid[0]), unsigned(grid[1]), unsigned(grid[2])},
+                         {unsigned(d->threads), 1, 1},
+                         unsigned(d->shared[which]),
+                         nullptr,
+                         &kOverlap,
+                         1};
+  d->stream(-1, &config.stream);
   for (bool again = false;; again = true) {
-    const int32_t status = d->launch(function, unsigned(grid[0]), unsigned(grid[1]),
-                                     unsigned(grid[2]), unsigned(d->threads), 1, 1,
-                                     unsigned(d->shared[which]), stream, parameters.data, nullptr);
+    const int32_t status =
+        overlap && d->launch_with
+            ? d->launch_with(&config, function, parameters.data, nullptr)
+            : d->launch(function, config.grid[0], config.grid[1], config.grid[2], config.block[0],
+                        1, 1, config.shared, config.stream, parameters.data, nullptr);
     if (status != kInvalidContext || again) return status;
     if (const int64_t failed = d->prepare(d, kEnterContext)) return failed;
   }

@@ -93,6 +93,7 @@ class Launch:
     )
     release_gil: bool = False  # costs about 50 ns; pays for kernels of at least about 20 us
     name: str = ""  # for reports
+    overlap: bool = False  # a `DeviceLaunch` may start before the previous one ends
 
 
 @frozen

@@ -176,7 +176,7 @@ class _Run:
     def launch(self) -> None:
         release, count, _, _ = self.words(4)
         for _ in range(count):
-            _, step, buffers, sizes, _ = self.words(5)
+            _, step, buffers, sizes, _, _ = self.words(6)
             pairs = [self.words(2) for _ in range(buffers)]
             objects = [self.read(r, "a tensor of a launch") for r, _ in pairs]
             offsets = [0 if slot < 0 else self.ints[slot] for _, slot in pairs]

@@ -19,7 +19,7 @@ from gyrator_runtime.native.shim import device_words, operator_address
 
 WORD = "q"
 """Type code of words in an `array`."""
-_HEADER, _LAUNCH = 5, 5
+_HEADER, _LAUNCH = 5, 6
 """Number of header words of a launch group, and of a launch."""
 
 

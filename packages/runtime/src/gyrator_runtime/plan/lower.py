@@ -203,7 +203,7 @@ def _launch(scope: Scope, i: h.Launch) -> None:
     tensors = map(scope.tensor, i.tensors)
     buffers = tuple(Buffer(t.register, t.offset) for t in tensors)
     sizes = tuple(map(scope.size, i.sizes))
-    launch = Launch(i.kernel, buffers, sizes, release_gil=True, name=i.kernel)
+    launch = Launch(i.kernel, buffers, sizes, release_gil=True, name=i.kernel, overlap=i.overlap)
     scope.instructions.append(launch)
 
 

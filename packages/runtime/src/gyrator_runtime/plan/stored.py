@@ -9,7 +9,7 @@ from attrs import evolve
 from gyrator_ir.define import frozen
 from gyrator_runtime.native.ready import Encoded
 
-FORMAT = 1
+FORMAT = 2
 """Format version of words and references in stored plans, increased when one changes meaning."""
 _FIELDS = ("n_args", "n_regs", "boxed", "code", "ints", "groups", "operators", "devices")
 

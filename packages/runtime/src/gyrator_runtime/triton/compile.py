@@ -53,6 +53,8 @@ class Facts:
     """Threads per program."""
     shared: int
     """Bytes of dynamic shared memory."""
+    waits: bool = False
+    """Programs wait for the previous launch, so that one may start before that ends."""
 
 
 def parse_job(line: str) -> Job:
@@ -102,6 +104,7 @@ def compile_job(job: Job, folder: Path) -> None:
         name=compiled.metadata.name,
         threads=compiled.metadata.num_warps * job.warp,
         shared=compiled.metadata.shared,
+        waits="griddepcontrol.wait" in compiled.asm.get("ptx", ""),
     )
     code = compiled.asm[job.code]
     (folder / CODE).write_bytes(code.encode() if isinstance(code, str) else code)

@@ -17,6 +17,8 @@ from gyrator_runtime.build import BuildError
 INVALID_CONTEXT = 201
 """Status of a launch in a thread that has not used the device yet, for both vendors."""
 _SHARED_BY_DEFAULT = 48 * 1024
+_OVERLAPS_IN_GRAPHS = 12030
+"""The version of CUDA whose graphs capture launches that start before the previous one ends."""
 _SHARED, _REGISTERS, _SPILLED = 8, 4, 3
 """Attributes of functions, for both vendors."""
 
@@ -35,6 +37,9 @@ class DriverNames:
     set_attribute: str
     get_attribute: str
     launch: str
+    launch_with: str
+    """Launches with attributes; empty if launches cannot start before the previous one ends."""
+    version: str
     retain_context: str
     set_context: str
     describe: str
@@ -52,6 +57,8 @@ NVIDIA = DriverNames(
     set_attribute="cuKernelSetAttribute",
     get_attribute="cuKernelGetAttribute",
     launch="cuLaunchKernel",
+    launch_with="cuLaunchKernelEx",
+    version="cuDriverGetVersion",
     retain_context="cuDevicePrimaryCtxRetain",
     set_context="cuCtxSetCurrent",
     describe="cuGetErrorString",
@@ -67,6 +74,8 @@ AMD = DriverNames(
     set_attribute="hipFuncSetAttribute",
     get_attribute="hipFuncGetAttribute",
     launch="hipModuleLaunchKernel",
+    launch_with="",
+    version="hipDriverGetVersion",
     retain_context="hipDevicePrimaryCtxRetain",
     set_context="hipCtxSetCurrent",
     describe="hipDrvGetErrorString",
@@ -93,6 +102,8 @@ class Driver:
     names: DriverNames
     library: ctypes.CDLL
     launch_address: int
+    launch_with_address: int
+    """0 if launches cannot start before the previous one ends."""
     stream_address: int
     """Address of `int32_t f(int32_t device, void **stream)`; device -1 is the current one."""
     _devices: int = field(default=1)
@@ -174,10 +185,19 @@ def open_driver(names: DriverNames) -> Driver:
     except (OSError, AttributeError) as error:
         raise _unloadable(str(error), names.library) from error
     status = getattr(library, names.init)(0)
-    driver = Driver(names, library, launch, stream, max(torch.accelerator.device_count(), 1))
+    devices = max(torch.accelerator.device_count(), 1)
+    driver = Driver(names, library, launch, _launch_with(library, names), stream, devices)
     if status:
         raise _unloadable(driver.describe(status), names.library)
     return driver
+
+
+def _launch_with(library: ctypes.CDLL, names: DriverNames) -> int:
+    """Return the address of the function that lets a launch start early, also in graphs, or 0."""
+    version = ctypes.c_int32()
+    if names.launch_with and not getattr(library, names.version)(ctypes.byref(version)):
+        return _address(library, names.launch_with) if version.value >= _OVERLAPS_IN_GRAPHS else 0
+    return 0
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:

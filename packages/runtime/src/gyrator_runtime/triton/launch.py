@@ -29,6 +29,7 @@ _ENTER_CONTEXT = 2
 class _Block(ctypes.Structure):
     _fields_: ClassVar = [
         ("launch", ctypes.c_void_p),
+        ("launch_with", ctypes.c_void_p),
         ("stream", ctypes.c_void_p),
         ("prepare", ctypes.c_void_p),
         ("functions", ctypes.c_void_p * 2),
@@ -61,6 +62,7 @@ class DeviceKernel:
         self._grid_words = [_words(e) for e in binary.grid]
         self._block = _Block(
             launch=driver.launch_address,
+            launch_with=driver.launch_with_address if binary.facts.waits else 0,
             stream=driver.stream_address,
             prepare=ctypes.cast(self._prepare, ctypes.c_void_p).value,
             threads=binary.facts.threads,

@@ -20,6 +20,7 @@ constexpr const char* kLibrary = "libcuda.so.1";
 // Constants of cuda.h.
 constexpr int32_t kOutOfMemory = 2, kMajor = 75, kMinor = 76, kDynamicShared = 8;
 constexpr int32_t kReleaseThreshold = 4, kDeviceMemory = 2;
+constexpr int32_t kOverlapsInGraphs = 12030;
 constexpr int64_t kSharedByDefault = 48 * 1024;
 constexpr int kFirstSpecific = 90;  // from this capability on, machine code is architecture-specific
 constexpr int64_t kMostPitch = INT32_MAX;
@@ -55,7 +56,8 @@ int32_t current(int32_t, void** stream) {
 
 // Functions of the driver, by their names in its library.
 #define GYR_DRIVER(each)                                                                          \
-  each(cuInit, (unsigned)) each(cuDeviceGetCount, (int32_t*))                                     \
+  each(cuInit, (unsigned)) each(cuDriverGetVersion, (int32_t*))                                   \
+  each(cuDeviceGetCount, (int32_t*))                                                              \
   each(cuDeviceGet, (int32_t*, int32_t)) each(cuDeviceGetAttribute, (int32_t*, int32_t, int32_t)) \
   each(cuDevicePrimaryCtxRetain, (void**, int32_t))                                               \
   each(cuDevicePrimaryCtxRelease_v2, (int32_t)) each(cuCtxGetCurrent, (void**))                   \
@@ -66,6 +68,7 @@ int32_t current(int32_t, void** stream) {
   each(cuKernelSetAttribute, (int32_t, int32_t, void*, int32_t))                                  \
   each(cuLaunchKernel, (void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,        \
                         unsigned, void*, void**, void**))                                         \
+  each(cuLaunchKernelEx, (const LaunchConfig*, void*, void**, void**))                            \
   each(cuMemPoolCreate, (void**, const PoolProperties*)) each(cuMemPoolDestroy, (void*))          \
   each(cuMemPoolSetAttribute, (void*, int32_t, void*))                                            \
   each(cuMemAllocFromPoolAsync, (void**, size_t, void*, void*))                                   \
@@ -78,6 +81,7 @@ struct Driver {
 #define GYR_MEMBER(name, arguments) int32_t(*name) arguments = nullptr;
   GYR_DRIVER(GYR_MEMBER)
 #undef GYR_MEMBER
+  DriverLaunchWith launch_with = nullptr;  // null if graphs cannot capture such launches
 
   Driver() {
     void* library = dlopen(kLibrary, RTLD_NOW | RTLD_GLOBAL);
@@ -96,6 +100,8 @@ struct Driver {
       if (!message) message = "an error";
       fail(GYR_ERROR_MISFIT, words("it runs on cuda, whose driver reports: ", message));
     }
+    int32_t version = 0;
+    if (!cuDriverGetVersion(&version) && version >= kOverlapsInGraphs) launch_with = cuLaunchKernelEx;
   }
 };
 
@@ -345,6 +351,7 @@ void DeviceCode::read(const Json& row, std::string_view codes) {
   if (programs.size() > std::size(made->grids)) fail(GYR_ERROR_FILE, "a grid has too many dimensions");
   DeviceLaunch& block = made->block;
   block.launch = libraries_.device->driver().cuLaunchKernel;
+  if (row["facts"]["waits"].truth()) block.launch_with = libraries_.device->driver().launch_with;
   block.stream = current;
   block.prepare = [](const DeviceLaunch* of, int64_t what) { return prepare(of, what); };
   block.threads = row["facts"]["threads"].integer();

@@ -290,7 +290,7 @@ class Frame {
 
   int64_t launch_now(const int64_t* words, void** buffers, int64_t* sizes) {
     if (const auto* device = reinterpret_cast<const DeviceLaunch*>(words[4]))
-      return launch_device(*this, device, buffers, words[2], sizes, words[3]);
+      return launch_device(*this, device, buffers, words[2], sizes, words[3], words[5]);
     return reinterpret_cast<Kernel>(words[0])(buffers, sizes);
   }
 

@@ -22,7 +22,7 @@ namespace gyr {
 namespace {
 
 // Must agree with package/manifest.py and plan/stored.py; a test checks this.
-constexpr int64_t kFormat = 1, kPlanFormat = 1;
+constexpr int64_t kFormat = 1, kPlanFormat = 2;
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kWeights = "weights.safetensors";
 constexpr const char* kDevice = "cuda";

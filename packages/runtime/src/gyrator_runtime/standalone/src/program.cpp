@@ -370,6 +370,7 @@ class Checker {
       const int64_t n_buffers = count(), n_sizes = count();
       const size_t device = at_;
       need(word() == 0);
+      word();
       pointers -= n_buffers;
       sizes -= n_sizes;
       for (int64_t b = 0; b < n_buffers; b++) {
