@@ -4,9 +4,11 @@ import os
 import pickle
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from triton_corpus import corpus, products
 from triton_harness import target
 
@@ -26,6 +28,12 @@ GROUPS = {
 PARTS = 4
 """The tests among which the kernels are divided. Those that are not marked `long` compile each of
 half of the kernels for one of the two architectures."""
+OVERLAPPED = {
+    f"overlapped_{k.name}": evolve(k, name=f"overlapped_{k.name}", overlap=())
+    for k in corpus()
+    if k.name in ("softmax_any", "layer_norm_any", "turned_any")
+}
+"""Kernels that wait for the previous launch, which only the first architecture can do."""
 SPECIALIZED = ("softmax_any", "layer_norm_any", "turned_any")
 """Kernels that are also compiled for sizes of 1, which Triton makes constants."""
 
@@ -33,13 +41,14 @@ SPECIALIZED = ("softmax_any", "layer_norm_any", "turned_any")
 def jobs_of(units):
     for path, unit in units.items():
         for source in unit.kernels:
-            kernel = {**KERNELS, **GROUPS}[source.kernel]
+            kernel = {**KERNELS, **GROUPS, **OVERLAPPED}[source.kernel]
             job = {
                 "path": str(path),
                 "symbol": source.symbol,
                 "types": [pointer(b.dtype) for b in kernel.parameters],
                 "values": source.candidates[0].values,
                 "units": source.kernel in PRODUCTS,
+                "waits": source.kernel in OVERLAPPED,
             }
             yield job | {"types": job["types"] + ["i64"] * len(kernel.sizes)}
             if kernel.name in SPECIALIZED:
@@ -58,8 +67,12 @@ def test_machine_code(tmp_path, arch, part):
     backend, bound = TritonBackend(), target()
     assert not [k.name for k in KERNELS.values() if backend.refuses(k, bound)]
     units = {}
-    written = backend.emit(list(KERNELS.values()), ShapeFacts(), (), bound)
-    for unit in written + backend.emit(list(GROUPS.values()), ShapeFacts(), (), bound):
+    overlapped = OVERLAPPED if arch == "sm_90" else {}
+    for unit in chain.from_iterable(
+        backend.emit(list(kernels.values()), ShapeFacts(), (), bound)
+        for kernels in (KERNELS, GROUPS, overlapped)
+        if kernels
+    ):
         units[path := tmp_path / f"{unit.name}.py"] = unit
         path.write_text(unit.text, encoding="utf-8")
     jobs = list(jobs_of(units))[part::PARTS]

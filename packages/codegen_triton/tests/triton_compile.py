@@ -33,6 +33,8 @@ def build(function, job, arch):
     compiled = triton.compile(source, target=TARGETS[arch], options=options)
     if job["units"] and not any(word in compiled.asm[TEXT[arch]] for word in UNITS):
         raise RuntimeError("no matrix unit is used")
+    if job["waits"] and "griddepcontrol.wait" not in compiled.asm[TEXT[arch]]:
+        raise RuntimeError("the previous launch is not waited for")
     return len(compiled.asm[MACHINE_CODE[arch]])
 
 

@@ -200,6 +200,18 @@ class NoDriver:
         return SimpleNamespace()
 
 
+def test_launches_overlap_where_the_device_can(tmp_path: Path) -> None:
+    layers = [nn.Linear(256, 256) for _ in range(3)]
+    path = aot.compile(
+        nn.Sequential(layers[0], nn.GELU(), layers[1], nn.GELU(), layers[2]).eval(),
+        (torch.randn(1, 256),),
+        target=("sm_90", "sm_80"),
+        package=tmp_path / "row.gya",
+    )
+    assert {b.facts.waits for b in binaries(path, "sm_90").values()} == {True}
+    assert {b.facts.waits for b in binaries(path, "sm_80").values()} == {False}
+
+
 def refused(path: Path, **inputs: object) -> str:
     with pytest.raises(PackageError) as caught:
         aot.load(path, **inputs)

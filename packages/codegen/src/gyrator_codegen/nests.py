@@ -70,8 +70,8 @@ def nest(tiled: TiledKernel) -> Nest | None:
 def vector_refusal(tiled: TiledKernel, lanes: int) -> str | None:
     """Return why a language with vectors of `lanes` refuses a kernel: decisions that it does not
     support, or None. `vector_pipeline` only makes supported decisions."""
-    if tiled.choices or tiled.pipelined or tiled.replicated:
-        return "choices, pipelines or replicated loads"
+    if tiled.choices or tiled.pipelined or tiled.replicated or tiled.wait:
+        return "choices, pipelines, replicated loads or waits"
     if tiled.index is not DType.I64:
         return f"indices in {tiled.index.value}"
     if any(len(x.axes) != 1 or isinstance(x.step, str) for x in tiled.loops):

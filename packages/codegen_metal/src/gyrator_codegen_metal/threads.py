@@ -53,8 +53,8 @@ def _threads(tiled: TiledKernel) -> Threads | str:
     kernel = tiled.kernel
     if tiled.contraction or tiled.threads or tiled.transposed or tiled.pipelined:
         return "matrix units, host threads, transposed and pipelined loads are not supported"
-    if tiled.prefetches or tiled.cleared or tiled.replicated or tiled.choices:
-        return "prefetches, cleared buffers, replicated loads and choices are not supported"
+    if tiled.prefetches or tiled.cleared or tiled.replicated or tiled.choices or tiled.wait:
+        return "prefetches, cleared buffers, replicated loads, choices and waits are not supported"
     for r in tiled.reductions:
         if r.method is not Method.ACCUMULATE or r.unroll != 1 or r.chain or r.wide or r.block:
             return f"{r.result} must be reduced by plain accumulation"

@@ -17,7 +17,14 @@ from gyrator_codegen_triton.body import (
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.reduction import LoopReduction, reduce_block
 from gyrator_codegen_triton.scan_sort import LoopScan, scan_block, sort_block
-from gyrator_codegen_triton.source import RESERVED, blocks_over, function, source_of, with_options
+from gyrator_codegen_triton.source import (
+    RESERVED,
+    blocks_over,
+    function,
+    source_of,
+    with_options,
+    write_wait,
+)
 from gyrator_ir.body.nodes import Load, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import KernelStatement, Level, Stage
@@ -69,9 +76,15 @@ def emit_body(code: Code, block: str) -> None:
     total, extent = extent_of(code.blocks.first), extent_of(code.blocks.second)
     ahead = {p.stage: p.ahead for p in code.tiled.pipelined}
     block = f"tl.cast({block}, tl.int64)" if code.wide else block
+    wait = code.tiled.wait
+    if code.kernel.totals:
+        write_wait(code.writer, wait)
     with _summed_rows(code, extent, block) if code.kernel.totals else nullcontext():
         if not code.kernel.totals:
             _index_spaces(code, total, extent, block)
+            if wait is not None:
+                _early_loads(code, lambda s: s.name in wait.after)
+                write_wait(code.writer, wait)
         _early_loads(code, lambda s: s.name not in code.values)
         for n, stage in enumerate(code.kernel.stages):
             _stage(code, stage, n, ahead.get(n, 1))

@@ -21,7 +21,14 @@ from gyrator_codegen.positions import (
 from gyrator_codegen_triton.body import atom, barrier, statement, statements
 from gyrator_codegen_triton.code import LENGTHS, Code, Value
 from gyrator_codegen_triton.dtypes import TYPES
-from gyrator_codegen_triton.source import RESERVED, blocks_over, function, source_of, with_options
+from gyrator_codegen_triton.source import (
+    RESERVED,
+    blocks_over,
+    function,
+    source_of,
+    with_options,
+    write_wait,
+)
 from gyrator_ir.body.nodes import Axis, Bind, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, Expr, ShapeFacts
@@ -88,6 +95,7 @@ def emit_product(
     factors = tuple(factors_of(kernel, p, positions.right_symbols) for p in contraction.products)
     text = _Text(kernel, contraction, axes, positions, result, left, right, factors)
     with function(kernel, symbol, result, (*LENGTHS, "KBLOCK"), origins):
+        write_wait(writer, tiled.wait)
         _space(text)
         _walk(text)
         for number, stage in enumerate(kernel.stages):

@@ -13,7 +13,7 @@ from gyrator_ir.expr import Expr, ShapeFacts, Sym, subs
 from gyrator_ir.kernel.nodes import Launchable, Numerics
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource
-from gyrator_ir.tile.nodes import TiledKernel, TiledTemplate
+from gyrator_ir.tile.nodes import TiledKernel, TiledTemplate, Wait
 
 RESERVED = HELPER_NAMES | frozenset(
     "and as assert async await break class continue def del elif else except finally for from "
@@ -58,6 +58,14 @@ def function(
         if code.wide:
             code.writer.lines(*(f"{s} = tl.cast({s}, tl.int64)" for s in sizes))
         yield
+
+
+def write_wait(writer: Writer, wait: Wait | None) -> None:
+    """Emit the wait for the previous launch, and the permission for the next one to start."""
+    if wait is None:
+        return
+    lines = ("tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()")
+    writer.lines(*(reversed(lines) if wait.releasing else lines))
 
 
 def source_of(

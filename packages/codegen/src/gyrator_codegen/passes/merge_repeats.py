@@ -80,6 +80,7 @@ def _shape(kernel: Kernel) -> Shape:
         kernel.numerics,
         tuple(b.dtype for b in kernel.parameters),
         tuple((t.dtype, t.extent) for t in kernel.locals),
+        None if kernel.overlap is None else tuple(buffers[name] for name in kernel.overlap),
         tuple(stages),
     )
 

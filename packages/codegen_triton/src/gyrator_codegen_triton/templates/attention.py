@@ -9,13 +9,13 @@ whenever the largest score grows. Scores are never stored.
 import math
 from collections.abc import Sequence
 
-from gyrator_codegen import write_origins
 from gyrator_codegen.passes.blocks.attention_shapes import vector_of
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.source import blocks_over
 from gyrator_codegen_triton.templates.attention_text import (
     AttentionText,
     additive,
+    begin,
     load_keys,
     scores,
 )
@@ -43,7 +43,7 @@ class AttentionKernel(AttentionText):
         """Emit the function."""
         w = self.writer
         with self.function(self.symbol):
-            write_origins(w, self.kernel.origins, origins)
+            begin(self, origins)
             self.lengths()
             self.locate()
             w.line("x = first + tl.arange(0, XBLOCK)")

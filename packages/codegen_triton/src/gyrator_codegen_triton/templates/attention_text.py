@@ -5,11 +5,11 @@ from contextlib import contextmanager
 
 from attrs import field
 
-from gyrator_codegen import Names, Writer
+from gyrator_codegen import Names, Writer, write_origins
 from gyrator_codegen.passes.blocks.attention_shapes import vector_of
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.index import TritonPrinter
-from gyrator_codegen_triton.source import RESERVED
+from gyrator_codegen_triton.source import RESERVED, write_wait
 from gyrator_ir.define import define
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import TemplateKernel
@@ -17,6 +17,7 @@ from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.loop.templates import literal
 from gyrator_ir.provenance import Origin
 from gyrator_ir.target import Target
+from gyrator_ir.tile.nodes import Wait
 from gyrator_ir.types import DType
 
 _LONGEST_BLOCK = 128
@@ -41,6 +42,8 @@ class AttentionText:
     symbol: str
     wide: bool
     """Whether addresses have 64 bits."""
+    wait: Wait | None
+    """The wait for the previous launch."""
     writer: Writer = field(factory=lambda: Writer("    "))
     names: Names = field(init=False)
     q: TensorRef = field(init=False)
@@ -273,3 +276,9 @@ def scores(
             w.line("scores = scores + mask.to(tl.float32)")
     if conditions:
         w.line(f'scores = tl.where({" & ".join(conditions)}, scores, float("-inf"))')
+
+
+def begin(text: AttentionText, origins: Sequence[Origin]) -> None:
+    """Emit the source lines of the origins, and the wait for the previous launch."""
+    write_origins(text.writer, text.kernel.origins, origins)
+    write_wait(text.writer, text.wait)

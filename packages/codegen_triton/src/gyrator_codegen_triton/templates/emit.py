@@ -34,7 +34,8 @@ def emit_template(
 ) -> KernelSource:
     """Return the kernel as self-contained source."""
     kernel = tiled.kernel
-    text = _EMITTERS[kernel.kind](kernel, facts, target, symbol, tiled.index is DType.I64)
+    wide = tiled.index is DType.I64
+    text = _EMITTERS[kernel.kind](kernel, facts, target, symbol, wide, tiled.wait)
     text.write(origins)
     ranked = with_options(tiled, (s for f in kernel.formulas for s in f.body))
     source, _ = source_of(kernel, symbol, text, facts, ranked, text.programs)

@@ -7,12 +7,11 @@ over partial blocks, to which the mask's formula is applied, then over full bloc
 
 from collections.abc import Sequence
 
-from gyrator_codegen import write_origins
 from gyrator_codegen.passes.blocks.attention_shapes import vector_of
 from gyrator_codegen_triton.code import Code
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.source import blocks_over
-from gyrator_codegen_triton.templates.attention_text import load, load_keys
+from gyrator_codegen_triton.templates.attention_text import begin, load, load_keys
 from gyrator_codegen_triton.templates.flex_text import BlockLoop, FlexText
 from gyrator_ir.define import define
 from gyrator_ir.expr import Expr
@@ -30,11 +29,10 @@ class FlexKernel(FlexText):
 
     def write(self, origins: Sequence[Origin]) -> None:
         """Emit the function."""
-        w = self.writer
         first = first_captured(self.kernel.kind, self.kernel.attributes)
         loops = self.block_loops(self.kernel.inputs[3:first])
         with self.function(self.symbol):
-            write_origins(w, self.kernel.origins, origins)
+            begin(self, origins)
             self.lengths()
             self.locate()
             e, f = self.vectors()

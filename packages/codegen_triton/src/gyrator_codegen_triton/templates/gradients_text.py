@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from gyrator_codegen import write_origins
 from gyrator_codegen.passes.blocks.attention_shapes import vector_of
 from gyrator_codegen_triton.source import blocks_over
-from gyrator_codegen_triton.templates.attention_text import AttentionText
+from gyrator_codegen_triton.templates.attention_text import AttentionText, begin
 from gyrator_ir.define import define
 from gyrator_ir.expr import ONE, Expr
 from gyrator_ir.loop.nodes import TensorRef
@@ -125,7 +124,7 @@ class GradientsText(AttentionText):
         arguments += [self.names.stable(s.name) for s in self.kernel.sizes]
         batch, groups = self.k.shape[:2]
         with self.function(self.symbol, "KBLOCK: tl.constexpr"):
-            write_origins(w, self.kernel.origins, origins)
+            begin(self, origins)
             self.lengths()
             w.line("program = tl.program_id(0)" + (".to(tl.int64)" if self.wide else ""))
             tiles = f"(({self.columns} + RBLOCK - 1) // RBLOCK)"

@@ -71,6 +71,8 @@ class TritonDevice:
     """None if kernels can be emitted, but not launched."""
     libraries: frozenset[str]
     graphs: bool = False
+    overlap: Callable[[str], bool] = lambda arch: False
+    """Whether launches of an architecture can start before the previous one ends."""
     reciprocals: bool = False
     """Whether ATen divides by a scalar by multiplying with its reciprocal."""
     tf32: Callable[[str], bool] = lambda arch: False
@@ -102,6 +104,7 @@ class TritonDevice:
                 unchecked_division=True,
                 reciprocals=self.reciprocals,
                 graphs=self.graphs,
+                overlap=self.overlap(arch),
                 templates=_TEMPLATES,
                 matrix_units=frozenset({DType.F16, DType.BF16, DType.F32, DType.I8}),
                 tf32=self.tf32(arch),
@@ -264,6 +267,7 @@ NVIDIA_GPU = TritonDevice(
     cores=_nvidia_cores,
     # The last one covers 8.6, 8.9 and 12.0, which have the least shared memory.
     usual=("sm_80", "sm_90", "sm_100", "sm_86+"),
+    overlap=lambda arch: _capability(arch) >= 90,
     tf32=lambda arch: _capability(arch) >= 80,
     converted=_nvidia_converted,
     flash=lambda arch: _capability(arch) >= 80,  # architectures for which torch builds its kernels

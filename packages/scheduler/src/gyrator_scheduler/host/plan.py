@@ -27,6 +27,7 @@ from gyrator_scheduler.host.inputs import bind_inputs, bind_results, check_input
 from gyrator_scheduler.host.kernels import KernelTable
 from gyrator_scheduler.host.memory import Placement, place_in_pools
 from gyrator_scheduler.host.names import Names
+from gyrator_scheduler.host.overlap import overlapped
 from gyrator_scheduler.host.partitioning import Region, partitioned
 from gyrator_scheduler.memory import allocated, touched
 from gyrator_scheduler.options import SchedulerOptions
@@ -116,7 +117,16 @@ class _Planner:
             for p in self.parts
             if p.device is not None
         ]
-        return partitioned(program, regions)
+        program = partitioned(program, regions)
+        written = self._written(0, len(schedule.nodes))
+        parts = {p.name for p in schedule.subschedules}
+        return evolve(
+            overlapped(program, self.targets, written),
+            subprograms=tuple(
+                p if p.name in parts else overlapped(p, self.targets, written)
+                for p in program.subprograms
+            ),
+        )
 
     def _nodes(self, ends: Mapping[int, Sequence[str]], out: list[h.Instruction]) -> dict[int, int]:
         """Append the instructions of all nodes. Return the positions of the borders of partitions,

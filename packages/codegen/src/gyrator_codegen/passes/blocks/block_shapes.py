@@ -53,6 +53,7 @@ _STRIDED = 4  # elements per thread if some loads are strided...
 _MANY_STRIDED = 4  # ... and half of that with more strided loads than this
 _HELD = 54  # bytes of a row that a thread holds in registers, with up to two loads
 _LAUNCH = 4096  # bytes that the device could move in the time of a program launch...
+_WAIT = 4096  # ... and in the time in which it waits for the previous launch
 _START = 30000  # ... and that each core could move in the time in which a kernel starts
 _RESIDENT = 64  # warps that a core runs at once...
 _CACHED = 384 << 10  # ... and its share of the device's cache in bytes
@@ -103,6 +104,8 @@ class _Space:
     reread: int
     """Bytes per inner element that are read again after a reduction."""
     cores: int
+    launch: int
+    """Bytes that the device could move in the time in which a program starts."""
 
 
 def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int = 1) -> Ranked:
@@ -149,6 +152,7 @@ def _space(tiled: TiledKernel, facts: ShapeFacts, cores: int, count: int, length
         traffic=_traffic(kernel, facts, count * length),
         reread=_reread(kernel),
         cores=cores,
+        launch=_LAUNCH + (_WAIT if tiled.wait else 0),
     )
 
 
@@ -455,7 +459,7 @@ def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
     resident = min(-(-programs // cores), _RESIDENT // warps) if steps > 1 else 0
     rows_bytes = resident * xblock * length * space.reread
     start = _START * cores
-    launching = (start + max(programs * _LAUNCH, space.traffic)) / (start + space.traffic)
+    launching = (start + max(programs * space.launch, space.traffic)) / (start + space.traffic)
     lost = (
         (launching, 1.0),
         (elements / each, weights.narrow),

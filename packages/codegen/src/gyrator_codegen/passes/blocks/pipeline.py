@@ -14,6 +14,7 @@ from gyrator_codegen.passes.blocks.group_exponentials import GroupExponentials
 from gyrator_codegen.passes.blocks.index_width import IndexWidth
 from gyrator_codegen.passes.blocks.launches.keep_programs import KeepPrograms
 from gyrator_codegen.passes.blocks.launches.match_candidates import MatchCandidates
+from gyrator_codegen.passes.blocks.launches.overlap_launches import OverlapLaunches
 from gyrator_codegen.passes.blocks.map_contraction import MapContraction
 from gyrator_codegen.passes.blocks.pack_sorts import PackSorts
 from gyrator_codegen.passes.blocks.pipeline_loads import PipelineLoads
@@ -50,6 +51,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         PairPoints(),
         EarlyLoads(),
         StreamLoads(),
+        OverlapLaunches(),
         DrawFours(),
         PackSorts(),
         ReuseLoads(),
