@@ -92,6 +92,8 @@ def vector_refusal(tiled: TiledKernel, lanes: int) -> str | None:
     points = [a.symbol for a in tiled.kernel.axes]
     if len(loops.grid) != len(points) or {x.axes[0] for x in loops.grid} != set(points):
         return "axes of points without a grid loop"
+    if tiled.fissions and not (loops.across and (loops.columns or not tiled.kernel.inner)):
+        return "fission of loops that are not over points only"
     return _reduction_refusal(tiled, loops)
 
 

@@ -26,17 +26,15 @@ from gyrator_codegen.unrolling import parts_of
 from gyrator_codegen_cpp.body import clear, hoist, requests, run
 from gyrator_codegen_cpp.collectives import Accumulators, Scanner, TwoPass, type_of
 from gyrator_codegen_cpp.dtypes import lane_type
-from gyrator_codegen_cpp.scope import Array, Frame, Scope, Span, Value
-from gyrator_ir.body.nodes import Axis, Load, Reduce, ScanStep, Store
+from gyrator_codegen_cpp.scope import Array, Scope, Span, Value
+from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, Store
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import KernelStatement, Level
 from gyrator_ir.tile.loops import extent_of
-from gyrator_ir.tile.nodes import Access, Method
+from gyrator_ir.tile.nodes import Method
 from gyrator_ir.types import DType
-
-_FEW = 4
 
 Body = Sequence[KernelStatement]
 Carrier = Accumulators | TwoPass | Scanner
@@ -170,7 +168,7 @@ def tiles(scope: Scope, first: str, last: str) -> None:
     elif frame.tiled.transposed:
         _transposed(scope, span)
     elif len(frame.points) == len(frame.statements):
-        _points(scope, frame.points, span)
+        _points(scope, 0, frame.points, span)
     else:
         vector_loop(hoist(scope, frame.points), loops.symbol, span, 1, lambda at, copy: point(at))
 
@@ -184,8 +182,9 @@ def point(scope: Scope) -> None:
             _inner(scope, number, stage.body)
 
 
-def _points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> None:
-    """Emit statements of points as a vectorised loop. The values in `keep` are stored to arrays."""
+def _points(scope: Scope, number: int, body: Body, span: Span, keep: Iterable[str] = ()) -> None:
+    """Emit statements of points, of stage `number` and any later ones, as vectorised loops. The
+    values in `keep` are stored to arrays."""
     loops, cleared = scope.frame.loops, scope.frame.tiled.cleared
     ahead, rest = scope.frame.hoisted(body)
     run(scope, ahead)
@@ -204,8 +203,8 @@ def _points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> N
         _sections(scope, span)
     elif rest:
         around = hoist(scope, rest)
-        streams = [] if keep else _streams(scope.frame, rest)
-        emits: list[Emit] = [partial(_body, stream) for stream in streams]
+        copied = [v for f in scope.frame.tiled.fissions if f.stage == number for v in f.values]
+        emits: list[Emit] = [partial(_body, _copies_of(v, rest)) for v in copied]
         for emit in emits or [vector]:
             if loops.lanes > scope.frame.width:
                 _packed_loop(around, loops.symbol, span, loops.lanes, emit)
@@ -213,27 +212,9 @@ def _points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> N
                 vector_loop(around, loops.symbol, span, 1, emit)
 
 
-def _streams(frame: Frame, body: Body) -> list[Body]:
-    """Return parts of a body, one for each value that is stored, to be emitted as loops of their
-    own, if it only copies runs of elements to several places of a buffer; else nothing.
-
-    A processor writes the parts of a cache line together if they are stored one right after the
-    other. If the buffer shares the memory of another that is read, which it does only if each point
-    writes the address that it reads, loops may follow each other.
-    """
-    if not all(
-        isinstance(s, Load | Store) and not s.mask and frame.access(s.index).kind is Access.UNIT
-        for s in body
-    ):
-        return []
-    loads = [s for s in body if isinstance(s, Load)]
-    stores = [s for s in body if isinstance(s, Store)]
-    written, values = {s.buffer for s in stores}, dict.fromkeys(s.value for s in stores)
-    if len(written) != 1 or len(values) < 2 or written & {s.buffer for s in loads}:
-        return []
-    return [
-        [*(s for s in loads if s.name == v), *(s for s in stores if s.value == v)] for v in values
-    ]
+def _copies_of(value: str, body: Body) -> Body:
+    """Return the loads and stores of a value."""
+    return [s for s in body if value in (s.value if isinstance(s, Store) else "", *defined(s))]
 
 
 def _sections(scope: Scope, span: Span) -> None:
@@ -249,18 +230,11 @@ def _sections(scope: Scope, span: Span) -> None:
             inside = around.nested()
             run(inside, constants)
             part = _section_span(inside, span, section.start, end)
-            if _few_copies(rest, part):
+            if section.scalar:
                 with each(inside, symbol.name, part.low, part.high):
                     run(inside.nested(lanes=None), rest)
             else:
                 vector_loop(inside, symbol, part, 1, partial(_body, rest))
-
-
-def _few_copies(body: Body, span: Span) -> bool:
-    """Return whether statements only move so few elements, as at the borders of a padding, that a
-    partial vector takes longer."""
-    moves = all(isinstance(s, Load | Store) for s in body)
-    return moves and span.exact is not None and span.exact <= _FEW
 
 
 def _body(body: Body, scope: Scope, copy: int) -> None:
@@ -288,7 +262,7 @@ def _columns(scope: Scope, span: Span) -> None:
             continue
         values = later_values(scope.frame.kernel, number, scope.frame.storage)
         _declare_arrays(scope, span, values)
-        _points(scope, stage.body, span, values)
+        _points(scope, number, stage.body, span, values)
 
 
 def _declare_arrays(scope: Scope, strip: Span, values: Mapping[str, DType]) -> None:

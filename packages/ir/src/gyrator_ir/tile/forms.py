@@ -21,6 +21,7 @@ from gyrator_ir.tile.nodes import (
     Barrier,
     Choice,
     Contraction,
+    Fission,
     IndexAccess,
     Loop,
     LoopKind,
@@ -94,9 +95,10 @@ FORMS = FormTable(
         _form(Transposed, "transposed {load} along {along:symbol}"),
         _form(
             Section,
-            "section {start:integer} [true {true:names}] [false {false:names}] "
+            "section {start:integer} [scalar] [true {true:names}] [false {false:names}] "
             "[indices {indices:terms}]",
         ),
+        _form(Fission, "fission {stage:integer} of {values:names}"),
         _form(Pipelined, "pipelined {stage:integer} ahead {ahead:step}"),
         _form(Prefetch, "prefetch {stage:integer} {buffer}{index} [write] [second]"),
         _form(IndexForm, "form {index} as {written:index}"),
@@ -128,8 +130,8 @@ SHARED = _GRAMMAR.parts(
 """How the work of a group is distributed, at the end of its line."""
 
 LISTS = (
-    "reductions", "transposed", "sections", "pipelined", "prefetches", "forms", "accesses",
-    "pairs", "unrounded", "reuses", "barriers", "choices", "candidates",
+    "reductions", "transposed", "sections", "fissions", "pipelined", "prefetches", "forms",
+    "accesses", "pairs", "unrounded", "reuses", "barriers", "choices", "candidates",
 )  # fmt: skip
 """Fields of a tiled kernel that are printed as one line per item."""
 NAMED = (

@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from gyrator_ir.body.nodes import Axis, Bind
-from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym, product_of
-from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.body.nodes import Axis, Bind, Const, Store
+from gyrator_ir.body.rewrite import defined
+from gyrator_ir.expr import Const as Number
+from gyrator_ir.expr import Expr, ShapeFacts, Sym, product_of
+from gyrator_ir.kernel.nodes import Kernel, KernelStatement
 from gyrator_ir.tile.nodes import Loop, TiledKernel
 
 
@@ -34,9 +36,23 @@ def in_one_step(tiled: TiledKernel) -> bool:
         if inner.isdisjoint(loop.axes):
             continue
         extent = extent_of(axes_of(tiled.kernel, loop))
-        if not isinstance(extent, Const) or extent.value > min(steps_of(tiled, loop)):
+        if not isinstance(extent, Number) or extent.value > min(steps_of(tiled, loop)):
             return False
     return True
+
+
+def in_loop(tiled: TiledKernel, body: Iterable[KernelStatement]) -> list[KernelStatement]:
+    """Return the statements of a body in its vector loop: neither constants nor hoisted values, nor
+    stores to buffers that are cleared."""
+    return [
+        s
+        for s in body
+        if not (
+            isinstance(s, Const)
+            or (isinstance(s, Store) and s.buffer in tiled.cleared)
+            or {*((s.symbol.name,) if isinstance(s, Bind) else defined(s))} & {*tiled.ahead}
+        )
+    ]
 
 
 def kernel_facts(

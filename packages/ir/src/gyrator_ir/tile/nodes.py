@@ -186,13 +186,24 @@ class Transposed:
 class Section:
     """`section 128 true (c) false (d) indices {a=i0 + 2}`: from position 128 of the vectors' axis
     up to the next section, the comparison `c` is true and `d` is false, and the load `a` has the
-    index `i0 + 2`. No vector lies in two sections."""
+    index `i0 + 2`. No vector lies in two sections. The points of a `section 128 scalar` are
+    computed one at a time."""
 
     start: int = field(validator=natural)
     true: tuple[str, ...] = field(default=(), validator=a_tuple)
     false: tuple[str, ...] = field(default=(), validator=a_tuple)
     indices: tuple[tuple[str, Expr], ...] = field(default=(), validator=a_tuple)
     """Simpler forms of indices."""
+    scalar: bool = field(default=False, validator=exactly(bool))
+
+
+@frozen
+class Fission:
+    """`fission 0 of (a, b)`: the loop over points of stage 0 is split into one loop for each of
+    these values, which only loads and stores that value."""
+
+    stage: int = field(validator=natural)
+    values: tuple[str, ...] = field(validator=a_tuple)
 
 
 @frozen
@@ -350,6 +361,7 @@ class TiledKernel:
     sections: tuple[Section, ...] = field(default=(), validator=a_tuple)
     """The vectors' axis, cut where comparisons of positions along it change; empty if it is not
     cut."""
+    fissions: tuple[Fission, ...] = field(default=(), validator=a_tuple)
     pipelined: tuple[Pipelined, ...] = field(default=(), validator=a_tuple)
     """Stages not listed here load in the step that uses the value."""
     prefetches: tuple[Prefetch, ...] = field(default=(), validator=a_tuple)

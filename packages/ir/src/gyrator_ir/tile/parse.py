@@ -30,6 +30,7 @@ _WORDS = (
     | {
         "transposed": "transposed",
         "section": "sections",
+        "fission": "fissions",
         "pipelined": "pipelined",
         "prefetch": "prefetches",
         "form": "forms",

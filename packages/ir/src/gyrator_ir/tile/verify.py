@@ -26,6 +26,8 @@ GY-TILE-008  decisions about accesses refer to existing statements of a suitable
                never writes;
              - sections start at 0 and ascend, and settle comparisons and indices of loads of a
                kernel with one stage;
+             - a stage of points with fission has no statements in its loops but unmasked loads and
+               stores of these values, and loads nothing that it stores to;
              - pairs are unmasked loads or plain stores of adjacent elements;
              - an unrounded store is of a cast of its value to the type of its buffer;
              - a reusing load has the buffer of the earlier load or plain store;
@@ -59,11 +61,11 @@ from gyrator_ir.body.ops import OPS, Typing
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.body.verify import Checker, Where
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, FloorDiv, Mod, Sym
-from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.nodes import Kernel, Level
 from gyrator_ir.kernel.verify import verify_kernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.text.scanner import Writer
-from gyrator_ir.tile.loops import extent_of
+from gyrator_ir.tile.loops import extent_of, in_loop
 from gyrator_ir.tile.nodes import (
     DRAWN,
     QUOTIENTS,
@@ -377,6 +379,7 @@ class _Kernel:
             if stage >= len(t.kernel.stages):
                 self._fail(8, f"there is no stage {stage} to pipeline")
         self._sections()
+        self._fissions()
         buffers = {b.name for b in t.kernel.parameters} | {x.name for x in t.kernel.locals}
         for p in t.prefetches:
             if p.buffer not in buffers or p.stage >= len(t.kernel.stages):
@@ -424,6 +427,25 @@ class _Kernel:
         self._require(named, compared, "there is no comparison {!r}")
         loads = {s.name for s in kernel.statements if isinstance(s, Load)}
         self._require([name for s in sections for name, _ in s.indices], loads, "no load {!r}")
+
+    def _fissions(self) -> None:
+        stages = self._t.kernel.stages
+        for f in self._t.fissions:
+            if f.stage >= len(stages) or stages[f.stage].level is not Level.OUTER:
+                self._fail(8, f"there is no stage {f.stage} of points to split")
+            if len(stages) > 1 and not self._t.kernel.inner:
+                self._fail(8, "loops that stages share cannot be split")
+            body = in_loop(self._t, stages[f.stage].body)
+            loads = [s for s in body if isinstance(s, Load) and s.mask is None]
+            stores = [s for s in body if isinstance(s, Store) and s.mask is None]
+            values = dict.fromkeys(s.value for s in stores)
+            if (
+                len(loads) + len(stores) < len(body)
+                or not {s.name for s in loads} <= values.keys()
+                or tuple(values) != f.values
+                or {s.buffer for s in loads} & {s.buffer for s in stores}
+            ):
+                self._fail(8, f"stage {f.stage} does more than copy {', '.join(f.values)}")
 
     def _accesses(self) -> None:
         if len({a.index for a in self._t.accesses}) != len(self._t.accesses):

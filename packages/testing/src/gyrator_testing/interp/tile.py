@@ -188,7 +188,7 @@ class _Run:
         }
         grid = sum(loop.kind is LoopKind.GRID for loop in tiled.loops)
         inner = [n for n, loop in enumerate(tiled.loops) if not self._inner.isdisjoint(loop.axes)]
-        shared = max(grid, min(inner, default=len(tiled.loops)))
+        shared = grid if tiled.fissions else max(grid, min(inner, default=len(tiled.loops)))
         self._grid, self._shared = tiled.loops[:grid], tiled.loops[grid:shared]
         self._own = tiled.loops[shared:]
         self._own_groups = {x.axes for x in self._own if self._inner.isdisjoint(x.axes)}
@@ -199,9 +199,9 @@ class _Run:
         self._methods = {r.result: r for r in tiled.reductions}
         self._accesses = {a.index: a for a in tiled.accesses if a.kind is not Access.LANES}
         self._orders = [
-            _together(stage, [p for p in tiled.pairs if p.stage == number])
-            for number, stage in enumerate(tiled.kernel.stages)
+            _orders(stage, number, tiled) for number, stage in enumerate(tiled.kernel.stages)
         ]
+        """For each stage, the orders of the statements in its loops, one after the other."""
         self._reuses = {
             (r.stage, r.statement): (r.first_stage, r.first_statement) for r in tiled.reuses
         }
@@ -299,14 +299,15 @@ class _Run:
                 rows = [np.zeros((points.count, size), NUMPY[s.dtype]) for _ in s.args]
                 seen = np.zeros((points.count, size), np.bool_)
                 gathered[s.names[0]] = _Gathered(rows, seen)
-        for _, part in self._cut(loops, region):
-            self._part(number, part, points, outer, gathered, inside)
+        for order in self._orders[number]:
+            for _, part in self._cut(loops, region):
+                self._part(number, order, part, points, outer, gathered, inside)
         for s in stage.body:
             if isinstance(s, Reduce):
                 self._reduce(s, gathered[s.names[0]], outer)
 
     def _part(
-        self, number: int, part: Region, points: _Points, outer: Frame,
+        self, number: int, order: Sequence[int], part: Region, points: _Points, outer: Frame,
         gathered: Mapping[str, _Gathered], inside: bool,
     ) -> None:  # fmt: skip
         stage = self._kernel.stages[number]
@@ -328,7 +329,7 @@ class _Run:
         frame = self._frame(
             (len(here), len(where)), memory, symbols | elements, values, outer.unit  # type: ignore[attr-defined]
         )  # fmt: skip
-        for place in self._orders[number]:
+        for place in order:
             s = stage.body[place]
             if isinstance(s, Reduce):
                 operands, at = gathered[s.names[0]], (here[:, None], where)
@@ -353,7 +354,7 @@ class _Run:
             self._check_sections(frame)
         self._check_exact(stage, frame)
         if not inside:
-            for s in stage.body:
+            for s in map(stage.body.__getitem__, order):
                 for name in defined(s):
                     _keep(outer.values, name, frame.values[name], here, points.count)
                 if isinstance(s, Bind):
@@ -485,6 +486,21 @@ _ANY = 1 << 62
 """More than any extent."""
 _STEPS = {Access.UNIFORM: 0, Access.UNIT: 1, Access.STRIDED: 0, Access.GATHERED: 0}
 """Difference of an index between neighbouring lanes, without the access's stride and terms."""
+
+
+def _orders(stage: Stage, number: int, tiled: TiledKernel) -> list[list[int]]:
+    """Return the orders of a stage's statements, one for each of its loops."""
+    order = _together(stage, [p for p in tiled.pairs if p.stage == number])
+    copied = [v for f in tiled.fissions if f.stage == number for v in f.values]
+    moved = {n: _moved(s) for n, s in enumerate(stage.body)}
+    return [
+        [n for n in order if moved[n] == value or moved[n] not in copied] for value in copied
+    ] or [order]
+
+
+def _moved(s: object) -> str | None:
+    """Return the value that a statement loads or stores, if any."""
+    return s.name if isinstance(s, Load) else s.value if isinstance(s, Store) else None
 
 
 def _together(stage: Stage, pairs: Sequence[nodes.Pair]) -> list[int]:

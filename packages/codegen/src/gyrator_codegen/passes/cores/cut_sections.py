@@ -14,7 +14,7 @@ from gyrator_codegen.passes.cores.unroll_parts import change_points
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.sections import section_body
 from gyrator_codegen.value_ranges import ValueRanges
-from gyrator_ir.body.nodes import Bind, Const, Let, Load
+from gyrator_ir.body.nodes import Bind, Const, Let, Load, Store
 from gyrator_ir.body.rewrite import defined, expressions
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const as Number
@@ -31,7 +31,7 @@ from gyrator_ir.expr import (
     linear,
 )
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement
-from gyrator_ir.tile.loops import kernel_facts
+from gyrator_ir.tile.loops import in_loop, kernel_facts
 from gyrator_ir.tile.nodes import Access, Section, TiledKernel
 
 _STATEMENTS = 256
@@ -40,6 +40,9 @@ _PARTIAL = 2
 """The cost of a partial vector, in vectors."""
 _FORMS = 8
 """Maximum number of forms of an index."""
+_FEW = 4
+"""So few elements, as at the borders of a padding, are moved faster one by one than by a partial
+vector."""
 
 _WHOLE = (Access.UNIFORM, Access.UNIT)
 """Accesses of a partial vector that are not done lane by lane."""
@@ -75,7 +78,10 @@ class CutSections(KernelPass):
             for starts, loads in choices
             if (cut := _cut(tiled, loops, row, inside, starts, loads)) is not None
         ]
-        return min([tiled, *cuts], key=lambda t: _cost(t, loops, row)) if cuts else tiled
+        best = min([tiled, *cuts], key=lambda t: _cost(t, loops, row)) if cuts else tiled
+        # Only the sections of whole rows occur in each unit, with bounds that are constants.
+        whole = best.sections and loops.rows and len(row) <= loops.grid_step
+        return _with_scalars(best, row) if whole else best
 
 
 def _turns_of_loads(
@@ -160,6 +166,21 @@ def _with_sections(
     new = dict.fromkeys(e for s in sections for _, e in s.indices if e not in known)
     accesses = (*tiled.accesses, *(classify(e, loops) for e in new))
     return evolve(tiled, sections=sections, accesses=accesses)
+
+
+def _with_scalars(tiled: TiledKernel, row: range) -> TiledKernel:
+    """Return the kernel with short sections that only move elements computed point by point."""
+    ends = (*(s.start for s in tiled.sections[1:]), row.stop)
+    sections = tuple(
+        evolve(s, scalar=end - s.start <= _FEW and _only_moves(tiled, s))
+        for s, end in zip(tiled.sections, ends, strict=False)
+    )
+    return evolve(tiled, sections=sections)
+
+
+def _only_moves(tiled: TiledKernel, section: Section) -> bool:
+    body = in_loop(tiled, section_body(tiled.kernel, section))
+    return all(isinstance(s, Load | Store) for s in body)
 
 
 def _section(kernel: Kernel, facts: ShapeFacts, start: int, loads: Collection[str]) -> Section:

@@ -29,6 +29,7 @@ from gyrator_codegen.passes.cores.reductions.two_pass_reductions import TwoPassR
 from gyrator_codegen.passes.cores.reductions.unroll_reductions import UnrollReductions
 from gyrator_codegen.passes.cores.round_in_stores import RoundInStores
 from gyrator_codegen.passes.cores.share_threads import ShareThreads
+from gyrator_codegen.passes.cores.split_copies import SplitCopies
 from gyrator_codegen.passes.cores.unroll_parts import UnrollParts
 from gyrator_codegen.passes.cores.unroll_periods import UnrollPeriods
 from gyrator_codegen.passes.cores.vectorize import LANES_GUESS, Vectorize
@@ -87,6 +88,7 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
         ClassifyAccesses(),
         PairAccesses(),
         CutSections(),
+        SplitCopies(),
         HoistAddresses(),
         OfferChoices(),
         PackSteps(),
