@@ -260,6 +260,7 @@ def test_tilings_of_other_machines_are_refused():
         evolve(tiled, loops=(grid, evolve(loop, step=8))),
         evolve(tiled, loops=(loop, grid)),
         evolve(tiled, reductions=(evolve(tiled.reductions[0], unroll=4),)),
+        evolve(tiled, reductions=(evolve(tiled.reductions[0], wide=False),)),
     ]
     for other in others:
         with pytest.raises(UnsupportedError, match="GY-LLVM-005"):

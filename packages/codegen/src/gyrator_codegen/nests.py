@@ -150,6 +150,8 @@ def _reduction_refusal(tiled: TiledKernel, loops: Nest) -> str | None:
                 return "reductions at once or by matrix units"
             if r.method is Method.TWO_PASS and (loops.across or loops.lanes == 1):
                 return "two passes that are not along vectors"
+            if r.compensated:
+                return "compensated sums"
             if r.keep and (row is None or row > settled(r.block)):
                 return "kept values of a part of a row"
             if r.reload and s.args[0] not in loads:

@@ -21,7 +21,7 @@ from gyrator_ir.expr import ONE, ZERO, Const, Expr, FloorDiv, Mod, Sym
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
 from gyrator_ir.loop.contraction import needed_for
 from gyrator_ir.tile.loops import axes_of, in_one_step, steps_of
-from gyrator_ir.tile.nodes import Contraction, LoopKind, Method, Product, TiledKernel
+from gyrator_ir.tile.nodes import Contraction, LoopKind, Method, Product, Reduction, TiledKernel
 from gyrator_ir.types import DType
 
 _GRID, _LOOP = LoopKind.GRID, LoopKind.LOOP
@@ -254,7 +254,7 @@ def block_refusal(tiled: TiledKernel) -> str | None:
         return "sums over rows that are not processed whole"
     method = Method.MATRIX if product else Method.AT_ONCE if whole else Method.ACCUMULATE
     for r in tiled.reductions:
-        if r.method is not method or r.unroll != 1 or r.chain or r.wide or r.block:
+        if r != Reduction(r.result, method, group=r.group, apart=r.apart):
             return f"a method other than plain {method.value} for {r.result}"
     nest = tuple((loop.kind, loop.step) for loop in tiled.loops)
     if nest not in (_PRODUCTS if product else _NESTS):

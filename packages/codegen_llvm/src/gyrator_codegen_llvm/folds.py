@@ -1,7 +1,7 @@
 """Emission of reductions and scans, whose state is in variables that LLVM keeps in registers.
 
-Sums of `float` are accumulated in `double`, in any order, and those of `double` with the errors of
-the additions. The second pass over the elements of a `welford` or `online_softmax` needs the mean
+Floats are summed in `double`, in any order unless the sums are compensated or the numerics fix it.
+The second pass over the elements of a `welford` or `online_softmax` needs the mean
 or the maximum, which the first one finds.
 """
 
@@ -43,13 +43,13 @@ class Sum:
 
     code: Code
     name: str
-    exact: bool
+    compensated: bool
     """Whether the errors of the additions are added up as well."""
     cells: list[Cell] = field(factory=list)
 
     def start(self) -> None:
         """Emit the allocation of the state."""
-        words = ("sum", "error") if self.exact else ("sum",)
+        words = ("sum", "error") if self.compensated else ("sum",)
         self.cells = [self.code.variable(f"{self.name}_{w}", _F64) for w in words]
 
     def clear(self) -> None:
@@ -61,7 +61,7 @@ class Sum:
         """Emit the addition of a `double`."""
         code = self.code
         old = code.read(self.cells[0])
-        if not self.exact:
+        if not self.compensated:
             any_order = code.kernel.numerics is not Numerics.BATCH_INVARIANT
             flag = "reassoc " if any_order and code.strip == 1 else ""
             code.write(self.cells[0], code.op(f"fadd {flag}double {old}, {text}"))
@@ -77,7 +77,7 @@ class Sum:
     def result(self) -> str:
         """Emit the sum, as a `double`."""
         total = self.code.read(self.cells[0])
-        if not self.exact:
+        if not self.compensated:
             return total
         errors = self.code.read(self.cells[1])
         both = self.code.op(f"fadd double {total}, {errors}")
@@ -98,7 +98,8 @@ class Fold:
     def __attrs_post_init__(self) -> None:
         s, dtype, name = self.step, self.step.dtype, self.step.names[0]
         if isinstance(s, Reduce) and s.kind in _SUMS and dtype.is_float:
-            self.sum = Sum(self.code, name, dtype is _F64)
+            how = next(r for r in self.code.tiled.reductions if r.result == name)
+            self.sum = Sum(self.code, name, how.compensated)
             self.sum.start()
         if (
             isinstance(s, ScanStep)

@@ -7,7 +7,7 @@ from gyrator_codegen.refusals import Refusals
 from gyrator_codegen_llvm.dtypes import TYPES
 from gyrator_codegen_llvm.kernel import before_folds
 from gyrator_codegen_llvm.ops import EMITTERS
-from gyrator_ir.body.nodes import Reduce, ScanStep, SortStep
+from gyrator_ir.body.nodes import Reduce, ReduceKind, ScanStep, SortStep
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.target import Target
@@ -61,6 +61,13 @@ def refused_tiling(tiled: Tiled) -> str | None:
     if any(r.method is not Method.ACCUMULATE or r.unroll != 1 or r.chain for r in tiled.reductions):
         return "reductions other than by plain accumulation"
     kernel = tiled.kernel
+    reduces = (s for s in kernel.statements if isinstance(s, Reduce))
+    if any(
+        s.kind in (ReduceKind.SUM, ReduceKind.DOT) and s.dtype.is_float
+        and not (r.wide or s.dtype is DType.F64)
+        for s, r in zip(reduces, tiled.reductions, strict=True)
+    ):  # fmt: skip
+        return "sums of narrow floats in their own type"
     grid = [(LoopKind.GRID, (a.symbol,)) for a in kernel.axes]
     expected = grid + [(LoopKind.LOOP, (a.symbol,)) for a in kernel.inner]
     steps = [x.step for x in tiled.loops]

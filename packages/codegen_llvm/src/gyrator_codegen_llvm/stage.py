@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from gyrator_codegen import TilingLanguage, batched
 from gyrator_codegen.passes.cores.plain_divisions import PlainDivisions
+from gyrator_codegen.passes.cores.reductions.accurate_sums import AccurateSums
 from gyrator_codegen.passes.cores.strips import Strips
 from gyrator_codegen.passes.merge_repeats import MergeRepeats
 from gyrator_codegen.refusals import Refusals
@@ -38,7 +39,7 @@ class LlvmBackend(TilingLanguage):
 
     def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
         """Return the tiling passes."""
-        return (MergeRepeats(), Strips(), PlainDivisions())
+        return (MergeRepeats(), Strips(), AccurateSums(), PlainDivisions())
 
     def _units(self, program: TileProgram, target: Target) -> Iterator[TranslationUnit]:
         """Return units of about `unit_statements` statements each."""

@@ -12,7 +12,7 @@ from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import Expr
 from gyrator_ir.tile.choices import name_of
 from gyrator_ir.tile.loops import axes_of, extent_of
-from gyrator_ir.tile.nodes import LoopKind, Method, Tiled, TiledKernel
+from gyrator_ir.tile.nodes import LoopKind, Method, Reduction, Tiled, TiledKernel
 
 SIMD = 32
 """Threads in a SIMD group, which exchange values without memory."""
@@ -56,7 +56,7 @@ def _threads(tiled: TiledKernel) -> Threads | str:
     if tiled.prefetches or tiled.cleared or tiled.replicated or tiled.choices or tiled.wait:
         return "prefetches, cleared buffers, replicated loads, choices and waits are not supported"
     for r in tiled.reductions:
-        if r.method is not Method.ACCUMULATE or r.unroll != 1 or r.chain or r.wide or r.block:
+        if r != Reduction(r.result, Method.ACCUMULATE):
             return f"{r.result} must be reduced by plain accumulation"
     points, *inner = tiled.loops
     grid = points.kind is LoopKind.GRID and points.axes == tuple(a.symbol for a in kernel.axes)

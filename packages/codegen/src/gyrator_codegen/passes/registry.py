@@ -5,6 +5,7 @@ from collections.abc import Callable
 from gyrator_codegen.passes.bind_choices import BindChoices
 from gyrator_codegen.passes.blocks.pipeline import block_pipeline
 from gyrator_codegen.passes.cores.pipeline import vector_pipeline
+from gyrator_codegen.passes.cores.reductions.accurate_sums import AccurateSums
 from gyrator_codegen.passes.cores.strips import Strips
 from gyrator_codegen.passes.threads.pipeline import thread_pipeline
 from gyrator_ir.levels import TILE
@@ -19,7 +20,8 @@ def every_pass() -> Pipeline[TileProgram]:
         device="any", arch="", kernel_backend="", capabilities=Capabilities(dtypes=frozenset())
     )
     pipelines = (*vector_pipeline(target, 1), *block_pipeline(target), *thread_pipeline(target))
-    return Pipeline(TILE, tuple({p.name: p for p in (*pipelines, Strips())}.values()))
+    passes = (*pipelines, Strips(), AccurateSums())
+    return Pipeline(TILE, tuple({p.name: p for p in passes}.values()))
 
 
 def all_passes() -> dict[str, Callable[..., Pass[TileProgram]]]:

@@ -77,8 +77,8 @@ FORMS = FormTable(
         _form(
             Reduction,
             "reduce {result} {method} [unroll {unroll:step}] [chain {chain:integer}] [wide] "
-            "[block {block:step}] [reload] [keep {keep:names}] [group {group:integer}] [apart] "
-            "[narrow] [of {of}]",
+            "[compensated] [block {block:step}] [reload] [keep {keep:names}] "
+            "[group {group:integer}] [apart] [narrow] [of {of}]",
         ),
         _form(
             Contraction,

@@ -94,6 +94,9 @@ class Reduction:
     type (cascaded summation); 0 for no limit."""
     wide: bool = field(default=False, validator=exactly(bool))
     """The accumulators of a floating-point sum are `f64`, whatever its element type."""
+    compensated: bool = field(default=False, validator=exactly(bool))
+    """The rounding errors of the additions of a floating-point sum, of its values or of a second
+    pass, are added up as well."""
     block: int | str = field(default=0, validator=exactly(int, str))
     """Elements of the last inner axis per block, or the name of a `Choice`: `two_pass` stages one
     block, and chains end with a block. 0 for the whole axis; chains then end between two runs of

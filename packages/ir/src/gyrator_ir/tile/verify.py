@@ -7,9 +7,9 @@ GY-TILE-003  steps of loops and of pipelined stages, unroll factors and block si
              or name a choice; the values of a choice are distinct and at least 1; every candidate
              assigns one of its values to each choice
 GY-TILE-004  there is one reduction for each `Reduce`, in order, with a method for its kind: chains
-             and wide accumulators for floating-point sums, two passes for `welford` and
-             `online_softmax`, matrix products for `dot`, narrow positions where these fit; only
-             extremes are those of a position, in the same stage
+             and wide accumulators for floating-point sums, which may be compensated, two passes
+             for `welford` and `online_softmax`, matrix products for `dot`, narrow positions where
+             these fit; only extremes are those of a position, in the same stage
 GY-TILE-005  a reduction with the method `at_once` has all elements of a point in one step
 GY-TILE-006  the rows and columns of a contraction are different grid loops, and its depth is a loop
              over inner axes; its products are the reductions with the method `matrix`
@@ -504,6 +504,8 @@ def _suitability(r: Reduction, s: Reduce) -> Iterator[tuple[bool, str]]:
     yield sums or not r.chain, ": only floating-point sums have chains"
     yield sums or not r.wide, ": only floating-point sums have wide accumulators"
     yield not (r.wide and r.chain), ": wide accumulators have no chains"
+    summed = s.kind in (*_SUMS, *_TWO_PASS) and s.dtype.is_float
+    yield summed or not r.compensated, ": only floating-point sums are compensated"
     yield s.kind in _TWO_PASS or not two_pass, f" is a {s.kind.value}, which has no second pass"
     yield bool(r.block) or not two_pass, ": two passes need a block size"
     blocks = two_pass or r.chain > 0
