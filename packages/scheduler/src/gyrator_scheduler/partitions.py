@@ -108,7 +108,7 @@ def can_be_one_graph(schedule: Schedule, device: Device | None) -> bool:
         return False
     tensor_inputs = all(isinstance(i, TensorInput) for i in schedule.inputs)
     plain_outputs = all(isinstance(o, TensorRef | Literal) for o in schedule.outputs)
-    buffers = buffers_of(schedule).values()
+    buffers = schedule.all_buffers
     return (
         tensor_inputs
         and plain_outputs
@@ -148,17 +148,10 @@ def _part_of(node: int, parts: Sequence[Partition]) -> int:
     return next((k for k, p in enumerate(parts) if p.start <= node < p.end), -1)
 
 
-def buffers_of(schedule: Schedule) -> dict[str, Buffer]:
-    """Return all tensors of a schedule by name: inputs, constants and created buffers."""
-    inputs = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
-    constants = [c.buffer for c in schedule.constants]
-    return {b.name: b for b in (*inputs, *constants, *schedule.buffers)}
-
-
 def home(schedule: Schedule) -> Device | None:
     """Return the device to make current while a program runs; None for host-only programs.
 
     If there are several, the first: kernels on the others are launched inside device guards.
     """
-    devices = {b.device for b in buffers_of(schedule).values() if not b.device.is_host}
+    devices = {b.device for b in schedule.all_buffers if not b.device.is_host}
     return min(devices, key=lambda d: (d.index or 0, d.type), default=None)

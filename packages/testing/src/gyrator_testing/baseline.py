@@ -121,9 +121,7 @@ class _Host:
         self.out: list[h.Instruction] = []
         self.symbols: set[Sym] = set()
         self.views = 0
-        inputs = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
-        declared = (*inputs, *(c.buffer for c in schedule.constants), *schedule.buffers)
-        self.buffers = {b.name: b for b in declared}
+        self.buffers = {b.name: b for b in schedule.all_buffers}
         self.lives = {life.buffer: life for life in schedule.lifetimes}
 
     def prologue(self) -> None:

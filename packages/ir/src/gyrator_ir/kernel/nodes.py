@@ -42,6 +42,7 @@ from gyrator_ir.loop.nodes import (
     TemplateKind,
     TensorRef,
     UserKernel,
+    declared,
 )
 from gyrator_ir.modes import Numerics as Numerics
 from gyrator_ir.provenance import Origin
@@ -299,6 +300,11 @@ class Schedule(Shown):
     subschedules: tuple["Schedule", ...] = field(default=(), validator=a_tuple)
     user_kernels: tuple[UserKernel, ...] = field(default=(), validator=a_tuple)
     together: tuple[Together, ...] = field(default=(), validator=a_tuple)
+
+    @property
+    def all_buffers(self) -> tuple[Buffer, ...]:
+        """Inputs, constants and created buffers, in that order."""
+        return declared(self.inputs, self.constants, self.buffers)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

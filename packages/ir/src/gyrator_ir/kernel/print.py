@@ -86,9 +86,7 @@ def show_line(node: nodes.Refusal | nodes.Lifetime | nodes.Partition | nodes.Tog
 
 
 def _schedule(s: Schedule) -> list[str]:
-    inputs = [i.buffer for i in s.inputs if hasattr(i, "buffer")]
-    declared = (*inputs, *(c.buffer for c in s.constants), *s.buffers)
-    writer = Writer({b.name: b for b in declared})
+    writer = Writer({b.name: b for b in s.all_buffers})
     lines = show_preamble(s.origins, s.facts, s.inputs, s.constants, writer)
     lines += [f"buffer {show_buffer(b, writer)}" for b in s.buffers]
     lines += show_user_kernels(s.user_kernels, writer)

@@ -58,7 +58,6 @@ from gyrator_ir.loop.nodes import (
     Buffer,
     Constant,
     Extern,
-    TensorInput,
     TensorRef,
 )
 from gyrator_ir.loop.templates import template_error
@@ -283,10 +282,8 @@ class _Verifier:
         check_classes(self.checker, Constant, schedule.constants)
         check_classes(self.checker, Buffer, schedule.buffers)
         check_classes(self.checker, ScheduleNode, schedule.nodes)
-        inputs = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
-        declared = (*inputs, *(c.buffer for c in schedule.constants), *schedule.buffers)
-        self.buffers = {b.name: b for b in declared}
-        self.storages = {b.name: storage_of(b) for b in declared}
+        self.buffers = {b.name: b for b in schedule.all_buffers}
+        self.storages = {b.name: storage_of(b) for b in schedule.all_buffers}
         self.checker.storages = self.storages
         self.flow = DataFlow(self.checker, schedule.inputs, schedule.constants, schedule.buffers)
         programs = {s.name: (len(s.inputs), len(s.outputs)) for s in schedule.subschedules}

@@ -5,6 +5,7 @@ matching types, addresses inside their buffers) are checked by `gyrator_ir.loop.
 at every stage boundary.
 """
 
+from collections.abc import Iterable
 from enum import StrEnum
 from types import NoneType
 
@@ -503,6 +504,14 @@ CallOperation = (
 Operation = LoopOperation | CallOperation
 
 
+def declared(
+    inputs: Iterable[Input], constants: Iterable[Constant], created: Iterable[Buffer]
+) -> tuple[Buffer, ...]:
+    """Return inputs, constants and created buffers, in that order."""
+    tensors = (i.buffer for i in inputs if isinstance(i, TensorInput))
+    return (*tensors, *(c.buffer for c in constants), *created)
+
+
 @frozen
 class LoopProgram(Shown):
     """The output of lowering and the input of the scheduler.
@@ -526,5 +535,4 @@ class LoopProgram(Shown):
     @property
     def all_buffers(self) -> tuple[Buffer, ...]:
         """Inputs, constants and created buffers, in that order."""
-        inputs = tuple(i.buffer for i in self.inputs if isinstance(i, TensorInput))
-        return inputs + tuple(c.buffer for c in self.constants) + self.buffers
+        return declared(self.inputs, self.constants, self.buffers)

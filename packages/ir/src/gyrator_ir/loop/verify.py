@@ -73,9 +73,7 @@ class DataFlow:
         self.symbols: set[Sym] = set()
         self.written: set[str] = set()
         self.created = {b.name: b for b in created}
-        tensors = [i.buffer for i in inputs if type(i) is nodes.TensorInput]
-        declared = (*tensors, *(c.buffer for c in constants), *created)
-        self.writer = Writer({b.name: b for b in declared})
+        self.writer = Writer({b.name: b for b in nodes.declared(inputs, constants, created)})
         self._declare(inputs, constants, created)
 
     def _declare(

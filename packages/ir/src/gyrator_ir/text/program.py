@@ -15,6 +15,7 @@ from gyrator_ir.loop.nodes import (
     SizeInput,
     TensorInput,
     UserKernel,
+    declared,
 )
 from gyrator_ir.provenance import Origin
 from gyrator_ir.text.forms import CODECS, INTEGER, Codec, Grammar, build, pairs, sequence
@@ -295,6 +296,5 @@ def read_preamble(groups: Mapping[str, list[Line]]) -> dict[str, Any]:
 
 def whole_buffers(preamble: Mapping[str, Any]) -> dict[str, Buffer]:
     """Return the buffers that a preamble declares, by name."""
-    declared = [i.buffer for i in preamble["inputs"] if isinstance(i, TensorInput)]
-    declared += [c.buffer for c in preamble["constants"]]
-    return {b.name: b for b in (*declared, *preamble["buffers"])}
+    parts = (preamble[name] for name in ("inputs", "constants", "buffers"))
+    return {b.name: b for b in declared(*parts)}

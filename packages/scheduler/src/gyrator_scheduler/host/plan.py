@@ -31,7 +31,7 @@ from gyrator_scheduler.host.overlap import overlapped
 from gyrator_scheduler.host.partitioning import Region, partitioned
 from gyrator_scheduler.memory import allocated, touched
 from gyrator_scheduler.options import SchedulerOptions
-from gyrator_scheduler.partitions import buffers_of, captured, captured_device
+from gyrator_scheduler.partitions import captured, captured_device
 from gyrator_scheduler.templates import template_kernel
 from gyrator_scheduler.together import step_of
 
@@ -60,7 +60,7 @@ class _Planner:
         self.stem = stem
         self.options = options
         self.targets = targets
-        self.buffers = buffers_of(schedule)
+        self.buffers = {b.name: b for b in schedule.all_buffers}
         self.parts = captured(schedule)
         # A graph owns its memory, so no pool may contain buffers from inside and outside of it.
         pooled = options.pool and not self.parts
