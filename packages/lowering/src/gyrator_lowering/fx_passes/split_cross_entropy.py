@@ -58,10 +58,7 @@ def _split(gm: GraphModule, node: Any, least: int) -> bool:
         return False
     call = partial(insert, gm, node)
     dtype = compute_dtype(fake.dtype)
-    alias = other_view(call, x)
-    row_statistics = call(statistics(), converted(call, x, dtype), dim)
-    top, total = (call(operator.getitem, row_statistics, k) for k in range(2))
-    value = call(aten.sub.Tensor, converted(call, alias, dtype), top)
+    value, total = shifted_rows(call, x, dim, dtype)
     value = call(aten.sub.Tensor, value, call(aten.log.default, total))
     value = converted(call, value, fake.dtype)
     if value.meta["val"].stride() != fake.stride():
@@ -88,11 +85,14 @@ def _readers(node: Node) -> list[Node]:
     return [n for n in node.graph.nodes if n in readers]
 
 
-def statistics() -> Any:
-    """Return the op that computes the maximum of each row, and the sum of `exp(x - maximum)`."""
+def shifted_rows(call: Insert, x: Node, dim: int, dtype: torch.dtype) -> tuple[Node, Node]:
+    """Insert `x - maximum` of each row, and the sum of its `exp`."""
     import torch._functorch.partitioners  # noqa: PLC0415  defines the op
 
-    return torch.ops.prims.prepare_softmax_online.default
+    alias, op = other_view(call, x), torch.ops.prims.prepare_softmax_online.default
+    row_statistics = call(op, converted(call, x, dtype), dim)
+    top, total = (call(operator.getitem, row_statistics, k) for k in range(2))
+    return call(aten.sub.Tensor, converted(call, alias, dtype), top), total
 
 
 def _log_softmax_backward(gm: GraphModule, node: Any) -> None:

@@ -5,7 +5,6 @@ The gradient of a single softmax op reads the unrounded result, which would have
 the rounded one: three times the bytes of the input.
 """
 
-import operator
 from functools import partial
 from typing import Any, ClassVar
 
@@ -13,8 +12,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.define import frozen
-from gyrator_lowering.fx_passes.insert import compute_dtype, converted, insert, other_view, replace
-from gyrator_lowering.fx_passes.split_cross_entropy import CASTS, aten, statistics
+from gyrator_lowering.fx_passes.insert import compute_dtype, converted, insert, replace
+from gyrator_lowering.fx_passes.split_cross_entropy import CASTS, aten, shifted_rows
 
 
 @frozen
@@ -46,10 +45,8 @@ def _split(gm: GraphModule, node: Any) -> bool:
     x, dim, _ = node.args
     fake = node.meta["val"]
     call, dtype = partial(insert, gm, node), compute_dtype(fake.dtype)
-    alias = other_view(call, x)
-    row_statistics = call(statistics(), converted(call, x, dtype), dim)
-    top, total = (call(operator.getitem, row_statistics, k) for k in range(2))
-    value = call(aten.exp.default, call(aten.sub.Tensor, converted(call, alias, dtype), top))
+    value, total = shifted_rows(call, x, dim, dtype)
+    value = call(aten.exp.default, value)
     value = converted(call, call(aten.div.Tensor, value, total), fake.dtype)
     if value.meta["val"].stride() != fake.stride():
         return False
