@@ -45,7 +45,7 @@ def conditions(program: ExportedProgram) -> dict[str, torch.SymBool]:
     """
     texts = program._guards_code
     arguments = _arguments(program) if texts else {}
-    values = {text: _value(_parsed(text), arguments) for text in texts}
+    values = {text: _value(ast.parse(text, mode="eval").body, arguments) for text in texts}
     return {text: value for text, value in values.items() if isinstance(value, torch.SymBool)}
 
 
@@ -60,10 +60,6 @@ def _arguments(program: ExportedProgram) -> dict[str, Any]:
     signature = program.module_call_graph[0].signature
     names = () if signature is None else signature.forward_arg_names or ()
     return {"flat_args": flat, **dict(zip(names, positional, strict=False)), **keywords}
-
-
-def _parsed(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
 
 
 def _value(node: ast.expr, arguments: Mapping[str, Any]) -> Any:

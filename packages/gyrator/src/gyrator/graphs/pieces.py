@@ -144,11 +144,9 @@ def _returned(gm: GraphModule, item: Any, slots: Mapping[Node, int]) -> tuple[in
     """Return the slot of a result of the graph, or its constant value."""
     if not isinstance(item, Node):
         return None, item
-    return (None, _attribute(gm, item)) if item.op == "get_attr" else (slots[item], None)
-
-
-def _attribute(gm: GraphModule, node: Node) -> Any:
-    return operator.attrgetter(str(node.target))(gm)
+    if item.op == "get_attr":
+        return None, operator.attrgetter(str(item.target))(gm)
+    return slots[item], None
 
 
 def _refused(gm: GraphModule, names: Collection[str]) -> set[Node]:

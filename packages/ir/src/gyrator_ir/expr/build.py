@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from operator import attrgetter
 
 from gyrator_ir.expr.nodes import (
     ONE,
@@ -190,12 +191,10 @@ def _extremum(cls: type[Min] | type[Max], values: Iterable[Expr | int]) -> Expr:
             continue
         terms, const = terms_of(value)
         best[terms] = pick(best[terms], const) if terms in best else const
-    args = sorted((raw_add(terms, const) for terms, const in best.items()), key=_sort_key)
+    args = sorted(
+        (raw_add(terms, const) for terms, const in best.items()), key=attrgetter("sort_key")
+    )
     return args[0] if len(args) == 1 else raw_args(cls, tuple(args))
-
-
-def _sort_key(node: Expr) -> tuple[object, ...]:
-    return node.sort_key
 
 
 def minimum(*values: Expr | int) -> Expr:

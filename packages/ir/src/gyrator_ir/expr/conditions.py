@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from math import gcd
+from operator import attrgetter
 
 from gyrator_ir.expr.build import CACHE_SIZE, Terms, accumulate, sum_of_terms, terms_of
 from gyrator_ir.expr.nodes import (
@@ -31,7 +32,6 @@ from gyrator_ir.expr.nodes import (
     Le,
     Lt,
     Ne,
-    Node,
     Or,
     expr,
     raw_add,
@@ -171,11 +171,7 @@ def _join(cls: type[And] | type[Or], conds: Iterable[Cond]) -> Cond:
         return next(iter(args))
     if any(not isinstance(cond, And | Or) and negate(cond) in args for cond in args):
         return absorbing
-    return raw_args(cls, tuple(sorted(args, key=_sort_key)))  # type: ignore[no-any-return]
-
-
-def _sort_key(node: Node) -> tuple[object, ...]:
-    return node.sort_key
+    return raw_args(cls, tuple(sorted(args, key=attrgetter("sort_key"))))  # type: ignore[no-any-return]
 
 
 def all_of(conds: Iterable[Cond]) -> Cond:

@@ -54,7 +54,7 @@ def _whole(kernel: Kernel) -> Kernel | None:
         if body:
             stages.insert(0, evolve(stage, body=body))
     inner = kernel.inner if any(s.level is Level.INNER for s in stages) else ()
-    named = {b for s in (s for g in stages for s in g.body) for b in _buffers(s)}
+    named = {s.buffer for g in stages for s in g.body if isinstance(s, Load | Store)}
     locals_ = [t for t in kernel.locals if t.name in named]
     types = {p.name: p.dtype for p in kernel.parameters}
     try:
@@ -71,10 +71,6 @@ def _whole(kernel: Kernel) -> Kernel | None:
         return verify_kernel(_fitted(candidate)) if stages else None
     except (VerifyError, KeyError, ValueError, TypeError):
         return None
-
-
-def _buffers(s: KernelStatement) -> tuple[str, ...]:
-    return (s.buffer,) if isinstance(s, Load | Store) else ()
 
 
 def _fitted(kernel: Kernel) -> Kernel:

@@ -5,7 +5,6 @@ contiguous along another axis, the elements of the block are far apart, and each
 line. A two-dimensional tile is contiguous along both axes.
 """
 
-from collections.abc import Sequence
 from math import prod
 from typing import ClassVar
 
@@ -14,7 +13,7 @@ from attrs import evolve
 from gyrator_codegen.analysis import guess
 from gyrator_codegen.lanes import consecutive
 from gyrator_codegen.passes.rewriting import KernelPass
-from gyrator_ir.body.nodes import Axis, Load, Store
+from gyrator_ir.body.nodes import Load, Store
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
@@ -44,7 +43,7 @@ class TileTransposes(KernelPass):
         if cut is None:
             return tiled
         first, second = kernel.axes[: cut + 1], kernel.axes[cut + 1 :]
-        sides = [_size(group, facts) for group in (first, second)]
+        sides = [prod(guess(a.extent, facts) for a in group) for group in (first, second)]
         least = min(guess(kernel.axes[cut].extent, facts), *sides)
         if least < self.side or sides[0] * sides[1] < self.points:
             return tiled
@@ -75,7 +74,3 @@ def _cut(kernel: Kernel) -> int | None:
             gain[along] += sizes[s.buffer]
     best = max(gain, key=lambda k: gain[k])
     return best if gain[best] and straight else None
-
-
-def _size(axes: Sequence[Axis], facts: ShapeFacts) -> int:
-    return prod(guess(axis.extent, facts) for axis in axes)
