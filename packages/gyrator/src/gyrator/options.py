@@ -247,7 +247,7 @@ TORCHINDUCTOR: Mapping[str, str] = MappingProxyType({
     "cpp.simdlen": "the variable `GYRATOR_ISA`",
     "cpp.threads": "`torch.set_num_threads`",
 })  # fmt: skip
-"""What takes the place of options of TorchInductor, which programs that come from it still name."""
+"""Replacements for TorchInductor's options, which programs written for it still use."""
 
 
 def list_options() -> dict[str, dict[str, Any]]:

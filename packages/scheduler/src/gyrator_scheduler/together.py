@@ -18,7 +18,7 @@ class Sharing:
     """What decides whether a cluster may share a launch."""
 
     device: Hashable
-    """Launches with equal ones may share."""
+    """Only clusters on equal devices may share one."""
     kind: Hashable
     """Equal for identical kernels."""
     tensors: int

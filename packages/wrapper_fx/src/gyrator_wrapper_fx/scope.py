@@ -179,7 +179,7 @@ class Scope:
     # Nested graphs
 
     def with_sizes(self, captured: Sequence[str]) -> tuple[str, ...]:
-        """Return names that a body uses, and the symbols in the sizes of descriptors."""
+        """Return captured names, and the symbols in the sizes of the descriptors among them."""
         names = dict.fromkeys(captured)
         for name in captured:
             if name in self.descriptors:

@@ -117,7 +117,7 @@ def _joined(several: Sequence[_Group], groups: dict[Node, _Group]) -> _Group:
 
 
 def region_of(nodes: Sequence[Node], products: Sequence[Node]) -> Region:
-    """Return the region of nodes in their order."""
+    """Return the region that consists of these nodes, which are in the graph's order."""
     inside = set(nodes)
     inputs = dict.fromkeys(i for n in nodes for i in n.all_input_nodes if i not in inside)
     results = [n for n in nodes if any(u not in inside for u in n.users) and _is_tensor(n)]

@@ -21,7 +21,7 @@ _GAIN = 1.1
 _EXPECTED = 1.0
 """Expected seconds for compiling and measuring one op."""
 _MIN_BYTES = 1 << 16
-"""The least size of an op's result: the time of a smaller one is that of its call."""
+"""The minimum size of an op's result: the call itself dominates the time of smaller ops."""
 _REASON = "measured to be faster than a kernel"
 
 

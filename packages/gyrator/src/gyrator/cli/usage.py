@@ -74,7 +74,7 @@ def add_options(parser: Parser) -> None:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers that are not less."""
+    """Return a parser of integers of at least `least`."""
 
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:

@@ -36,7 +36,7 @@ _CLEAR = 1.5
 _SAMPLES = 12
 _SAMPLE_SECONDS = 1e-3
 _FEWEST_RUNS = 8
-"""Runs of the two that a comparison takes at least."""
+"""Minimum number of runs of each function in a comparison."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 Function = Callable[..., Any]
@@ -89,7 +89,7 @@ class Contest:
     decide: Callable[[Times], None]
     """Is told the times."""
     possible: Callable[[Sequence[Any]], bool]
-    """Whether the arguments, and the state of torch, allow it now."""
+    """Returns whether the arguments and torch's state allow a measurement now."""
     chosen: Function | None = field(default=None, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
@@ -263,8 +263,8 @@ def peak_bytes(run: Callable[[], object]) -> int:
 
 
 def _step(run: Function, args: Sequence[Any]) -> Callable[[], object]:
-    """Return a call on the arguments that accumulates no gradients in them, but computes the
-    gradients that a call would."""
+    """Return a call on the arguments that computes the same gradients as an ordinary call, but does
+    not accumulate them in the arguments."""
     own = [x.detach() if isinstance(x, torch.Tensor) else x for x in args]
     leaves: list[torch.Tensor] = []
     if torch.is_grad_enabled():

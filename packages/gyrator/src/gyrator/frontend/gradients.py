@@ -1,4 +1,4 @@
-"""Tensors from autograd that are not what programs expect."""
+"""Gradients whose values are not those in memory: conjugated, negated and zero tensors."""
 
 import sys
 from collections.abc import Sequence

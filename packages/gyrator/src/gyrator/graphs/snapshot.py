@@ -37,7 +37,7 @@ class Snapshot:
         return cls(graph, nodes)
 
     def restored(self) -> Graph:
-        """Return a new graph that is like the graph was."""
+        """Return a new graph with the recorded contents."""
         new = Graph()
         new.set_codegen(self.graph._codegen)
         copies: dict[Node, Node] = {}

@@ -124,7 +124,7 @@ def _as_type(values: list[float], dtype: DType) -> list[float]:
 
 
 def _fitted(values: Sequence[int], i: Sym) -> Expr | None:
-    """Return the expression in `i` that has these values, or None."""
+    """Return an expression in `i` that takes these values for `i` = 0, 1, ..., or None."""
     changes = [k for k in range(1, len(values)) if values[k] != values[k - 1]]
     if len(changes) < 2:
         return None

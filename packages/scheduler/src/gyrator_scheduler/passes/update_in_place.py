@@ -125,8 +125,8 @@ class _Merger:
         return old.last == index == new.first
 
     def _replaces(self, index: int, copy: str, target: str) -> bool:
-        """Return whether an input may be updated where the tensor is computed that is copied to it
-        at the end."""
+        """Return whether the tensor that is copied to an input at the end can be computed in the
+        input's memory instead."""
         if copy not in self.created or copy in self.returned:
             return False
         old, new = self.uses[target], self.uses[copy]

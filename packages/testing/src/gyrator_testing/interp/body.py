@@ -32,7 +32,7 @@ _UFUNC_OF_MODE: dict[StoreMode, Any] = {
 
 
 def spread(value: Array, space: tuple[int, ...]) -> Array:
-    """Return an array broadcast to a shape: itself, without NumPy's checks, if it has it."""
+    """Return an array broadcast to a shape: itself, unchecked by NumPy, if it has that shape."""
     return value if value.shape == space else np.broadcast_to(value, space)
 
 

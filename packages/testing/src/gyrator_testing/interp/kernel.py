@@ -42,8 +42,8 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
 
 
 def _as_moved(storage: Array, dtype: DType) -> Array:
-    """Return a storage as the elements that a kernel has it for: narrow floats are also moved as
-    integers."""
+    """Return a storage as elements of the type that a kernel declares, which is an integer for
+    narrow floats that are only moved."""
     element = NUMPY[dtype]
     narrow = DTYPES[storage.dtype].is_narrow_float and dtype.is_int
     same = storage.dtype.itemsize == element.itemsize

@@ -105,8 +105,8 @@ def _heads(inputs: Sequence[Array]) -> tuple[Array, Array, Array, int]:
 
 
 def _averaged(scores: Array, v: Array, times: Array | int = 1) -> tuple[Array, Array, Array]:
-    """Return the values averaged by the softmax of scores that count so many `times`, and of each
-    row the maximum and the sum of `exp(score - maximum)`."""
+    """Return the average of the values weighted by the softmax of scores, each of which counts
+    `times`, and for each row the maximum and the sum of `exp(score - maximum)`."""
     top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     weights = times * np.exp(scores - _finite(top))
     total = weights.sum(axis=-1, keepdims=True)

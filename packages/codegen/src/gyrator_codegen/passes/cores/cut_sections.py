@@ -214,8 +214,8 @@ def _bodies(tiled: TiledKernel) -> list[tuple[KernelStatement, ...]]:
 
 
 def _cost(tiled: TiledKernel, loops: Nest, row: range) -> int:
-    """Return the statements of all vectors of a row, of which loads count as many as their kind of
-    access takes."""
+    """Return the number of statements that the vectors of a row run; a load counts by the price of
+    its kind of access."""
     kinds = {a.index: a.kind for a in tiled.accesses}
     bounds = [*(s.start for s in tiled.sections), row.stop] if tiled.sections else [0, row.stop]
     total = 0

@@ -43,7 +43,7 @@ class MoveBits(KernelPass):
 
 
 def _only_moves(kernel: Kernel, dtype: DType) -> bool:
-    """Return whether all that happens to values of a type is that they are moved."""
+    """Return whether values of a type are only moved."""
     values: set[str] = set()
     for s in kernel.statements:
         operands = values.intersection(used(s))

@@ -21,7 +21,7 @@ Run = tuple[int | None, int]
 undefined, and how many they are."""
 
 _MOST_RUNS = 16
-"""A dimension that is assembled from more runs is no wrapped one."""
+"""Maximum number of runs in a dimension that wraps around."""
 
 
 @frozen
@@ -184,7 +184,7 @@ def _first(runs: Sequence[Run], size: int) -> int | None:
 
 
 def _repeated(gm: GraphModule, node: Node, source: Node, starts: Sequence[int]) -> Node:
-    """Insert what is `node`, from the repetitions of its source."""
+    """Insert the value of `node` as a slice of its repeated source."""
     call = partial(insert, gm, node)
     sizes = node.meta["val"].shape
     extents = source.meta["val"].shape
