@@ -1,5 +1,6 @@
 """Elementwise rules against eager."""
 
+import decimal
 import itertools
 
 import pytest
@@ -301,6 +302,36 @@ def test_gelu_without_erf(check, dtype: torch.dtype, quick: str) -> None:
         accurate = ~ends & (wide > -9)
         assert wrong[accurate].max() < 0.55
         assert wrong[~ends].max() < 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_mish_by_one_exponential(check, dtype: torch.dtype) -> None:
+    """Relative errors of a few units; the special values are eager mode's."""
+    ends = [0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e30, -1e30, 20.0, 20.001, 3e38]
+    x = torch.cat([torch.randn(2000) * 4, torch.linspace(-60, 60, 3001), torch.tensor(ends)])
+    x, grad, aten = x.to(dtype), torch.ones(len(x), dtype=dtype), torch.ops.aten
+    with decimal.localcontext() as context:
+        context.prec = 60
+        exact = torch.tensor([_mish(v) for v in x[: -len(ends)].tolist()], dtype=torch.float64)
+    value, first, second = exact.t()
+    for op, args, wanted, size in (
+        (aten.mish.default, (x,), value, value.abs()),
+        (aten.mish_backward.default, (grad, x), first + second, first.abs() + second.abs()),
+    ):
+        (got,) = check.results(op, *args)
+        special = slice(-len(ends), None)
+        torch.testing.assert_close(got[special], op(*args)[special], equal_nan=True)
+        wrong = (got[: -len(ends)].double() - wanted).abs()
+        assert (wrong / size.clamp(min=1e-300)).max() < 5 * torch.finfo(dtype).eps
+
+
+def _mish(x: float) -> tuple[float, float, float]:
+    """Return mish and the two terms of its derivative."""
+    exact = decimal.Decimal(x)
+    e = exact.exp()
+    n = e * (e + 2)
+    slope = exact * 4 * e * (e + 1) / (n + 2) ** 2
+    return float(exact * n / (n + 2)), float(n / (n + 2)), float(slope)
 
 
 def test_gelu_of_float32_without_erf(check) -> None:

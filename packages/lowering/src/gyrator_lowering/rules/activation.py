@@ -37,6 +37,8 @@ MILLS_BELOW = (0.0360071175, 0.270320803, 0.89783287, 1.4811542, 1.0)
 relative error is 7e-8, and `x * x / 2` times as much where that is more than 1."""
 FURTHEST = 14.0
 """Beyond, the tail is less than any 16-bit float."""
+_ALL_OF_MISH = 20.0
+"""From here on, mish is its argument in all types."""
 
 
 def relu(ops: Tracer, x: Value) -> Value:
@@ -149,15 +151,26 @@ def softplus_backward(ops: Tracer, g: Value, x: Value, beta: float, threshold: f
 
 
 def mish(ops: Tracer, x: Value) -> Value:
-    """Return `x * tanh(softplus(x))`."""
-    return x * ops.tanh(ops.log1p(ops.exp(x)))
+    """Return `x * tanh(softplus(x))`.
+
+    With `e = exp(x)` and `n = e * (e + 2)`, it is `x * n / (n + 2)`, for large x as well as x.
+    """
+    e = ops.exp(ops.where(ops.gt(x, _ALL_OF_MISH), _ALL_OF_MISH, x))
+    n = e * (e + 2.0)
+    return x * (n / (n + 2.0))
 
 
 def mish_backward(ops: Tracer, grad: Value, x: Value) -> Value:
-    """Return the gradient of mish."""
-    s = ops.sigmoid(x)
-    t = ops.tanh(ops.log1p(ops.exp(x)))
-    return grad * (t + x * s * (1.0 - t * t))
+    """Return the gradient of mish.
+
+    The derivative of `n / (n + 2)` is `4 * e * (e + 1) / (n + 2) ** 2`.
+    """
+    large = ops.gt(x, _ALL_OF_MISH)
+    e = ops.exp(ops.where(large, _ALL_OF_MISH, x))
+    n = e * (e + 2.0)
+    inverse = 1.0 / (n + 2.0)
+    slope = ops.where(large, 0.0, 4.0 * e * (e + 1.0) * (inverse * inverse))
+    return grad * (n * inverse + x * slope)
 
 
 def elu(ops: Tracer, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
