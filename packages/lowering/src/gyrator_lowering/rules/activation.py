@@ -98,7 +98,9 @@ def gelu(b: LoopBuilder, x: TensorValue, *, approximate: str = "none") -> Tensor
         return v * 0.5 * (1.0 + ops.erf(v * ROOT_HALF))
 
     def by_tanh(ops: Tracer, v: Value) -> Value:
-        return v * ops.sigmoid(TWICE_ROOT_2_OVER_PI * (v + CUBIC * (v * v * v)))
+        return v * ops.sigmoid(
+            v * ops.fma(v * v, TWICE_ROOT_2_OVER_PI * CUBIC, TWICE_ROOT_2_OVER_PI)
+        )
 
     return elementwise(b, by_tanh if approximate == "tanh" else exact, (x,))
 
@@ -120,10 +122,10 @@ def gelu_backward(
         return g * (cdf + v * pdf)
 
     def by_tanh(ops: Tracer, g: Value, v: Value) -> Value:
-        square = v * v
-        s = ops.sigmoid(TWICE_ROOT_2_OVER_PI * (v + CUBIC * (square * v)))
-        slope = TWICE_ROOT_2_OVER_PI * (1.0 + 3.0 * CUBIC * square)
-        return g * (s + v * (s * (1.0 - s)) * slope)
+        square, cubic = v * v, TWICE_ROOT_2_OVER_PI * CUBIC
+        s = ops.sigmoid(v * ops.fma(square, cubic, TWICE_ROOT_2_OVER_PI))
+        slope = ops.fma(square, 3.0 * cubic, TWICE_ROOT_2_OVER_PI)
+        return g * ops.fma(v * (s * (1.0 - s)), slope, s)
 
     return elementwise(b, by_tanh if approximate == "tanh" else exact, (grad, x))
 
