@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.nested import nested_tensor_from_jagged
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_map_only
 
+from gyrator.config import Config
 from gyrator.session import Session
 
 
@@ -93,3 +95,22 @@ def test_results_with_the_mesh_of_an_argument(session: Session) -> None:
         torch.testing.assert_close(*found)
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("wrapper", ["python", "cpp"])
+def test_jagged_tensors_of_the_same_lengths(config: Config, wrapper: str) -> None:
+    """Each passes the graph its jagged dimension, which no integer stands for."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.sin(), y.cos()
+
+    torch._dynamo.reset()
+    options = {"strict": True, "progress": False, "wrapper": wrapper}
+    with Session(options=options, config=config) as session:
+        compiled = torch.compile(function, backend=session.backend, fullgraph=True)
+        for lengths in ([3, 5, 2], [1, 2, 3, 4]):
+            ends = torch.tensor([0, *lengths]).cumsum(0)
+            values = [torch.randn(int(ends[-1]), 4) for _ in range(2)]
+            jagged = [nested_tensor_from_jagged(v, ends) for v in values]
+            found = [[r.values() for r in call(*jagged)] for call in (function, compiled)]
+            torch.testing.assert_close(*found)

@@ -5,9 +5,10 @@ import pytest
 from attrs import evolve
 from scheduler_programs import CPU, Maker, contiguous, target
 
-from gyrator_ir.expr import ZERO, Const, Expr, Sym, SymKind, expr
+from gyrator_ir.expr import ZERO, Const, Expr, Sym, SymKind, eq, expr
 from gyrator_ir.host.nodes import (
     AssertNoNan,
+    AssertTrue,
     BindParameter,
     BindSize,
     Branch,
@@ -86,6 +87,17 @@ def test_sizes_come_from_parameters_first_and_from_tensors_else() -> None:
     assert instructions[:2] == (BindParameter(s0, "n"), BindSize(s1, "x", 1))
     (launch,) = kinds(instructions, Launch)
     assert launch.sizes == (s0, s1)
+
+
+def test_integers_that_repeat_a_size_are_checked_if_it_is_used() -> None:
+    m = Maker()
+    s0, s1 = Sym("s0"), Sym("s1")
+    program = m.program(m.pointwise("exp", m.input("x", s0, 4)))
+    sizes = [SizeInput(s, name) for s, name in ((s0, "a"), (s1, "b"), (s0, "c"), (s1, "d"))]
+    instructions = planned(evolve(program, inputs=(*sizes, *program.inputs)))
+    (check,) = kinds(instructions, AssertTrue)
+    assert check == AssertTrue(eq(s0, Sym("s_c")), "the integer c is not s0")
+    assert instructions.index(check) < instructions.index(kinds(instructions, Launch)[0])
 
 
 def test_equal_kernels_are_one() -> None:

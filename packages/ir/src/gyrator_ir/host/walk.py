@@ -101,10 +101,10 @@ def uses(instruction: h.Instruction) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def unused_parameters(program: h.HostProgram) -> frozenset[str]:
-    """Return the integer parameters of a program that are bound to symbols which nothing uses."""
+def used_names(instructions: Iterable[h.Instruction]) -> frozenset[str]:
+    """Return the names and symbols that a sequence uses, including its nested bodies."""
     needed: set[str] = set()
-    for i in walk(program.instructions):
+    for i in walk(instructions):
         needed.update(uses(i))
         match i:
             case h.Branch():
@@ -113,6 +113,12 @@ def unused_parameters(program: h.HostProgram) -> frozenset[str]:
                 needed.update(i.next, (i.test,))
             case h.Repeat():
                 needed.update(i.next)
+    return frozenset(needed)
+
+
+def unused_parameters(program: h.HostProgram) -> frozenset[str]:
+    """Return the integer parameters of a program that are bound to symbols which nothing uses."""
+    needed = used_names(program.instructions)
     bindings = (i for i in program.instructions if isinstance(i, h.BindParameter))
     return frozenset(i.name for i in bindings if i.symbol.name not in needed)
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Set
 
 from gyrator_ir.expr import Const, Expr, Sym, SymKind, eq, linear
 from gyrator_ir.host import nodes as h
+from gyrator_ir.host.walk import used_names
 from gyrator_ir.loop.nodes import Buffer, Input, OpaqueInput, SizeInput, TensorInput
 
 
@@ -21,9 +22,12 @@ def parameters(inputs: Iterable[Input]) -> tuple[h.Parameter, ...]:
     return tuple(result)
 
 
-def bind_inputs(inputs: Iterable[Input]) -> tuple[list[h.Instruction], set[Sym]]:
-    """Return the instructions that bind size symbols, and the symbols bound. Symbols are bound from
-    integer parameters if possible, else from sizes and strides of tensors."""
+def bind_inputs(
+    inputs: Iterable[Input],
+) -> tuple[list[h.Instruction], list[h.AssertTrue], set[Sym]]:
+    """Return the instructions that bind size symbols, checks of integer parameters that repeat what
+    others say, and the symbols bound. Symbols are bound from integer parameters if possible, else
+    from sizes and strides of tensors."""
     inputs = tuple(inputs)
     bound: set[Sym] = set()
     result: list[h.Instruction] = []
@@ -43,17 +47,29 @@ def bind_inputs(inputs: Iterable[Input]) -> tuple[list[h.Instruction], set[Sym]]
                     bound.add(e)
                     result.append(h.BindSize(e, b.name, dim, strides))
     result.extend(_solved(tensors, bound))
+    asserts: list[h.AssertTrue] = []
     for program_input in checks:
         value = Sym(f"s_{program_input.name}")
         result.append(h.BindParameter(value, program_input.name))
         bound.add(value)
-        result.append(
+        asserts.append(
             h.AssertTrue(
                 eq(program_input.expr, value),
                 f"the integer {program_input.name} is not {program_input.expr!r}",
             )
         )
-    return result, bound
+    return result, asserts, bound
+
+
+def needed_checks(
+    inputs: Iterable[Input], checks: Iterable[h.AssertTrue], instructions: Iterable[h.Instruction]
+) -> list[h.AssertTrue]:
+    """Return the checks of integers on which the instructions depend. Integers that nothing uses
+    may have no value: a dimension of a jagged tensor, say."""
+    used = used_names(instructions)
+    idle = {s for i in inputs if isinstance(i, SizeInput) for s in i.expr.free_symbols}
+    idle = {s for s in idle if s.name not in used}
+    return [c for c in checks if not c.condition.free_symbols & idle]
 
 
 def check_inputs(

@@ -23,7 +23,13 @@ from gyrator_ir.loop.uses import defined_symbols
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device
 from gyrator_scheduler.host.calls import CallWriter, conformity, separation
-from gyrator_scheduler.host.inputs import bind_inputs, bind_results, check_inputs, parameters
+from gyrator_scheduler.host.inputs import (
+    bind_inputs,
+    bind_results,
+    check_inputs,
+    needed_checks,
+    parameters,
+)
 from gyrator_scheduler.host.kernels import KernelTable
 from gyrator_scheduler.host.memory import Placement, place_in_pools
 from gyrator_scheduler.host.names import Names
@@ -64,7 +70,7 @@ class _Planner:
         self.parts = captured(schedule)
         # A graph owns its memory, so no pool may contain buffers from inside and outside of it.
         pooled = options.pool and not self.parts
-        self.start, self.bound = bind_inputs(schedule.inputs)
+        self.start, self.checks, self.bound = bind_inputs(schedule.inputs)
         self.placement = (
             place_in_pools(schedule, targets, self.bound) if pooled else Placement((), {})
         )
@@ -84,6 +90,7 @@ class _Planner:
     def plan(self) -> h.HostProgram:
         """Return the program."""
         schedule, out = self.schedule, self.start
+        start = len(out)
         ends = self._last_uses()
         used = {name for node in schedule.nodes for part in touched(node) for name in part}
         used |= {o.buffer for o in schedule.outputs if isinstance(o, TensorRef)}
@@ -96,6 +103,8 @@ class _Planner:
         positions = self._nodes(ends, out)
         values = tuple(self.names.value(o, out) for o in schedule.outputs)
         out.append(h.Return(values))
+        checks = needed_checks(schedule.inputs, self.checks, out)
+        out[start:start] = checks
         inner = evolve(self.options, inputs_checked=False)
         program = h.HostProgram(
             name=schedule.name,
@@ -113,7 +122,12 @@ class _Planner:
             capture=self._capture(),
         )
         regions = [
-            Region(positions[p.start], positions[p.end], p.device, self._written(p.start, p.end))
+            Region(
+                positions[p.start] + len(checks),
+                positions[p.end] + len(checks),
+                p.device,
+                self._written(p.start, p.end),
+            )
             for p in self.parts
             if p.device is not None
         ]
