@@ -104,17 +104,16 @@ def test_scales_of_tokens(check) -> None:
         -values(2, 6).abs(),
     ):
         check(lambda x: Q.choose_qparams_per_token_asymmetric(x, torch.int8), x, **BITS)
-    for dtype in FLOATS:
-        # Eager's scales have other types than it announces.
-        program = check.lower(
-            lambda x: [t.double() for t in Q.choose_qparams_per_token(x, torch.int8)],
-            (values(2, 6).to(dtype),),
-        )
-        check._run(
-            program,
-            lambda x: [t.double() for t in Q.choose_qparams_per_token(x, torch.int8)],
-            (values(2, 6).to(dtype),), True, 0.0, 0.0,
-        )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.float64], ids=str)
+def test_scales_of_tokens_have_the_dtype_of_eager(check, dtype: torch.dtype) -> None:
+    def f(x):
+        scales, zeros = Q.choose_qparams_per_token(x, torch.int8)
+        return scales, zeros, x / scales
+
+    for x in (values(2, 6), values(3, 1), torch.zeros(2, 3)):
+        check(f, x.to(dtype), **BITS)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.float64], ids=str)

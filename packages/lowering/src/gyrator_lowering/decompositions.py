@@ -41,7 +41,7 @@ def default_decompositions(table: LoweringTable | None = None) -> Decompositions
     decompositions = {
         op: function for op, name, function in _candidates() if rules.find(name) is None
     }
-    return decompositions | dict(CORRECTIONS)
+    return decompositions | dict(CORRECTIONS) | _of_libraries()
 
 
 def edited(
@@ -173,6 +173,24 @@ CORRECTIONS: Mapping[torch._ops.OpOverload, Callable[..., Any]] = MappingProxyTy
 """Decompositions of ops for which torch's own fake kernels or decompositions are wrong. Where they
 return `NotImplemented`, the op stays whole."""
 
+
+def _of_libraries() -> Decompositions:
+    """Return corrections for ops that exist only once the libraries that define them are
+    imported."""
+    quantized: Any = torch.ops.quantized_decomposed
+    packet = getattr(quantized, "choose_qparams_per_token", None)
+    return {} if packet is None else {packet.default: _scales_of_tokens}
+
+
+def _scales_of_tokens(x: torch.Tensor, dtype: torch.dtype) -> Any:
+    """`choose_qparams_per_token`, whose fake kernel announces other dtypes than eager returns."""
+    if dtype != torch.int8:
+        return NotImplemented
+    largest = x.abs().amax(-1, keepdim=True)
+    scales = (largest.float() if x.dtype is torch.float16 else largest).clamp(min=1e-5).div(127)
+    return scales, torch.zeros_like(scales)
+
+
 _REWRITTEN = (
     "matmul.default", "softshrink.default", "hardshrink.default", "multi_margin_loss.default",
     "multilabel_margin_loss_forward.default", "upsample_linear1d.vec", "upsample_bilinear2d.vec",
@@ -247,9 +265,10 @@ _MOVES = frozenset(
 def exact_decompositions(table: LoweringTable | None = None) -> Decompositions:
     """Return those of `default_decompositions` that preserve eager's bits."""
     decompositions = default_decompositions(table)
-    return {
+    moves = {
         op: function for op, function in decompositions.items() if str(op).split(".")[1] in _MOVES
     }
+    return moves | _of_libraries()
 
 
 @cache

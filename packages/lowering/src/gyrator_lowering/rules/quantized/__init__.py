@@ -210,20 +210,6 @@ def dequantize_per_channel_group(
 # Data-dependent scales --------------------------------------------------------------------------
 
 
-def choose_per_token(b: LoopBuilder, x: TensorValue, *_: Any) -> tuple[TensorValue, TensorValue]:
-    """A scale for each row that maps its largest magnitude to 127, and zero points of 0."""
-    scales, zeros = b.outs
-    assert scales is not None and zeros is not None
-    kind = DType.F32 if x.dtype is DType.F16 else x.dtype
-    largest = _extreme(b, ReduceKind.MAX, x, scales, lambda ops, v: ops.abs(v))
-
-    def body(ops: Tracer, index: Index) -> Value:
-        least = ops.cast(ops.maximum(ops.load(largest, index), 1e-5), kind)
-        return rounded(ops, "div", kind, least, ops.const(127.0, kind.compute))
-
-    return b.pointwise(body, scales), b.pointwise(lambda ops, _: ops.const(0, DType.I64), zeros)
-
-
 def choose_asymmetric_per_token(
     b: LoopBuilder, x: TensorValue, *_: Any
 ) -> tuple[TensorValue, TensorValue]:
@@ -277,17 +263,11 @@ def choose_qparams(
     return b.pointwise(scale, scales), b.pointwise(zero, zeros)
 
 
-def _extreme(
-    b: LoopBuilder,
-    kind: ReduceKind,
-    x: TensorValue,
-    like: Spec,
-    before: Callable[[Tracer, Value], Value] | None = None,
-) -> TensorValue:
+def _extreme(b: LoopBuilder, kind: ReduceKind, x: TensorValue, like: Spec) -> TensorValue:
     """Return an extremum of each row, in the compute dtype."""
     dtype = x.dtype.compute
     form = Spec(dtype, like.device, like.shape, contiguous_strides(like.shape))
-    return reduced(b, kind, x, [x.ndim - 1], before=before, dtype=dtype, out=form)
+    return reduced(b, kind, x, [x.ndim - 1], dtype=dtype, out=form)
 
 
 # Fake quantisation ------------------------------------------------------------------------------
@@ -390,7 +370,6 @@ def register(table: TableBuilder) -> None:
     table.rule(f"{own}.dequantize_per_token.default")(dequantize_per_token)
     table.rule(f"{own}.dequantize_per_channel_group.default")(dequantize_per_channel_group)
     table.rule(f"{own}.choose_qparams.tensor")(choose_qparams)
-    table.rule(f"{own}.choose_qparams_per_token.default")(choose_per_token)
     table.rule(f"{own}.choose_qparams_per_token_asymmetric.default")(choose_asymmetric_per_token)
     table.rule("aten.fake_quantize_per_tensor_affine_cachemask.default")(fake_per_tensor)
     table.rule("aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default")(
