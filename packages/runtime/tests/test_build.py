@@ -2,6 +2,7 @@ import ctypes
 import multiprocessing
 import os
 import platform
+import re
 import shlex
 import shutil
 import signal
@@ -816,8 +817,9 @@ def test_runner_without_a_compiler_is_the_pure_one(tmp_path):
     with pytest.warns(GyratorWarning, match="GY-RUNTIME-001") as caught:
         assert load_runner(cache, None).name == "pure"
     assert len(caught) == 1
-    with pytest.warns(GyratorWarning, match="it broke"):
-        assert load_runner(cache, fake(tmp_path, "echo it broke >&2; exit 1")).name == "pure"
+    broken = fake(tmp_path, "echo it broke >&2; exit 1")
+    with pytest.warns(GyratorWarning, match=f"by {re.escape(broken.command[0])}: it broke"):
+        assert load_runner(cache, broken).name == "pure"
 
 
 def test_runner_without_headers_is_the_pure_one(tmp_path, toolchain, monkeypatch):

@@ -3,6 +3,7 @@
 gyrunner.cpp is compiled at first use and cached. It includes Python.h but no headers of PyTorch.
 """
 
+import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -165,6 +166,8 @@ def load_runner(cache: Cache, toolchain: Toolchain | None) -> Runner:
             return build_native_runner(cache, toolchain)
     except (OSError, ImportError, CacheError, subprocess.SubprocessError) as error:
         reason = str(error).strip()
+        if toolchain is not None:
+            reason = f"by {shlex.join(toolchain.command)}: {reason}"
     return pure_runner(
         f"the native runner cannot be built ({reason})",
         "install a C++ compiler and Python's headers (Debian: apt-get install g++ python3-dev)",
