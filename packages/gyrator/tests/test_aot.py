@@ -204,6 +204,34 @@ def _calls(model: aot.Model) -> dict[str, tuple[str, Any]]:
     }
 
 
+class Pair(NamedTuple):
+    a: torch.Tensor
+    b: torch.Tensor
+
+
+class Nested(torch.nn.Module):
+    def forward(self, d: dict[str, Any], *, pair: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return d["u"][0] + d["v"] * pair[1]
+
+
+def test_an_argument_of_another_structure_is_named(tmp_path: Path) -> None:
+    x = torch.randn(3)
+    right: Any = ({"u": [x], "v": x}, (x, x))
+    path = aot.compile(Nested(), right[:1], kwargs={"pair": (x, x)}, package=tmp_path / "m.gya")
+    model = aot.load(path)
+    torch.testing.assert_close(model(right[0], pair=right[1]), x + x * x)
+    wrong: list[tuple[Any, Any, str]] = [
+        ({"u": [x, x], "v": x}, (x, x), r"d\['u'\] is list\[2\], not list\[1\]"),
+        ({"u": x, "v": x}, (x, x), r"d\['u'\] is a single value, not list\[1\]"),
+        ({}, (x, x), r"d is dict\[\], not dict\['u', 'v'\]"),
+        (right[0], [x, x], r"pair is list\[2\], not tuple\[2\]"),
+        (right[0], Pair(x, x), r"pair is namedtuple\[2\], not tuple\[2\]"),
+    ]
+    for d, pair, message in wrong:
+        with pytest.raises(aot.PackageError, match=f"the argument {message}"):
+            model(d, pair=pair)
+
+
 @pytest.mark.parametrize("case", list(_calls(None)))  # type: ignore[arg-type]  # names alone
 def test_a_wrong_call_is_an_error_with_a_code(block: tuple[Block, Path], case: str) -> None:
     model = aot.load(block[1])

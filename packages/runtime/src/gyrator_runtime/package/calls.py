@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -40,7 +41,8 @@ class Arguments:
         ordered = self._ordered(args, kwargs)
         leaves, spec = pytree.tree_flatten(ordered)
         if spec != self.spec:
-            raise self._wrong(f"the arguments have the structure {spec}")
+            names = (*self.entry.parameters[: self.entry.positional], *self.entry.keywords)
+            raise self._wrong(_difference(names, _children(spec), _children(self.spec)))
         return leaves
 
     def _ordered(
@@ -70,6 +72,34 @@ class Arguments:
     def _wrong(self, why: str) -> Exception:
         expected = ", ".join(f"{i.name}: {i}" for i in self.entry.inputs)
         return wrong_call(self.entry.name, why, f"({expected})")
+
+
+def _children(spec: Any) -> list[Any]:
+    """Return the structure of each argument, of that of `(args, kwargs)`."""
+    return [argument for part in spec.children() for argument in part.children()]
+
+
+def _difference(names: Sequence[str], passed: Sequence[Any], expected: Sequence[Any]) -> str:
+    """Return how the first of some values that differs in structure differs."""
+    both = zip(names, passed, expected, strict=True)
+    name, a, b = next((name, a, b) for name, a, b in both if a != b)
+    if (a.type, a.context, a.num_children) != (b.type, b.context, b.num_children):
+        return f"the argument {name} is {_kind(a)}, not {_kind(b)}"
+    return _difference([f"{name}[{key!r}]" for key in _keys(a)], a.children(), b.children())
+
+
+def _keys(spec: Any) -> Sequence[Any]:
+    """Return the keys, or positions, of the parts of a structure."""
+    return spec.context if spec.type in (dict, OrderedDict) else range(spec.num_children)
+
+
+def _kind(spec: Any) -> str:
+    """Return the outermost level of a structure as text."""
+    if spec.is_leaf():
+        return "a single value"
+    keys = _keys(spec)
+    parts = keys.stop if isinstance(keys, range) else ", ".join(map(repr, keys))
+    return f"{spec.type.__name__}[{parts}]"
 
 
 Check = Callable[[Any, dict[str, int]], None]
