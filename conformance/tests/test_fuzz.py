@@ -209,6 +209,15 @@ def test_what_nothing_promises_is_explained_and_nothing_else(
     assert (found == reason) is (reason == "unstable")
 
 
+def test_norms_of_constant_rows_are_noise_and_those_of_others_are_not(judge):
+    for layout, reason in (("exp", "unstable"), ("c", "")):
+        given = (Input("x", (6, 4, 2), "f32", layout, seed=2),)
+        p = program("v = F.instance_norm(x.permute(2, 1, 0)).all(-1)", inputs=given)
+        eager = p.function()
+        assert eager(*p.arguments(0, "cpu")[0])[0].all()
+        assert judge._unpromised(p, eager, lambda _: (torch.zeros(2, 4).bool(),), 0) == reason
+
+
 def test_what_rounding_decides_in_eager_mode_may_be_as_float64_says(judge):
     """The mean of equal numbers rounds in eager mode; the residue is true, and 0 is false."""
     given = (Input("x0", (7, 30), "f32", "exp"),)
