@@ -188,6 +188,80 @@ def test_a_step_of_training(bitwise: Session, dynamic: bool) -> None:
         check(list(net.buffers()), list(runs[1].buffers()))
 
 
+def turned(*sizes: int) -> Tensor:
+    """Return a tensor whose axes lie in reverse order."""
+    return torch.randn(sizes[::-1]).permute(*reversed(range(len(sizes))))
+
+
+RESULTS: Sequence[Callable[[Tensor, Tensor], Tensor]] = (
+    torch.xlogy, torch.special.xlog1py, torch.logaddexp, torch.copysign, torch.ldexp,
+    lambda x, y: torch.div(y[0], x, rounding_mode="floor"),
+    lambda x, y: torch.pow(1.3, x),
+    lambda x, y: F.logsigmoid(x),
+    lambda x, y: aten.log_sigmoid_forward(x)[1],
+    lambda x, y: aten.mse_loss_backward(y.sum(), x, x, 1),
+    lambda x, y: aten.huber_loss_backward(y.sum(), x, x, 1, 0.7),
+    lambda x, y: aten.smooth_l1_loss_backward(y.sum(), x, x, 1, 0.7),
+    lambda x, y: aten._log_softmax_backward_data(x, y, 1, torch.float32),
+    lambda x, y: aten.threshold_backward(x, y[:1].expand_as(y), 0.1),
+    lambda x, y: aten.leaky_relu_backward(x, y[:1].expand_as(y), 0.1, False),
+    lambda x, y: aten.hardtanh_backward(x, y, -1, 1),
+    lambda x, y: aten.hardswish_backward(x, y),
+    lambda x, y: aten.logit_backward(x, y),
+    lambda x, y: aten.elu_backward(x, 1.0, 1, 1, False, y[:, :1].expand_as(y)),
+    lambda x, y: aten._prelu_kernel_backward(x, y[:1].expand_as(y), x[:1, :1, :1])[1],
+    lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), reduction="none"),
+    lambda x, y: aten.binary_cross_entropy_backward(x, y.sigmoid(), x.sigmoid(), None, 0),
+    lambda x, y: F.cross_entropy(x[None], x[0].abs().long()[None], reduction="none"),
+    lambda x, y: aten.glu_backward(y[:, :20], x, 1),
+    lambda x, y: aten.native_layer_norm_backward(
+        x, y, [50], y[:, :, :1], y[:, :, 1:2], None, None, [True, False, False]
+    )[0],
+    lambda x, y: aten.native_batch_norm_backward(
+        x, y, None, None, None, x[0, :, 0], y[0, :, 0].abs(), True, 1e-5, [True, False, False]
+    )[0],
+)  # fmt: skip
+"""Ops for which torch's fake kernels return other strides than eager mode does."""
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_sums_of_what_fake_kernels_lay_otherwise(bitwise: Session, dynamic: bool) -> None:
+    def run(x: Tensor, y: Tensor) -> list[Tensor]:
+        results = [op(x, y) for op in RESULTS]
+        return [sum_ for t in results for sum_ in (t.sum(0), t.sum((1, 2)), t.sum())]
+
+    x, y = turned(30, 40, 50), torch.randn(30, 40, 50)
+    compiled = torch.compile(run, backend=bitwise.backend, dynamic=dynamic)
+    with torch.no_grad():
+        check(run(x, y), compiled(x, y))
+
+
+LOSSES: Sequence[Callable[[Tensor, Tensor], Tensor]] = (
+    F.mse_loss, F.huber_loss, F.smooth_l1_loss,
+    lambda x, y: F.batch_norm(x, None, None, training=True).mul(y).mean(),
+    lambda x, y: F.layer_norm(x, (50,)).cos().mean(),
+    lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), reduction="none").mean(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", ["turned", "channels-last"])
+def test_gradients_of_what_is_broadcast_before_a_loss(bitwise: Session, layout: str) -> None:
+    def run(x: Tensor, y: Tensor, scale: Tensor, shift: Tensor) -> list[Tensor]:
+        return [loss(x * scale + shift, y) for loss in LOSSES]
+
+    x, y = turned(5, 6, 7, 50), turned(5, 6, 7, 50)
+    if layout == "channels-last":
+        x, y = (t.contiguous(memory_format=torch.channels_last) for t in (x, y))
+    inputs = (x, y, torch.randn(6, 1, 50), torch.randn(50))
+    results = []
+    for call in (run, torch.compile(run, backend=bitwise.backend)):
+        leaves = [t.clone().requires_grad_() for t in inputs]
+        losses = call(*leaves)
+        torch.stack(losses).cos().sum().backward()
+        results.append([[t.detach() for t in losses], [t.grad for t in leaves[:1] + leaves[2:]]])
+    check(*results)
+
+
 def test_torchs_tables_are_as_before(bitwise: Session) -> None:
     ops = (aten.matmul.default, aten.upsample_bilinear2d.vec, aten.softshrink.default)
     before = [dict(op.py_kernels) for op in ops]

@@ -58,6 +58,17 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
         lambda x: F.batch_norm(x, x.new_zeros(2), x.new_ones(2)),
         lambda: (torch.randn(36).as_strided((1, 2, 2, 3), (2, 1, 6, 2)),),
     ),
+    "product_of_logarithm": (torch.xlogy, lambda: (turned(4, 5), torch.rand(4, 5))),
+    "product_of_logarithm_plus": (torch.special.xlog1py, lambda: (turned(4, 5), torch.rand(4, 5))),
+    "scaled": (torch.ldexp, lambda: (turned(6, 4, 5), turned(4, 5))),
+    "entropies": (
+        lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), reduction="none"),
+        lambda: (turned(4, 5), torch.randn(4, 5)),
+    ),
+    "losses_of_pixels": (
+        lambda x, y: F.cross_entropy(x, y.abs(), reduction="none"),
+        lambda: (turned(2, 3, 4, 5), places(2, 4, 5)),
+    ),
     "angle": (torch.angle, lambda: (turned(4, 5).to(torch.complex64) * 1j,)),
     "copysign": (torch.copysign, lambda: (torch.randn(5), turned(4, 5))),
     "isin": (torch.isin, lambda: (turned(4, 5), torch.randn(3))),

@@ -15,7 +15,7 @@ from torch._dynamo.utils import (
     flatten_graph_inputs,
     get_metrics_context,
 )
-from torch._guards import CompileContext, TracingContext, compile_context
+from torch._guards import CompileContext, TracingContext, compile_context, detect_fake_mode
 
 from gyrator.engine.context import GraphCompiler
 from gyrator.frontend.direct import GraphFacts, callable_for, dependents, facts_of, protecting
@@ -28,7 +28,7 @@ from gyrator.frontend.dynamo.corrections import (
     normalize_axes,
 )
 from gyrator.frontend.dynamo.eager_only import eager_only
-from gyrator.frontend.dynamo.eager_strides import strides_of_results
+from gyrator.frontend.dynamo.eager_strides import strides_of_results, with_eager_strides
 from gyrator.frontend.dynamo.graph import unwrapped
 from gyrator.frontend.dynamo.recurrent import differentiable
 from gyrator.frontend.freezing import (
@@ -392,8 +392,10 @@ class Tracing:
         table = exact_decompositions if bitwise else default_decompositions
         changes = self.compile_graph.context.decompositions
         decompositions = edited(table(self.compile_graph.context.rules), changes)
+        mode = detect_fake_mode(inputs) if bitwise else None
         with (
             whole_ops() if bitwise else nullcontext(),
+            nullcontext() if mode is None else with_eager_strides(mode),
             _without_autograd_cache(),
             _views_by_strides(inputs),
             differentiable(gm, inputs),

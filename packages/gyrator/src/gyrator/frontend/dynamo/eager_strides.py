@@ -1,20 +1,23 @@
-"""The strides of a graph's results in eager mode.
+"""The strides of tensors in eager mode.
 
 Dynamo's fake tensors have them, but for some ops and non-contiguous arguments torch's fake kernels
 are wrong: they return the strides of a decomposition, not those of the op. A graph with such a call
-runs again on fake tensors, which are corrected after each of these ops.
+runs again on fake tensors, which are corrected after each of these ops, to learn the strides of its
+results. With `numerics="bitwise"`, where sums depend on the strides of their terms, graphs are also
+traced with corrected fake tensors.
 """
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._prims_common import compute_elementwise_output_strides, suggest_memory_format
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gyrator.frontend.dynamo.graph import fake_of, name_of, nodes_of
@@ -36,11 +39,12 @@ def strides_of_results(gm: GraphModule) -> list[Strides | None]:
 
 _NAMES = frozenset(
     {
-        "angle", "as_strided_scatter", "batch_norm", "channel_shuffle", "copysign", "div", "divide",
-        "floor_divide", "getitem", "heaviside", "index_fill", "isin", "log_sigmoid", "logaddexp",
-        "logaddexp2", "logical_and", "logical_or", "logical_xor", "logsigmoid", "max_pool1d",
-        "max_unpool2d", "native_dropout_backward", "normal", "one_hot", "pad", "poisson", "pow",
-        "roll", "rpow", "rrelu", "_foreach_div", "__rpow__",
+        "angle", "as_strided_scatter", "batch_norm", "binary_cross_entropy", "channel_shuffle",
+        "copysign", "cross_entropy", "div", "divide", "floor_divide", "getitem", "heaviside",
+        "index_fill", "isin", "ldexp", "log_sigmoid", "logaddexp", "logaddexp2", "logical_and",
+        "logical_or", "logical_xor", "logsigmoid", "max_pool1d", "max_unpool2d",
+        "native_dropout_backward", "nll_loss", "normal", "one_hot", "pad", "poisson", "pow", "roll",
+        "rpow", "rrelu", "special_xlog1py", "special_xlogy", "xlogy", "_foreach_div", "__rpow__",
     }
 )  # fmt: skip
 """The torch functions and methods that call the ops in `_RULES`."""
@@ -73,7 +77,7 @@ def _corrected(gm: GraphModule) -> list[Any]:
         with mode, mode.shape_env.ignore_fresh_unbacked_symbols(), torch.no_grad():
             fresh = [_like(f, f.stride()) if _strided(f) else f for f in inputs]
             # Without Python's dispatcher, fake kernels that call other ops reject symbolic sizes.
-            with enable_python_dispatcher(), _EagerStrides():  # type: ignore[no-untyped-call]
+            with enable_python_dispatcher(), with_eager_strides(mode):
                 return list(_Run(gm).run(*fresh))
     except Exception:  # a call that depends on the identity of Dynamo's tensors
         return []
@@ -119,24 +123,48 @@ class _Run(torch.fx.Interpreter):
         return result
 
 
-class _EagerStrides(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Corrects the strides of the fake results of some ops."""
+@contextmanager
+def with_eager_strides(mode: FakeTensorMode) -> Iterator[None]:
+    """Correct the strides of the fake results of some ops."""
+    kernels, inside = mode.dispatch, False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    def dispatch(
+        func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func is aten._foreach_div.Scalar:
-            pairs = zip(result, args[0], strict=True)
-            return [_like(r, _divided(r, (x, args[1]))) for r, x in pairs]
-        rule = _RULES.get(func)
-        if rule is None:
-            return result
-        rest = func._schema.arguments[len(args) :]
-        args = (*args, *((kwargs or {}).get(a.name, a.default_value) for a in rest))
-        if isinstance(result, torch.Tensor):
-            return _like(result, rule(result, args))
-        return type(result)((_like(result[0], rule(result[0], args)), *result[1:]))
+        nonlocal inside
+        # torch caches what its kernels return, also for those outside of this context, so the ops
+        # that they call are not corrected.
+        if inside:
+            return kernels(func, types, args, kwargs or {})
+        inside = True
+        try:
+            result = kernels(func, types, args, kwargs or {})
+            if func not in _RULES or result is NotImplemented:
+                return result
+            with mode:
+                return _restrided(func, result, args, kwargs or {})
+        finally:
+            inside = False
+
+    mode.dispatch = dispatch  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del mode.dispatch
+
+
+def _restrided(func: Any, result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    rule = _RULES[func]
+    rest = func._schema.arguments[len(args) :]
+    args = (*args, *(kwargs.get(a.name, a.default_value) for a in rest))
+    if isinstance(result, torch.Tensor):
+        return _like(result, rule(result, args))
+    if func is aten._foreach_div.Scalar:
+        pairs = zip(result, args[0], strict=True)
+        return [_like(r, rule(r, (x, args[1]))) for r, x in pairs]
+    count = len(result) if func in _EVERY_RESULT else 1
+    corrected = [None if r is None else _like(r, rule(r, args)) for r in result[:count]]
+    return (*corrected, *result[count:])
 
 
 Rule = Callable[[torch.Tensor, Sequence[Any]], Strides]
@@ -156,8 +184,19 @@ def _divided(result: torch.Tensor, args: Sequence[Any]) -> Strides:
     return tuple(compute_elementwise_output_strides(x, x.new_empty(()).expand(x.shape)))
 
 
+def _scaled(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    """The strides of a product with a power, which is contiguous."""
+    x, exponent = args
+    return _elementwise(result, (x, exponent.new_empty(exponent.shape)))
+
+
 def _host_elementwise(result: torch.Tensor, args: Sequence[Any]) -> Strides:
     return result.stride() if _on_accelerator(result) else _elementwise(result, args)
+
+
+def _gradient_last(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    """The op is elementwise, and the gradient, its first argument, is its last operand."""
+    return _host_elementwise(result, (*args[1:], args[0]))
 
 
 def _contiguous(result: torch.Tensor, args: Sequence[Any]) -> Strides:
@@ -165,8 +204,8 @@ def _contiguous(result: torch.Tensor, args: Sequence[Any]) -> Strides:
 
 
 def _preserved(result: torch.Tensor, args: Sequence[Any]) -> Strides:
-    """The strides of a copy of the argument."""
-    return torch.empty_like(args[0]).stride()
+    """The strides of a copy of the argument; none if the result is a number."""
+    return torch.empty_like(args[0]).stride() if result.dim() else ()
 
 
 def _contiguous_if_complex(result: torch.Tensor, args: Sequence[Any]) -> Strides:
@@ -177,6 +216,11 @@ def _channels_last(result: torch.Tensor, args: Sequence[Any]) -> Strides:
     """Channels-last if the argument is channels-last, else contiguous."""
     dense = torch.empty(result.shape, device=result.device)
     return dense.to(memory_format=suggest_memory_format(args[0])).stride()
+
+
+def _of_second(rule: Rule) -> Rule:
+    """Return a rule that depends on the second argument and those after it."""
+    return lambda result, args: rule(result, args[1:])
 
 
 def _host_channels_last(result: torch.Tensor, args: Sequence[Any]) -> Strides:
@@ -318,6 +362,7 @@ _RULES: dict[Any, Rule] = {
     aten.logical_or.default: _elementwise,
     aten.logical_xor.default: _elementwise,
     aten.div.Tensor: _divided,
+    aten._foreach_div.Scalar: _divided,
     aten.div.Tensor_mode: _elementwise,
     aten.floor_divide.default: _elementwise,
     aten.index.Tensor: _index,
@@ -329,11 +374,40 @@ _RULES: dict[Any, Rule] = {
     aten.poisson.default: _contiguous,
     aten.pow.Scalar: _contiguous,
     aten.log_sigmoid_forward.default: _host_contiguous,
+    aten.binary_cross_entropy.default: _preserved,
+    aten.binary_cross_entropy_backward.default: _of_second(_preserved),
+    aten.xlogy.Tensor: _elementwise,
+    aten.special_xlog1py.default: _elementwise,
+    aten.ldexp.Tensor: _scaled,
+    aten.mse_loss_backward.default: _contiguous,
+    aten.smooth_l1_loss_backward.default: _contiguous,
+    aten.huber_loss_backward.default: _contiguous,
+    aten._log_softmax_backward_data.default: _host_contiguous,
+    aten.nll_loss2d_forward.default: _host_contiguous,
+    aten.glu_backward.default: _host_contiguous,
+    aten.threshold_backward.default: _gradient_last,
+    aten.hardtanh_backward.default: _host_elementwise,
+    aten.hardswish_backward.default: _host_elementwise,
+    aten.leaky_relu_backward.default: _gradient_last,
+    aten.logit_backward.default: _host_elementwise,
+    aten.elu_backward.default: _host_elementwise,
+    aten._prelu_kernel_backward.default: _gradient_last,
+    aten.reflection_pad2d_backward.default: _of_second(_host_channels_last),
+    aten.reflection_pad3d_backward.default: _of_second(_host_channels_last),
+    aten.replication_pad2d_backward.default: _of_second(_host_channels_last),
+    aten.replication_pad3d_backward.default: _of_second(_host_channels_last),
+    aten.native_batch_norm_backward.default: _of_second(_host_channels_last),
+    aten.native_layer_norm_backward.default: _host_contiguous,
     aten.native_batch_norm.default: _normalized,
     aten._native_batch_norm_legit.default: _normalized,
     aten._native_batch_norm_legit.no_stats: _normalized,
     aten._native_batch_norm_legit_no_training.default: _normalized,
 }
+_EVERY_RESULT = frozenset({
+    aten._prelu_kernel_backward.default, aten.log_sigmoid_forward.default,
+    aten.native_layer_norm_backward.default,
+})  # fmt: skip
+"""The ops in `_RULES` of which each result has the strides of the rule; of others, the first."""
 
 
 def contiguous(shape: Sequence[Any]) -> Strides:
