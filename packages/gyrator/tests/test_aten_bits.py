@@ -15,7 +15,7 @@ from gyrator.session import Session
 from gyrator.targets import aten_bits
 from gyrator.targets.aten_bits import known_bits
 from gyrator.targets.cpu import CPU
-from gyrator_lowering.rules.exact import EXACT_RULES
+from gyrator_lowering.rules.exact import EXACT_RULES, WIDE_RULES
 
 pytestmark = pytest.mark.usefixtures("lightly_optimised")
 aten = torch.ops.aten
@@ -57,6 +57,11 @@ def equal(a: Tensor, b: Tensor) -> bool:
     """Return whether tensors have equal elements, including NaN at the same indices."""
     same = (a == b) | (a.isnan() & b.isnan())
     return a.dtype == b.dtype and a.shape == b.shape and bool(same.all())
+
+
+def known() -> set[str]:
+    """Return the ops of which some rule has ATen's bits."""
+    return {op.partition(":")[0] for op in known_bits()}
 
 
 def compiled(session: Session, run: Callable[..., list[Tensor]], *inputs: Tensor) -> list[Tensor]:
@@ -115,7 +120,7 @@ def test_sums(
     inputs = layouts(shape, dtype)
     want, got = run(*inputs), compiled(bitwise, run, *inputs)
     assert all(map(equal, want, got))
-    if known_bits() >= {"aten.sum", "aten.mean"}:
+    if known() >= {"aten.sum", "aten.mean"}:
         assert not records[0].externs
 
 
@@ -127,7 +132,7 @@ def test_sums_of_many(bitwise: Session, records: list[GraphRecord], threads: int
 
     x = torch.randn(65536)
     assert all(map(equal, run(x), compiled(bitwise, run, x)))
-    if "aten.sum" in known_bits():
+    if "aten.sum" in known():
         assert len(records[0].externs) == 2  # ATen splits them among threads
 
 
@@ -154,7 +159,7 @@ def test_formulas(
         inputs.append(t.transpose(0, -1) if turned else t)
     want, got = run(*inputs), compiled(bitwise, run, *inputs)
     assert [equal(a, b) for a, b in zip(want, got, strict=True)] == [True] * len(FORMULAS)
-    if known_bits() >= {op.rpartition(".")[0] for op in EXACT_RULES} and shape == (20000,):
+    if known() >= {op.rpartition(".")[0] for op in EXACT_RULES} and shape == (20000,):
         assert [e.target for e in records[0].externs] == ["aten.lerp.Scalar_out"]
 
 
@@ -195,9 +200,28 @@ def test_exponentials_outside_of_vectors(bitwise: Session, records: list[GraphRe
         x.view(-1)[:count] = torch.tensor(NUMBERS)[torch.randperm(len(NUMBERS))[:count]]
     want, got = run(*inputs), compiled(bitwise, run, *inputs)
     assert [equal(a, b) for a, b in zip(want, got, strict=True)] == [True] * len(want)
-    if known_bits() >= {"aten.sigmoid", "aten.silu", "aten.silu_backward"}:
+    if known() >= {"aten.sigmoid", "aten.silu", "aten.silu_backward"}:
         # Of two arguments with different strides, it is a call.
         assert {e.target for e in records[0].externs} <= {"aten.silu_backward.grad_input"}
+
+
+def test_formulas_of_any_bits(bitwise: Session, records: list[GraphRecord]) -> None:
+    def run(x: Tensor, grad: Tensor) -> list[Tensor]:
+        rows, weights = x.view(-1, 48).clamp(-1e30, 1e30), grad.view(-1, 48)
+        y, log = torch.softmax(rows, -1), torch.log_softmax(rows, -1)
+        return [
+            torch.sigmoid(x), F.silu(x), aten.silu_backward(grad, x), y, log,
+            torch.softmax(x.view(-1, 7), -1), torch.log_softmax(x.view(7, -1), -1),
+            aten._softmax_backward_data(weights, y, -1, torch.float32),
+            aten._log_softmax_backward_data(weights, log, -1, torch.float32),
+        ]  # fmt: skip
+
+    words = torch.randint(-(1 << 31), 1 << 31, (2, 48 * 672), dtype=torch.int64).to(torch.int32)
+    inputs = words.view(torch.float32).unbind()
+    want, got = run(*inputs), compiled(bitwise, run, *inputs)
+    assert [equal(a, b) for a, b in zip(want, got, strict=True)] == [True] * len(want)
+    if known() >= {op.rpartition(".")[0] for op in WIDE_RULES}:
+        assert not records[0].externs
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -225,7 +249,7 @@ def test_losses(
     inputs = (x, y, grad, torch.randn(12, 6, dtype=dtype), torch.randint(0, 6, (12,)))
     want, got = run(*inputs), compiled(bitwise, run, *inputs)
     assert [equal(a, b) for a, b in zip(want, got, strict=True)] == [True] * len(want)
-    if known_bits() >= {op.rpartition(".")[0] for op in EXACT_RULES}:
+    if known() >= {op.rpartition(".")[0] for op in EXACT_RULES}:
         assert not records[0].externs
 
 
@@ -242,9 +266,9 @@ def test_softmax(bitwise: Session, records: list[GraphRecord], dtype: torch.dtyp
             ]  # fmt: skip
         return results
 
-    rows = (1, 5, 7, 8, 9, 16, 33, 100, 1100)
-    inputs = [torch.randn(9, n).to(dtype) * 10 ** (n % 3) for n in rows]
-    strange = [x.clone() for x in inputs[1:8]]
+    rows = (1, 5, 7, 8, 9, 15, 16, 17, 33, 100, 1100)
+    inputs = [torch.randn(240, n).to(dtype) * 10 ** (n % 3) for n in rows]
+    strange = [x[:9].clone() for x in inputs[1:10]]
     for x in strange:
         x[:, 0] = torch.tensor(NUMBERS[:9])
     infinite = torch.full((3, 11), -torch.inf, dtype=dtype)
@@ -256,7 +280,7 @@ def test_softmax(bitwise: Session, records: list[GraphRecord], dtype: torch.dtyp
     ]
     want, got = run(*inputs), compiled(bitwise, run, *inputs)
     assert [equal(a, b) for a, b in zip(want, got, strict=True)] == [True] * len(want)
-    if dtype is torch.float32 and known_bits() >= {
+    if dtype is torch.float32 and known() >= {
         "aten._softmax", "aten._safe_softmax", "aten._log_softmax",
         "aten._softmax_backward_data", "aten._log_softmax_backward_data",
     }:  # fmt: skip
@@ -279,7 +303,7 @@ def test_layer_norms(bitwise: Session, records: list[GraphRecord], n: int) -> No
     turned = torch.randn(n, 5, 4).permute(1, 2, 0)
     inputs = (torch.randn(n), torch.randn(n), torch.randn(30, n) * 3 + 1, strange, large, turned)
     assert all(map(equal, run(*inputs), compiled(bitwise, run, *inputs)))
-    if "aten.native_layer_norm" in known_bits():
+    if "aten.native_layer_norm" in known():
         assert bool(records[0].externs) == (not 8 <= n < 520)
 
 
@@ -304,7 +328,7 @@ def test_batch_norms(bitwise: Session, records: list[GraphRecord], shape: tuple[
     parameters = [torch.randn(shape[1]) for _ in range(3)] + [torch.rand(shape[1])]
     inputs = (*parameters, *images)
     assert all(map(equal, run(*inputs), compiled(bitwise, run, *inputs)))
-    if "aten._native_batch_norm_legit_no_training" in known_bits():
+    if "aten._native_batch_norm_legit_no_training" in known():
         assert not records[0].externs
 
 
@@ -363,7 +387,7 @@ def test_known_bits_are_those_of_rules() -> None:
     found = aten_bits.checksums()
     assert found.keys() == {op.rpartition(".")[0] for op in EXACT_RULES}
     assert found == aten_bits.checksums()
-    assert known_bits() <= found.keys()
+    assert known() <= found.keys()
 
 
 def test_only_bitwise_sessions_look_for_bits(session: Session, bitwise: Session) -> None:

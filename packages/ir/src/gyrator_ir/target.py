@@ -23,7 +23,8 @@ class Capabilities:
     """Reductions follow the order that `Numerics.BATCH_INVARIANT` requires."""
     aten_bits: frozenset[str] = frozenset()
     """With `Numerics.BITWISE`: ops (`aten.gelu`) that round in several steps, for which lowering
-    knows formulas that have the bits of this machine's ATen. `aten.sum` also requires that kernels
+    knows formulas that have the bits of this machine's ATen, with the suffix `:16` for a formula
+    of vectors of sixteen elements rather than eight. `aten.sum` also requires that kernels
     add one value after another in the dtype of the sum."""
     ordered_stores: bool = False
     """With `Numerics.BITWISE`: of the points of a scatter that store to one address, and differ

@@ -22,7 +22,7 @@ from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder, each
 from gyrator_lowering.builder.slices import SLICES, bind_symbols
 from gyrator_lowering.builder.values import Spec, TensorValue
-from gyrator_lowering.rules.exact import EXACT_RULES
+from gyrator_lowering.rules.exact import EXACT_RULES, WIDE_RULES
 from gyrator_lowering.rules.extern import LIBRARY, call, is_library_work
 from gyrator_lowering.table import FallbackToAten, LoweringTable, Rule
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of, extremes, is_in_range
@@ -115,8 +115,12 @@ class Ops:
         if not isinstance(first, torch.Tensor):
             return None
         target = self.b.targets.get(first.device.type)
-        known = target is not None and info.name.rpartition(".")[0] in target.capabilities.aten_bits
-        return EXACT_RULES.get(info.name) if known else None
+        if target is None:
+            return None
+        name, bits = info.name.rpartition(".")[0], target.capabilities.aten_bits
+        if f"{name}:16" in bits:
+            return WIDE_RULES.get(info.name)
+        return EXACT_RULES.get(info.name) if name in bits else None
 
     def _call(
         self, op: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any], reason: str

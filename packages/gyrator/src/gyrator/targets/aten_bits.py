@@ -118,13 +118,27 @@ _SAMPLES: Mapping[str, tuple[int, Sample]] = MappingProxyType(
             lambda x, y, z: (aten._safe_softmax(x.view(28, 74), -1),),
         ),
         "aten._log_softmax": (0xD14C6F8A, _rows(aten._log_softmax, 1)),
-        "aten._softmax_backward_data": (0xD6490ABB, _rows(aten._softmax_backward_data, 2)),
+        "aten._softmax_backward_data": (0x286E8725, _rows(aten._softmax_backward_data, 2)),
         "aten._log_softmax_backward_data": (0x2EDCC095, _rows(aten._log_softmax_backward_data, 2)),
         "aten._native_batch_norm_legit_no_training": (0x2C2266EE, _batch_norms),
         "aten.native_layer_norm": (0xB0A539F8, _layer_norms),
     }
 )
 """By op: the checksum of the ATen for which its formula was verified, and the sample."""
+_WIDE: Mapping[str, int] = MappingProxyType(
+    {
+        "aten.sigmoid": 0x17A8A35F,
+        "aten.silu": 0x3E7CEC8B,
+        "aten.silu_backward": 0x0C25341A,
+        "aten._softmax": 0x91B81F2D,
+        "aten._safe_softmax": 0xFD4EFF15,
+        "aten._log_softmax": 0x0A54B656,
+        "aten._softmax_backward_data": 0xAC5FF4D7,
+        "aten._log_softmax_backward_data": 0x7ADFE4E5,
+    }
+)
+"""The checksums of an ATen with vectors of sixteen elements, for which the same formulas were
+verified with so many lanes."""
 _SIZE = 2072
 _ORDERED = frozenset(
     "aten." + op for op in """
@@ -137,15 +151,17 @@ _ORDERED = frozenset(
 
 @cache
 def known_bits() -> frozenset[str]:
-    """Return the ops for which lowering knows formulas with ATen's bits."""
+    """Return the ops for which lowering knows formulas with ATen's bits, with the suffix `:16` if
+    they are those of wide vectors."""
     with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
         actual = checksums()
-    return frozenset(op for op, (checksum, _) in _SAMPLES.items() if actual[op] == checksum)
+    known = frozenset(op for op, (checksum, _) in _SAMPLES.items() if actual[op] == checksum)
+    return known | {f"{op}:16" for op, checksum in _WIDE.items() if actual[op] == checksum}
 
 
 def bits_without_sums() -> frozenset[str]:
     """Return those of `known_bits` whose formulas hold whatever the order of sums in kernels."""
-    return known_bits() - _ORDERED
+    return frozenset(op for op in known_bits() if op.partition(":")[0] not in _ORDERED)
 
 
 def checksums() -> dict[str, int]:

@@ -2,8 +2,8 @@
 
 ATen's compiler contracts products and sums to fused multiply-additions. Its exponential, within
 other functions, is Sleef's where it uses vectors and the C library's elsewhere; `gelu` is
-oneDNN's. The formulas hold for ATen's kernels for AVX2;
-a target's capability `aten_bits` names those that were found to hold on a machine.
+oneDNN's. The formulas hold for ATen's kernels for AVX2 and, with vectors of twice as many lanes,
+for AVX-512; a target's capability `aten_bits` names those that were found to hold on a machine.
 """
 
 import math
@@ -22,10 +22,11 @@ from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.bits.aten_sums import GRAIN, integers, iterated
 from gyrator_lowering.rules.pointwise import Scalar, elementwise, polynomial, single
-from gyrator_lowering.table import FallbackToAten
+from gyrator_lowering.table import FallbackToAten, Rule
 
-_BLOCK = 16
-"""ATen computes blocks of two vectors by vector functions, and what is left by the C library's."""
+_VECTORS = 2
+"""ATen computes blocks of so many vectors by vector functions, and what is left by the C library's.
+"""
 _MIXED = 1024
 """The most elements for which kernels compute both functions and select one."""
 
@@ -89,18 +90,18 @@ def lerp(b: LoopBuilder, x: TensorValue, end: TensorValue, weight: Any) -> Tenso
     return _of_f32(b, lambda ops, v, w: ops.fma(w - v, float(weight), v), x, end)
 
 
-def sigmoid(b: LoopBuilder, x: TensorValue) -> TensorValue:
-    """`aten.sigmoid`."""
-    return _by_vectors(b, lambda exp: lambda ops, v: _sigmoid(ops, v, exp), x)
+def sigmoid(lanes: int) -> Rule:
+    """Return the rule of `aten.sigmoid`, for vectors of so many elements."""
+    return _by_vectors(lanes, lambda exp: lambda ops, v: _sigmoid(ops, v, exp))
 
 
-def silu(b: LoopBuilder, x: TensorValue) -> TensorValue:
-    """`aten.silu`."""
-    return _by_vectors(b, lambda exp: lambda ops, v: v / (1.0 + exp(ops, -v)), x)
+def silu(lanes: int) -> Rule:
+    """Return the rule of `aten.silu`."""
+    return _by_vectors(lanes, lambda exp: lambda ops, v: v / (1.0 + exp(ops, -v)))
 
 
-def silu_backward(b: LoopBuilder, grad: TensorValue, x: TensorValue) -> TensorValue:
-    """`aten.silu_backward`."""
+def silu_backward(lanes: int) -> Rule:
+    """Return the rule of `aten.silu_backward`."""
 
     def gradient(exp: Exp) -> Scalar:
         def fn(ops: Tracer, g: Value, v: Value) -> Value:
@@ -109,7 +110,7 @@ def silu_backward(b: LoopBuilder, grad: TensorValue, x: TensorValue) -> TensorVa
 
         return fn
 
-    return _by_vectors(b, gradient, grad, x)
+    return _by_vectors(lanes, gradient)
 
 
 def gelu(b: LoopBuilder, x: TensorValue, *, approximate: str = "none") -> TensorValue:
@@ -158,8 +159,12 @@ def _is_repeated(x: Arg, shape: Sequence[Expr]) -> bool:
     return any(size != whole or (step == ZERO and size != ONE) for size, step, whole in pairs)
 
 
-def _by_vectors(
-    b: LoopBuilder, formula: Callable[[Exp], Scalar], *args: TensorValue
+def _by_vectors(lanes: int, formula: Callable[[Exp], Scalar]) -> Rule:
+    return lambda b, *args: _vectorised(b, formula, lanes * _VECTORS, args)
+
+
+def _vectorised(
+    b: LoopBuilder, formula: Callable[[Exp], Scalar], block: int, args: Sequence[TensorValue]
 ) -> TensorValue:
     """Apply a formula with the exponential that ATen uses: Sleef's in whole blocks of elements that
     are adjacent in memory, the C library's elsewhere.
@@ -180,9 +185,9 @@ def _by_vectors(
     steps = (0, 1) if len(args) == 1 else (1,)  # ATen also reads a number into a whole vector
     has_vectors = bool(dims) and dims[0].out == 1 and dims[0].stride in steps
     size = dims[0].size if has_vectors else 0
-    whole = size // _BLOCK * _BLOCK
+    whole = size // block * block
     if not whole or whole == size:
-        return elementwise(b, formula(sleef_exp if whole else _libm_exp), args)
+        return elementwise(b, formula(sleef_exp if whole else _libm_exp), tuple(args))
     if prod(shape) > _MIXED:
         raise FallbackToAten
     sizes = tuple(Const(d.size) for d in dims[::-1])

@@ -22,58 +22,61 @@ from gyrator_lowering.rules.bits.aten_formulas import sleef_exp, sleef_log
 from gyrator_lowering.rules.reduction import reduce_to_buffer
 from gyrator_lowering.table import FallbackToAten, Rule
 
-_LANES = 8
+
+def softmax(lanes: int) -> Rule:
+    """Return the rule of `aten._softmax`, for vectors of so many elements."""
+    return _softmax(lanes, lambda ops, top, value: value)
 
 
-def softmax(b: LoopBuilder, x: TensorValue, dim: int, *_: Any) -> TensorValue:
-    """`aten._softmax`."""
-    return _softmax(b, x, dim, lambda ops, top, value: value)
-
-
-def safe_softmax(b: LoopBuilder, x: TensorValue, dim: int, dtype: Any = None) -> TensorValue:
-    """`aten._safe_softmax`: 0 in rows whose elements are all minus infinity."""
+def safe_softmax(lanes: int) -> Rule:
+    """Return the rule of `aten._safe_softmax`: 0 in rows whose elements are all minus infinity."""
 
     def result(ops: Tracer, top: Value, value: Value) -> Value:
         return ops.where(ops.eq(top, -inf), 0.0, value)
 
-    return _softmax(b, x, dim, result)
+    return _softmax(lanes, result)
 
 
-def _softmax(
-    b: LoopBuilder, x: TensorValue, dim: int, result: Callable[[Tracer, Value, Value], Value]
-) -> TensorValue:
-    _check(b, dim, x)
-    top = _maximum(b, x)
-    total = _sum(b, x, lambda ops, at: _exponential(ops, x, top, at))
+def _softmax(lanes: int, result: Callable[[Tracer, Value, Value], Value]) -> Rule:
+    def rule(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) -> TensorValue:
+        _check(b, dim, x)
+        top = _maximum(b, x)
+        total = _sum(b, x, lanes, lambda ops, at: _exponential(ops, x, top, at))
 
-    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        row = index[:-1]
-        value = _exponential(ops, x, top, index) * (1.0 / ops.load(total, row))
-        return result(ops, ops.load(top, row), value)
+        def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+            row = index[:-1]
+            value = _exponential(ops, x, top, index) * (1.0 / ops.load(total, row))
+            return result(ops, ops.load(top, row), value)
 
-    return b.pointwise(body, b.out)
+        return b.pointwise(body, b.out)
 
-
-def log_softmax(b: LoopBuilder, x: TensorValue, dim: int, *_: Any) -> TensorValue:
-    """`aten._log_softmax`."""
-    _check(b, dim, x)
-    top = _maximum(b, x)
-    total = _sum(b, x, lambda ops, at: _exponential(ops, x, top, at))
-
-    def logarithm(ops: Tracer, row: Sequence[Expr]) -> Value:
-        return sleef_log(ops, ops.load(total, row))
-
-    logs = b.temp(x.shape[:-1], DType.F32, x)
-    b.pointwise_into(logs, logarithm)
-
-    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        row = index[:-1]
-        return ops.load(x, index) - ops.load(top, row) - ops.load(logs, row)
-
-    return b.pointwise(body, b.out)
+    return rule
 
 
-def backward(logarithm: bool) -> Rule:
+def log_softmax(lanes: int) -> Rule:
+    """Return the rule of `aten._log_softmax`."""
+
+    def rule(b: LoopBuilder, x: TensorValue, dim: int, *_: Any) -> TensorValue:
+        _check(b, dim, x)
+        top = _maximum(b, x)
+        total = _sum(b, x, lanes, lambda ops, at: _exponential(ops, x, top, at))
+
+        def logarithm(ops: Tracer, row: Sequence[Expr]) -> Value:
+            return sleef_log(ops, ops.load(total, row))
+
+        logs = b.temp(x.shape[:-1], DType.F32, x)
+        b.pointwise_into(logs, logarithm)
+
+        def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+            row = index[:-1]
+            return ops.load(x, index) - ops.load(top, row) - ops.load(logs, row)
+
+        return b.pointwise(body, b.out)
+
+    return rule
+
+
+def backward(lanes: int, logarithm: bool) -> Rule:
     """Return the rule of the gradient of softmax (or of log softmax), from its result `y`."""
 
     def rule(b: LoopBuilder, grad: TensorValue, y: TensorValue, dim: int, *_: Any) -> TensorValue:
@@ -82,7 +85,10 @@ def backward(logarithm: bool) -> Rule:
         def term(ops: Tracer, at: Sequence[Expr]) -> Value:
             return ops.load(grad, at) if logarithm else ops.load(grad, at) * ops.load(y, at)
 
-        total = _sum(b, grad, term)
+        def contracted(ops: Tracer, total: Value, at: Sequence[Expr]) -> Value:
+            return ops.fma(ops.load(grad, at), ops.load(y, at), total)
+
+        total = _sum(b, grad, lanes, term, None if logarithm else contracted)
 
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
             g, p, s = ops.load(grad, index), ops.load(y, index), ops.load(total, index[:-1])
@@ -118,24 +124,40 @@ def _maximum(b: LoopBuilder, x: TensorValue) -> TensorValue:
     return reduce_to_buffer(b, ReduceKind.MAX, x, (x.ndim - 1,), DType.F32)
 
 
-def _sum(b: LoopBuilder, x: TensorValue, term: At) -> TensorValue:
-    """Return the sums of the terms of the rows of `x`."""
+def _sum(
+    b: LoopBuilder,
+    x: TensorValue,
+    lanes: int,
+    term: At,
+    contracted: Callable[[Tracer, Value, Sequence[Expr]], Value] | None = None,
+) -> TensorValue:
+    """Return the sums of the terms of the rows of `x`.
+
+    Args:
+        b: the builder.
+        x: a tensor of the shape of the terms.
+        lanes: the number of elements in a vector.
+        term: the term at an index.
+        contracted: adds the term at an index to a sum; ATen's compiler contracts a product that is
+            added to a part of a vector, but not one that is added to a whole vector.
+    """
+    plus = contracted or (lambda ops, total, at: total + term(ops, at))
     size, rows = _length(x), x.shape[:-1]
-    if size < _LANES:
+    if size < lanes:
         return _short_sum(b, x, term)
-    whole, rest = divmod(size, _LANES)
-    lanes = b.temp((*rows, Const(_LANES)), DType.F32, x)
+    whole, rest = divmod(size, lanes)
+    sums = b.temp((*rows, Const(lanes)), DType.F32, x)
 
     def of_lane(ops: Tracer, index: Sequence[Expr], at: Sequence[Expr]) -> Value:
         *row, lane = index
-        return term(ops, (*row, at[0] * _LANES + lane))
+        return term(ops, (*row, at[0] * lanes + lane))
 
-    b.reduction(ReduceKind.SUM, of_lane, lanes.shape, (Const(whole),), [lanes], DType.F32)
+    b.reduction(ReduceKind.SUM, of_lane, sums.shape, (Const(whole),), [sums], DType.F32)
 
     def of_row(ops: Tracer, row: Sequence[Expr]) -> Value:
-        values = [ops.load(lanes, (*row, Const(k))) for k in range(_LANES)]
+        values = [ops.load(sums, (*row, Const(k))) for k in range(lanes)]
         for k in range(rest):
-            values[k] = values[k] + term(ops, (*row, Const(whole * _LANES + k)))
+            values[k] = plus(ops, values[k], (*row, Const(whole * lanes + k)))
         while len(values) > 1:
             half = len(values) // 2
             values = [p + q for p, q in zip(values[:half], values[half:], strict=True)]
