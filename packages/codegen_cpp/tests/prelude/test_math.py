@@ -228,6 +228,41 @@ def test_float64_of_vectors_is_within_one_unit(name, vector_isa, folder):
     assert same_bits(got, library.map("f64_s", "f64", x)).all()
 
 
+def near_middles() -> np.ndarray:
+    """Doubles whose roots come closest to the middle of two doubles: the square of an odd number of
+    54 bits, less a small number."""
+    squares = []
+    for less in range(-79, 80, 8):
+        root = 1
+        for bits in range(4, 57):  # from a root modulo 2^(bits - 1) to one modulo 2^bits
+            if (root * root - less) % (1 << bits):
+                root += 1 << (bits - 2)
+        for k in (root, -root, root + (1 << 53), -root + (1 << 53)):
+            k %= 1 << 54
+            if k >> 53:
+                squares.append(k * k - less)
+    exact = [float(n) for n in squares if int(float(n)) == n]
+    assert len(exact) >= 8
+    return np.array(exact)
+
+
+def test_roots_of_vectors_are_rounded_right(vector_isa, folder):
+    library = build(unary("sqrt"), vector_isa, folder)
+    x = np.arange(0x3F800000, 0x40800000, dtype=np.int32).view(np.float32)  # both parities
+    assert same_bits(library.map("f32_v", "f32", x), np.sqrt(x)).all()
+    ends = (
+        np.array([0x19800000, 0x7F800000], np.int32) + np.arange(-40, 40, dtype=np.int32)[:, None]
+    )
+    x = ends.ravel().view(np.float32)
+    with np.errstate(invalid="ignore"):
+        assert same_bits(library.map("f32_v", "f32", x), np.sqrt(x)).all()
+    rng = np.random.default_rng(5)
+    wide = np.concatenate([near_middles(), rng.uniform(1, 4, 200_000)])
+    wide = np.concatenate([wide, np.ldexp(wide, 2 * rng.integers(-460, 440, len(wide)))])
+    wide = np.concatenate([wide, np.ldexp(rng.uniform(1, 4, 4000), rng.integers(-910, -890, 4000))])
+    assert same_bits(library.map("f64_v", "f64", wide), np.sqrt(wide)).all()
+
+
 @pytest.mark.parametrize("name", WIDE_RANGES)
 def test_float64_ends_are_the_c_library_s(name, vector_isa, folder):
     x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, -1.5, 1.0, 5e-324, 1.8e308, -1.8e308])

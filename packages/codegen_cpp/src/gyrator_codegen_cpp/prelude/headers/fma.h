@@ -30,6 +30,13 @@ GY_FN vf32 gy_less_mad(vf32 a, vf32 b, vf32 c) {
   return (vf32)__builtin_ia32_vfnmaddps512_mask(a, b, c, (su16)-1, 4);
 #endif
 }
+GY_FN gy_hf64 gy_less_mad(gy_hf64 a, gy_hf64 b, gy_hf64 c) {
+#if defined(__clang__)
+  return gy_mad(-a, b, c);
+#else
+  return (gy_hf64)__builtin_ia32_vfnmaddpd512_mask(a, b, c, (su8)-1, 4);
+#endif
+}
 #endif
 //% gy_fma
 GY_V(GY_FN vf32 gy_fma(vf32 a, vf32 b, vf32 c) { return gy_mad(a, b, c); })
