@@ -13,11 +13,25 @@ GY_SEL(i16, __builtin_convertvector(m.m, vi16)) GY_SEL(u16, __builtin_convertvec
 #define GY_SEL(n) GY_FN v##n gy_select(vbool m, v##n a, v##n b) { return m.m ? a : b; }
 GY_SEL(f32) GY_SEL(i32) GY_SEL(u32)
 #undef GY_SEL
+#if GY_ISA == 512 && !defined(__clang__)
+GY_FN vf64 gy_select(vbool m, vf64 a, vf64 b) {
+  su16 k = (su16)__builtin_ia32_cvtd2mask512(m.m);
+  return vf64{__builtin_ia32_blendmpd_512_mask(b.lo, a.lo, (su8)k), __builtin_ia32_blendmpd_512_mask(b.hi, a.hi, (su8)(k >> 8))};
+}
+#define GY_SEL(n) \
+  GY_FN v##n gy_select(vbool m, v##n a, v##n b) { \
+    su16 k = (su16)__builtin_ia32_cvtd2mask512(m.m); \
+    return v##n{(gy_h##n)__builtin_ia32_blendmq_512_mask((gy_q64)b.lo, (gy_q64)a.lo, (su8)k), \
+      (gy_h##n)__builtin_ia32_blendmq_512_mask((gy_q64)b.hi, (gy_q64)a.hi, (su8)(k >> 8))}; \
+  }
+GY_SEL(i64) GY_SEL(u64)
+#else
 #define GY_SEL(n) \
   GY_FN v##n gy_select(vbool m, v##n a, v##n b) { \
     return v##n{gy_lo64(m) ? a.lo : b.lo, gy_hi64_of(m) ? a.hi : b.hi}; \
   }
 GY_SEL(f64) GY_SEL(i64) GY_SEL(u64)
+#endif
 #undef GY_SEL
 GY_FN vbool gy_select(vbool m, vbool a, vbool b) { return (m & a) | (~m & b); }
 #endif

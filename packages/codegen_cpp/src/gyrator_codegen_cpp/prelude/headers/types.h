@@ -72,7 +72,18 @@ GY_FN vbool gy_mask(vi32 a) { return vbool{a}; }
 GY_FN vbool gy_mask(vi16 a) { return vbool{__builtin_convertvector(a, vi32)}; }
 GY_FN vbool gy_mask(vi8 a) { return vbool{__builtin_convertvector(a, vi32)}; }
 GY_FN vi32 gy_narrow64(gy_hi64 a, gy_hi64 b) { return __builtin_shufflevector((vi32)a, (vi32)b, GY_EVEN); }
+#if GY_ISA == 512
+typedef long long gy_q64 __attribute__((vector_size(64)));
+#endif
+#if GY_ISA == 512 && !defined(__clang__)
+// GCC makes vectors of masks that are narrowed as vectors.
+GY_FN vbool gy_mask(gy_hi64 a, gy_hi64 b) {
+  su16 low = (su8)__builtin_ia32_cvtq2mask512((gy_q64)a), high = (su8)__builtin_ia32_cvtq2mask512((gy_q64)b);
+  return vbool{(vi32)__builtin_ia32_cvtmask2d512((su16)(low | high << 8))};
+}
+#else
 GY_FN vbool gy_mask(gy_hi64 a, gy_hi64 b) { return vbool{gy_narrow64(a, b)}; }
+#endif
 // 1 and 0, by `&`: GCC 12 takes -m >= x for m <= -x where the lanes of x are the least integer, which has no negative.
 GY_FN vi32 gy_ones(vbool x) { return x.m & 1; }
 GY_FN vi32 gy_bits(vf32 x) { return (vi32)x; }

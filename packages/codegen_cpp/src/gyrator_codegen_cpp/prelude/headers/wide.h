@@ -283,7 +283,6 @@ template <class T> GY_FN auto gy_trig_parts_w(T x, T &s, T &sl, T &c, T &cl) {
 // Whether any lane of a mask is set; always true where the compiler makes the vectors, for want of a branch.
 GY_FN bool gy_any_w(bool m) { return GY_ISA == 0 || m; }
 #if GY_ISA == 512
-typedef long long gy_q64 __attribute__((vector_size(64)));
 GY_FN su32 gy_lane_bits_w(gy_hi64 m) { return (su8)__builtin_ia32_cvtq2mask512((gy_q64)m); }
 #elif GY_ISA == 256
 GY_FN su32 gy_lane_bits_w(gy_hi64 m) { return (su32)__builtin_ia32_movmskpd256((gy_hf64)m); }
