@@ -83,3 +83,57 @@ def test_rows_of_any_number(library, shape):
     assert library("any", {"x": x, "z": z}, s0=shape[0], s1=shape[1]) == 0
 
     np.testing.assert_array_equal(z, np.add.accumulate(x.astype("f8"), axis=-1).astype("f4"))
+
+
+EXTREMES = [
+    (kind, dtype, back)
+    for kind in (ScanKind.ARGMIN, ScanKind.ARGMAX)
+    for dtype in (F32, DType.F64, DType.I32, I64)
+    for back in (False, True)
+]
+"""Running extremes with their places, of rows and, where lanes are rows, of columns."""
+
+
+def with_places(kind, dtype, back, columns):
+    at = S0 * R0 + I0 if columns else S1 * I0 + R0
+    step = ScanStep(("v", "p"), kind, ("a",), dtype, back)
+    body = [Load("a", "x", at), step, Store("y", at, "v"), Store("z", at, "p")]
+    name = f"{kind.value}_{dtype.value}{'_back' * back}{'_columns' * columns}"
+    return kernel(name, [(I0, S0)], [(R0, S1)], [inner(*body)], {"x": dtype, "y": dtype, "z": I64})
+
+
+@pytest.fixture(scope="module", params=ARCHS)
+def extremes(request, build_folder):
+    if why := lacking(request.param):
+        pytest.skip(why)
+    kernels = [with_places(*case, columns) for case in EXTREMES for columns in (False, True)]
+    return Library(kernels, request.param, build_folder)
+
+
+@pytest.mark.parametrize(("kind", "dtype", "back"), EXTREMES)
+@pytest.mark.parametrize("columns", [False, True])
+def test_extremes_come_with_the_place_of_the_last(extremes, kind, dtype, back, columns):
+    rng = np.random.default_rng(len(dtype.value) + back)
+    x = rng.integers(-6, 7, (37, 50)).astype(NUMPY[dtype])
+    if dtype.is_float:
+        x[3, [9, 21]], x[5, 0], x[6] = np.nan, np.inf, np.nan
+    value, place, best = np.zeros_like(x), np.zeros(x.shape, "i8"), x[:, -1 if back else 0].copy()
+    for r in range(50)[:: -1 if back else 1]:
+        reaches = x[:, r] <= best if kind is ScanKind.ARGMIN else x[:, r] >= best
+        moves = reaches | (x[:, r] != x[:, r])
+        best = np.where(moves, x[:, r], best)
+        before = place[:, min(r + 1, 49)] if back else place[:, max(r - 1, 0)]
+        value[:, r], place[:, r] = best, np.where(moves, r, before)
+    arrays = {
+        "x": x.T.copy() if columns else x,
+        "y": np.zeros_like(x),
+        "z": np.zeros(x.shape, "i8"),
+    }
+    if columns:
+        arrays |= {"y": np.zeros_like(x.T, order="C"), "z": np.zeros(x.T.shape, "i8")}
+
+    name = f"{kind.value}_{dtype.value}{'_back' * back}{'_columns' * columns}"
+    assert extremes(name, arrays, s0=37, s1=50) == 0
+
+    np.testing.assert_array_equal(arrays["y"].T if columns else arrays["y"], value)
+    np.testing.assert_array_equal(arrays["z"].T if columns else arrays["z"], place)

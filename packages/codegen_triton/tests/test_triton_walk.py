@@ -73,6 +73,8 @@ def test_scan_of_any_length(library, kind, back, m, n):
     got, want = run(library, f"scan_{kind.value}_{back}", x, s0=m, s1=n)
     if kind in (ScanKind.ARGMIN, ScanKind.ARGMAX):
         np.testing.assert_array_equal(got["y"], want["y"])
+        if back:
+            np.testing.assert_array_equal(got["v"], want["v"])
     else:
         np.testing.assert_allclose(got["y"], want["y"], 2e-5, 1e-5)
 

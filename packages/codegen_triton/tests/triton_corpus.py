@@ -157,13 +157,16 @@ def histogram(name, dtype, mode):
 
 
 def scan(name, m, n, kind, reverse=False, dtype=F32):
+    """Scan rows of x into y; from their ends, extremes into v and their positions into y."""
     at = expr(n) * I0 + R0
-    result = I64 if kind in (ScanKind.ARGMIN, ScanKind.ARGMAX) else dtype
+    position = kind in (ScanKind.ARGMIN, ScanKind.ARGMAX)
+    both = position and reverse
+    step = ScanStep(("v", "b") if both else ("b",), kind, ("a",), dtype, reverse)
+    values = [Store("v", at, "v")] if both else []
     return kernel(
         name, [(I0, m)], [(R0, n)],
-        [inner(Load("a", "x", at), ScanStep(("b",), kind, ("a",), dtype, reverse),
-               Store("y", at, "b"))],
-        {"x": dtype, "y": result},
+        [inner(Load("a", "x", at), step, Store("y", at, "b"), *values)],
+        {"x": dtype, "y": I64 if position else dtype} | ({"v": dtype} if both else {}),
     )  # fmt: skip
 
 

@@ -267,14 +267,16 @@ class Scanner(Collective[ScanStep]):
         scan, kind, acc = self.step, self.step.kind, self.states[0].name
         dtype = self.states[0].dtype
         x = cast(scope.operand(scan.args[0], varying=True), scan.dtype, dtype)
-        text = cast(acc, dtype, scan.dtype)
+        texts = [cast(acc, dtype, scan.dtype)]
         if kind in POSITIONS:
-            place, text = index_text(scope, scope.frame.position, varying=True), self.states[1].name
+            place, at = index_text(scope, scope.frame.position, varying=True), self.states[1].name
             reaches = f"gy_{'le' if kind is ScanKind.ARGMIN else 'ge'}({x}, {acc})"
-            scope.line(f"gy_reach({acc}, {text}, {x}, {place}, {reaches});")
+            scope.line(f"gy_reach({acc}, {at}, {x}, {place}, {reaches});")
+            texts = [*texts, at][-len(scan.names) :]
         elif kind is ScanKind.LOGSUMEXP:
             scope.line(f"{acc} = gy_log_add({acc}, {x});")
         else:
             new = merge(REDUCTION_OF[scan.kind], dtype, scope.form, acc, x)
             scope.line(f"{acc} = {new};")
-        scope.define(scan.names[0], text, scan.types[0], varying=True)
+        for name, text, real in zip(scan.names, texts, scan.types, strict=True):
+            scope.define(name, text, real, varying=True)

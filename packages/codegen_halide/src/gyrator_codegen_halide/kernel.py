@@ -103,7 +103,7 @@ class KernelText:
                 lanes = self.schedule.accumulators(next(recorded))
                 self._w.line(f"{name} = reduction({arguments}, {_start(s)}, {lanes})")
             else:
-                self._w.line(f"{name} = scanned({arguments}, {s.reverse})")
+                self._w.line(f"{name} = scanned({arguments}, {s.reverse}, {len(s.names)})")
             self.schedule.fold(name)
 
     def _dense(self, level: Level, stores: list[Store]) -> str:

@@ -226,7 +226,9 @@ class Fold:
     def _scan(self, s: ScanStep, v: Value) -> None:
         code, kind = self.code, s.kind
         if kind in POSITIONS:
-            code.define(s.names[0], self._position(v, first=False), DType.I64)
+            code.define(s.names[-1], self._position(v, first=False), DType.I64)
+            if len(s.names) > 1:
+                code.define(s.names[0], code.read(self.cells[0]), s.dtype)
             return
         dtype = self.cells[0].dtype
         wide, old = Value(cast(code, v, dtype), dtype), Value(code.read(self.cells[0]), dtype)

@@ -79,13 +79,15 @@ def end(code: Code, s: Reduce, state: str, threads: Threads) -> None:
 
 
 def scan(code: Code, s: ScanStep, state: str) -> None:
-    """Emit the scan's result at an element."""
+    """Emit the scan's results at an element."""
     own = state if code.lanes == 1 else start(code, s, "own")
     take(code, s, own)
     if code.lanes > 1:
         code.writer.line(f"{own} = gy_scan({own}, {state}, lane);")
         code.writer.line(f"{state} = {own}.from({SIMD - 1});")
-    code.value(s.names[0], f"{own}.result()", s.types[0])
+    texts = (f"{own}.value", f"{own}.result()")[-len(s.names) :]
+    for name, text, dtype in zip(s.names, texts, s.types, strict=True):
+        code.value(name, text, dtype)
 
 
 def rows(code: Code, s: SortStep) -> tuple[str, str]:

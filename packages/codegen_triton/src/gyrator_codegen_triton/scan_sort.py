@@ -20,8 +20,13 @@ _SCANS = {
 
 def scan_block(code: Code, s: ScanStep) -> None:
     """Emit a scan within a block."""
-    names = _scanned(code, s)
-    code.values[s.names[0]] = Value(names[-1], s.types[0], True, True)
+    _define(code, s, _scanned(code, s))
+
+
+def _define(code: Code, s: ScanStep, names: list[str]) -> None:
+    """Take the results of a scan from `names`, of which positions are the last."""
+    for result, name, dtype in zip(s.names, names[-len(s.names) :], s.types, strict=True):
+        code.values[result] = Value(name, dtype, True, True)
 
 
 def _scanned(code: Code, s: ScanStep) -> list[str]:
@@ -72,7 +77,7 @@ class LoopScan:
         last = f"tl.full([{code.lengths[0]}, 1], {end}, tl.int32)"
         for carry, name in zip(self._carry, names, strict=True):
             w.line(f"{carry} = tl.gather({name}, {last}, 1)")
-        code.values[s.names[0]] = Value(names[-1], s.types[0], True, True)
+        _define(code, s, names)
 
 
 def sort_block(code: Code, s: SortStep) -> None:

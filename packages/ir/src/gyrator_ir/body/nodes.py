@@ -199,7 +199,11 @@ class Reduce:
 
 @frozen
 class ScanStep:
-    """`b: f32 = scan.sum a reverse`: an inclusive scan along the scan axis."""
+    """`b: f32 = scan.sum a reverse`: an inclusive scan along the scan axis.
+
+    `p: f32 = scan.argmax a` gives the position of the running maximum, the last of equal ones;
+    `v, p: f32 = scan.argmax a` the maximum itself too.
+    """
 
     names: tuple[str, ...] = field(validator=a_tuple)
     kind: ScanKind = field(validator=exactly(ScanKind))
@@ -209,8 +213,10 @@ class ScanStep:
 
     @property
     def types(self) -> tuple[DType, ...]:
-        """Type of the result."""
-        return (DType.I64 if self.kind in POSITIONS else self.dtype,)
+        """Types of the results."""
+        if self.kind in POSITIONS:
+            return (self.dtype, DType.I64)[-len(self.names) :]
+        return (self.dtype,)
 
 
 @frozen

@@ -308,7 +308,7 @@ class Checker:
     def _scan(self, s: nodes.ScanStep, scope: Scope) -> None:
         if (s.kind is ScanKind.LOGSUMEXP and not s.dtype.is_float) or s.dtype is DType.BOOL:
             self.fail(5, f"scan.{s.kind} does not support {s.dtype}", show_statement(s))
-        self._collective(s, 1, 1, scope)
+        self._collective(s, 1, 2 if s.kind in nodes.POSITIONS and len(s.names) > 1 else 1, scope)
 
     def _sort(self, s: nodes.SortStep, scope: Scope) -> None:
         self._collective(s, 1, 2, scope)

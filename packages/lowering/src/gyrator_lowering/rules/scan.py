@@ -38,17 +38,22 @@ def running_extreme(kind: ScanKind, position: ScanKind) -> Rule:
     """Return the rule of `cummax` or `cummin`: values and indices."""
 
     def rule(b: LoopBuilder, x: TensorValue, dim: int) -> Any:
-        values, indices = b.outs
-        assert values is not None and indices is not None
+        values, indices = b.wanted()
         if x.ndim == 0 or x.dtype is DType.BOOL or not _scans(b, x, dim % x.ndim, False):
             raise FallbackToAten
         dtype = x.dtype.compute
         d = dim % x.ndim
-        raw = b.buffer(Spec(dtype, values.device, values.shape, values.strides))
-        b.scan(kind, lambda ops, index: ops.load(x, index), x.shape, d, [raw], dtype)
-        at = b.buffer(indices)
-        b.scan(position, lambda ops, index: ops.load(x, index), x.shape, d, [at], dtype)
-        return (raw if dtype is values.dtype else b.copy(raw, values)), at
+        raw = at = None
+        if values is not None:
+            raw = b.buffer(Spec(dtype, values.device, values.shape, values.strides))
+        if indices is not None:
+            at = b.buffer(indices)
+        into = [buffer for buffer in (raw, at) if buffer is not None]
+        step = kind if at is None else position
+        b.scan(step, lambda ops, index: ops.load(x, index), x.shape, d, into, dtype)
+        if raw is not None and raw.dtype is not x.dtype:
+            return b.copy(raw, values), at
+        return raw, at
 
     return rule
 

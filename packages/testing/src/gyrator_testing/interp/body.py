@@ -189,6 +189,9 @@ class Frame:
                 columns = [r.reshape(points + ones) for r in folds.reduce(kind, rows, dtype)]
             case nodes.ScanStep(names, kind, _, _, reverse):
                 columns = [folds.scan(kind, rows[0], reverse).reshape(self.space)]
+                if len(names) > 1:
+                    extremes = folds.scan(folds.EXTREME_OF[kind], rows[0], reverse)
+                    columns = [extremes.reshape(self.space), *columns]
             case nodes.SortStep(names, _, _, descending):
                 columns = [r.reshape(self.space) for r in folds.sort(rows[0], descending)]
         self.values.update(zip(names, columns, strict=True))

@@ -17,10 +17,16 @@ def reduce(kind: ReduceKind, args: list[Array], dtype: DType) -> list[Array]:
         return [np.asarray(r) for r in _REDUCE[kind](args, dtype)]
 
 
+EXTREME_OF: Mapping[ScanKind, ScanKind] = MappingProxyType(
+    {ScanKind.ARGMIN: ScanKind.MIN, ScanKind.ARGMAX: ScanKind.MAX}
+)
+"""The scan of the extremes whose positions a scan returns."""
+
+
 def scan(kind: ScanKind, arg: Array, reverse: bool) -> Array:
     """Return the inclusive scan along the last axis, from the end if `reverse`."""
     with np.errstate(all="ignore"):
-        if kind in (ScanKind.ARGMIN, ScanKind.ARGMAX):
+        if kind in EXTREME_OF:
             return _running_position(kind, arg, reverse)
         line = arg[..., ::-1] if reverse else arg
         result = _SCAN[kind](line)
@@ -115,7 +121,7 @@ _SCAN: Mapping[ScanKind, Callable[[Array], Array]] = MappingProxyType({
 
 def _running_position(kind: ScanKind, arg: Array, reverse: bool) -> Array:
     line = arg[..., ::-1] if reverse else arg
-    best = _SCAN[ScanKind.MIN if kind is ScanKind.ARGMIN else ScanKind.MAX](line)
+    best = _SCAN[EXTREME_OF[kind]](line)
     moves = line == best
     if DTYPES[arg.dtype].is_float:
         moves |= np.isnan(line)

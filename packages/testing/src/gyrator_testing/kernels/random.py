@@ -315,9 +315,11 @@ class _Maker:
                 kind = ScanKind.SUM
             if kind is ScanKind.PROD:
                 kind = ScanKind.MAX
-            s = nodes.ScanStep((name,), kind, (a,), dtype, self.chance(0.4))
+            both = (self.name("f"),) if kind in nodes.POSITIONS and self.chance(0.5) else ()
+            s = nodes.ScanStep((name, *both), kind, (a,), dtype, self.chance(0.4))
             body.append(s)
-            self.store(name, s.types[0], everything, body)
+            for result, real in zip(s.names, s.types, strict=True):
+                self.store(result, real, everything, body)
             return body
         names = self.name("f"), self.name("f")
         body.append(nodes.SortStep(names, (a,), dtype, self.chance(0.5)))

@@ -269,9 +269,16 @@ template <class T> GY_FN T gy_log_add(T a, T b) {
   return gy_select(gy_eq(more, less) & gy_isinf(more), more, more + gy_log1p_f64(gy_exp_f64(less - more)));
 }
 //% gy_reach
-// A running minimum or maximum moves on to what reaches it, but for a NaN, which stays until the next.
+// A running minimum or maximum moves on to what reaches it, and to each NaN; no number reaches a NaN.
 template <class T, class I, class M> GY_FN void gy_reach(T &best, I &at, T x, I place, M reaches) {
-  const M moves = gy_ne(x, x) | (reaches & gy_eq(best, best));
+  const M moves = gy_ne(x, x) | reaches;
   best = gy_select(moves, x, best);
   at = gy_select(moves, place, at);
+}
+// A row moves on ever more rarely. A branch does not wait for the comparison.
+template <class T, class I> GY_FN void gy_reach(T &best, I &at, T x, I place, sbool reaches) {
+  if (__builtin_expect(gy_ne(x, x) | reaches, 0)) {
+    best = x;
+    at = place;
+  }
 }
