@@ -6,19 +6,21 @@ from attrs import evolve
 
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.rounding import CHOOSING, round_to
-from gyrator_ir.body.nodes import Const, Let, Load, Store, StoreMode
+from gyrator_ir.body.nodes import Const, Let, Load, ScanKind, ScanStep, Store, StoreMode
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
 
+_CHOOSING_SCANS = frozenset({ScanKind.MIN, ScanKind.MAX, ScanKind.ARGMIN, ScanKind.ARGMAX})
+
 
 @frozen
 class ExactStores(KernelPass):
     """Record the stored `bf16` values that are elements of the kernel's parameters, constants, or
-    chosen among them. The lower half of each is zero as an `f32`, even if it is NaN, unlike that of
-    other values that were rounded to `bf16`."""
+    chosen among them, by a scan too. The lower half of each is zero as an `f32`, even if it is NaN,
+    unlike that of other values that were rounded to `bf16`."""
 
     name: ClassVar[str] = "exact-stores"
 
@@ -40,6 +42,8 @@ class ExactStores(KernelPass):
                     sure = exact[arg]
                 case Let(_, op, args):
                     sure = op in CHOOSING and all(map(exact.__getitem__, args))
+                case ScanStep(kind=kind, args=(arg,)):
+                    sure = kind in _CHOOSING_SCANS and exact[arg]
                 case Store(buffer=buffer, value=value, mode=StoreMode.SET) if buffer in parameters:
                     stored[value] = None
                     continue
