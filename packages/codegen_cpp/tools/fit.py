@@ -351,6 +351,10 @@ def _wide_targets() -> Iterator[Fit]:
         return 1 / _lgamma_near_2(t)
 
     yield Fit("exp_wide", _exp_tail, -_HALF_LN2, _HALF_LN2, 10, lambda r: r * r, f64)
+    near_0 = _HALF_LN2 / 16 * mp.mpf("1.001")
+    yield Fit("exp_table_wide", _exp_tail, -near_0, near_0, 4, lambda r: r * r, f64)
+    low, high = mp.mpf("-0.03715"), mp.mpf("0.06257")
+    yield Fit("log_table_wide", _log_tail, low, high, 8, lambda f: f * f / abs(mp.log1p(f)), f64)
     yield Fit("log_wide", _log_s, _ZERO, _Z_LOG, 6, lambda z: z, f64)
     yield Fit("sin_wide", _odd_tail(mp.sin), _ZERO, _QUARTER**2, 5, lambda z: z, f64)
     yield Fit("cos_wide", _cos_tail, _ZERO, _QUARTER**2, 5, lambda z: z * z, f64)

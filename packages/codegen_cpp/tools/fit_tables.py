@@ -1,4 +1,5 @@
-"""Fit the tables of the prelude's AVX-512 functions: a polynomial for each of 32 intervals.
+"""Fit the tables of the prelude's AVX-512 functions: a polynomial for each of 32 intervals, and
+those of 16 doubles.
 
 A function of float32 is computed as ``f(b) + d (c1 + c2 d + ...)`` with ``d = x - b``, where ``b``
 and the coefficients come out of tables by the upper bits of ``x``. ``b`` lies near the middle of
@@ -21,6 +22,7 @@ Function = Callable[[mp.mpf], mp.mpf]
 
 ENTRIES = 32
 POINTS = 64
+WIDE_ENTRIES = 16
 
 
 @attrs.frozen
@@ -96,6 +98,28 @@ def logarithms() -> Iterator[tuple[float, float]]:
         yield best, float(-mp.log(mp.mpf(best)))
 
 
+def wide_logarithms() -> Iterator[tuple[float, ...]]:
+    """By the upper four bits of the mantissa m in [0.75, 1.5): c, about 1 / m in sixty-fourths, so
+    that m c is exact or nearly so, and minus its logarithm, which is a multiple of 2^-42 and a
+    rest."""
+    for k in range(WIDE_ENTRIES):
+        low, high = (1 + k / 16, 1 + (k + 1) / 16) if k < 8 else (0.5 + k / 32, 0.5 + (k + 1) / 32)
+        near = (j / 64 for j in range(40, 90))
+        ends = (low, high)
+        c = min(near, key=lambda c: max(abs(x * c - 1) for x in ends))
+        c = 1.0 if k in {0, WIDE_ENTRIES - 1} else c
+        exact = -mp.log(mp.mpf(c))
+        first = float(mp.nint(exact * 2**42)) / 2**42
+        yield c, first, float(exact - mp.mpf(first))
+
+
+def wide_powers() -> Iterator[tuple[float, ...]]:
+    """Powers of 2^(1/16), and what was rounded of them, in units of themselves."""
+    for k in range(WIDE_ENTRIES):
+        exact = mp.mpf(2) ** (mp.mpf(k) / WIDE_ENTRIES)
+        yield float(exact), float((exact - mp.mpf(float(exact))) / exact)
+
+
 def tables() -> tuple[Table, ...]:
     """All tables of polynomials."""
     return (
@@ -104,11 +128,11 @@ def tables() -> tuple[Table, ...]:
     )
 
 
-def _print(name: str, columns: list[tuple[float, ...]]) -> None:
+def _print(name: str, columns: list[tuple[float, ...]], wide: bool = False) -> None:
     sys.stdout.write(f"{name}\n")
     for row in zip(*columns, strict=True):
-        texts = [f"{np.float32(c):.9g}" for c in row]
-        floats = [t if t in "01" else f"{t}f" for t in texts]
+        texts = [f"{c:.17g}" if wide else f"{np.float32(c):.9g}" for c in row]
+        floats = [t if t in "01" or wide else f"{t}f" for t in texts]
         sys.stdout.write("  {" + ", ".join(floats) + "},\n")
 
 
@@ -126,6 +150,10 @@ def main(names: list[str]) -> None:
         _print(table.name, [(e.middle, e.value, *e.coefficients) for e in turned])
     if not names or "log" in names:
         _print("log", list(logarithms()))
+    if not names or "log_wide" in names:
+        _print("log_wide", list(wide_logarithms()), wide=True)
+    if not names or "exp_wide" in names:
+        _print("exp_wide", list(wide_powers()), wide=True)
 
 
 if __name__ == "__main__":

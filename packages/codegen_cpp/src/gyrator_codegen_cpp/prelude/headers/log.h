@@ -22,25 +22,10 @@ template <class T> GY_FN T gy_log_tail_f(T f, T low) {
   return gy_mad(T{} - 0.5f, f2, gy_mad(p, f2 * f, low));
 }
 #endif
-//% gy_log_base_f : gy_log_parts_f
-// (e ln 2 + log(1 + f)) times a factor in two parts; that of e is in two parts as well, the first of 16 bits.
-#if GY_ISA != 0
-template <class T> GY_FN T gy_log_base_f(T x, sf32 two, sf32 two_rest, sf32 factor, sf32 factor_rest) {
-  T f, e = gy_log_parts_f(x, f), tail = gy_log_tail_f(f, T{});
-  T high = e * two, near = f * factor, rest = gy_mad(f, T{} + factor, -near);
-  T sum = high + near, lost = (high - sum) + near;
-  T low = gy_mad(f, T{} + factor_rest, gy_mad(tail, T{} + factor, rest)) + gy_mad(e, T{} + two_rest, lost);
-  return gy_log_ends(x, sum + low);
-}
-#endif
-//% gy_log : gy_log_d gy_log_parts_f
-template <class T> GY_FN T gy_log_f(T x) {
-  T f, e = gy_log_parts_f(x, f), y = gy_log_tail_f(f, e * -1.90465430e-9f);
-  return gy_log_ends(x, gy_mad(e, T{} + 0.693147182f, f + y));
-}
+//% gy_log_by_table_f
 #if GY_ISA == 512
 // x = 2^e m with m in [0.75, 1.5). Of c, about 1 / m, and minus its logarithm there are 32, by the upper bits of m;
-// next to 1 they are 1 and 0. Both parts of ln 2 are positive: 0 comes to minus infinity without a test.
+// next to 1 they are 1 and 0. log(m) = first + f + f^2 times the result.
 static const sf32 gy_log_table[][32] __attribute__((aligned(64))) = {
   {1, 0.955204308f, 0.927508712f, 0.90150708f, 0.876651347f, 0.853420496f, 0.831118524f, 0.810058892f, 0.790199041f,
    0.771181643f, 0.752823174f, 0.735656381f, 0.719033003f, 0.703394592f, 0.688253343f, 0.673780024f, 1.31962168f,
@@ -52,13 +37,50 @@ static const sf32 gy_log_table[][32] __attribute__((aligned(64))) = {
    -0.142516524f, -0.124812178f, -0.106980592f, -0.089968279f, -0.0728952959f, -0.0562766381f, -0.0397275314f,
    -0.0237978287f, 0},
 };
-GY_FN vf32 gy_log_f(vf32 x) {
+GY_FN vf32 gy_log_by_table_f(vf32 x, vf32 &e, vf32 &first, vf32 &f) {
   vf32 m = (vf32)__builtin_ia32_getmantps512_mask(x, 11, x, (su16)-1, 4);
-  vf32 e = (vf32)__builtin_ia32_getexpps512_mask(x, x, (su16)-1, 4) - (vf32)__builtin_ia32_getexpps512_mask(m, m, (su16)-1, 4);
+  e = (vf32)__builtin_ia32_getexpps512_mask(x, x, (su16)-1, 4) - (vf32)__builtin_ia32_getexpps512_mask(m, m, (su16)-1, 4);
   vi32 i = gy_bits(m) >> 18;
-  vf32 f = gy_mad(m, gy_pick(gy_log_table[0], i), vf32{} - 1.0f);
-  vf32 y = gy_mad(f * f, gy_poly(f, 0.194136366f, -0.250017345f, 0.333334744f, -0.5f), f);
-  y = gy_mad(e, vf32{} + 9.05800061e-6f, y) + gy_pick(gy_log_table[1], i);
+  f = gy_mad(m, gy_pick(gy_log_table[0], i), vf32{} - 1.0f);
+  first = gy_pick(gy_log_table[1], i);
+  return gy_poly(f, 0.194136366f, -0.250017345f, 0.333334744f, -0.5f);
+}
+#endif
+//% gy_log_base_f : gy_log_parts_f
+// (e ln 2 + log(1 + f)) times a factor in two parts; that of e is in two parts as well, the first of 16 bits.
+#if GY_ISA != 0
+template <class T> GY_FN T gy_log_base_f(T x, sf32 two, sf32 two_rest, sf32 factor, sf32 factor_rest) {
+  T f, e = gy_log_parts_f(x, f), tail = gy_log_tail_f(f, T{});
+  T high = e * two, near = f * factor, rest = gy_mad(f, T{} + factor, -near);
+  T sum = high + near, lost = (high - sum) + near;
+  T low = gy_mad(f, T{} + factor_rest, gy_mad(tail, T{} + factor, rest)) + gy_mad(e, T{} + two_rest, lost);
+  return gy_log_ends(x, sum + low);
+}
+#if GY_ISA == 512
+GY_FN vf32 gy_log_base_f(vf32 x, sf32 two, sf32 two_rest, sf32 factor, sf32 factor_rest) {
+  vf32 e, first, f, tail = gy_log_by_table_f(x, e, first, f) * f * f, h = first + f, lost = (first - h) + f;
+  vf32 high = e * two, near = h * factor, rest = gy_mad(h, vf32{} + factor, -near), sum = high + near;
+  vf32 low = gy_mad(tail + lost, vf32{} + factor, gy_mad(h, vf32{} + factor_rest, rest));
+  vf32 r = sum + (((high - sum) + near) + gy_mad(e, vf32{} + two_rest, low));
+  // The exponent of 0 and of infinity is the logarithm.
+  return gy_sel(gy_abs(e) < 200.0f, r, e);
+}
+GY_FN sf32 gy_log_base_f(sf32 x, sf32 two, sf32 two_rest, sf32 factor, sf32 factor_rest) {
+  return gy_log_base_f(vf32{x}, two, two_rest, factor, factor_rest)[0];
+}
+#endif
+#endif
+//% gy_log : gy_log_d gy_log_parts_f
+template <class T> GY_FN T gy_log_f(T x) {
+  T f, e = gy_log_parts_f(x, f), y = gy_log_tail_f(f, e * -1.90465430e-9f);
+  return gy_log_ends(x, gy_mad(e, T{} + 0.693147182f, f + y));
+}
+#if GY_ISA == 512
+// Both parts of ln 2 are positive: 0 comes to minus infinity without a test.
+GY_FN vf32 gy_log_f(vf32 x) {
+  vf32 e, first, f, y = gy_log_by_table_f(x, e, first, f);
+  y = gy_mad(f * f, y, f);
+  y = gy_mad(e, vf32{} + 9.05800061e-6f, y) + first;
   return gy_mad(e, vf32{} + 0.693138123f, y);
 }
 GY_FN sf32 gy_log_f(sf32 x) { return gy_log_f(vf32{x})[0]; }

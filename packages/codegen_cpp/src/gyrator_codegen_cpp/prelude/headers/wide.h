@@ -133,11 +133,46 @@ template <class T, class... Y> GY_FN T gy_exp_parts_w(T x, T &h, T &l, Y... y) {
   l = l + p;
   return n;
 }
+//% gy_pick_w
+#if GY_ISA == 512
+// Of 16 doubles, those at the places in the lowest four bits of i.
+GY_FN gy_hf64 gy_pick_w(const sf64 (&table)[16], gy_hi64 i) {
+  gy_hf64 low = gy_ldu<gy_hf64>(table), high = gy_ldu<gy_hf64>(table + 8);
+#if defined(__clang__)
+  return __builtin_ia32_vpermi2varpd512(low, (gy_q64)i, high);
+#else
+  return __builtin_shuffle(low, high, i);
+#endif
+}
+#endif
 //% gy_exp_f64 : GY_WIDE
 template <class T> GY_FN T gy_exp_w(T x) {
   T h, l, n = gy_exp_parts_w(gy_clamp_w(x, -746.0, 710.0), h, l);
   return gy_scale_w(h + l, n);
 }
+#if GY_ISA == 512
+// exp(x) = 2^(n / 16) (1 + p). The powers of 2^(1/16), and what was rounded of them, in units of themselves. The scaling
+// saturates at any n, infinite or NaN, so that r alone is held to where the series is positive.
+static const sf64 gy_exp_table_w[][16] __attribute__((aligned(64))) = {
+  {1, 1.0442737824274138, 1.0905077326652577, 1.1387886347566916, 1.189207115002721, 1.241857812073484,
+    1.2968395546510096, 1.3542555469368927, 1.4142135623730951, 1.4768261459394993, 1.5422108254079407,
+    1.6104903319492543, 1.681792830507429, 1.7562521603732995, 1.8340080864093424, 1.9152065613971474},
+  {0, 8.189317638195514e-17, -2.7939114859515733e-17, 7.826573258636075e-17, 3.3484623336251524e-17,
+    3.7508542013031266e-17, 1.9572585293112036e-17, 5.68648095791174e-17, -6.835808657661923e-17,
+    -2.3591094770850053e-17, 5.1548301170786783e-17, 1.5341410053603723e-17, 4.875160526227061e-17,
+    1.685487290628973e-17, 1.790126907604513e-17, -5.5450656186394274e-17},
+};
+GY_FN gy_hf64 gy_exp_w(gy_hf64 x) {
+  gy_hf64 t = gy_mad(x, gy_hf64{} + 23.083120654223414, gy_hf64{} + 6755399441055744.0), n = t - 6755399441055744.0;
+  gy_hf64 r = gy_less_mad(n, gy_hf64{} + 1.0291218489310676e-13, gy_less_mad(n, gy_hf64{} + 0.04332169878489367, x));
+  r = (gy_hf64)__builtin_ia32_rangepd512_mask(r, gy_hf64{} + 0.5, 6, r, (su8)-1, 4);
+  gy_hf64 q = gy_poly(r, 0.001388913467406452, 0.008333474989851389, 0.041666666659320825, 0.16666666664317292, 0.5000000000000006);
+  gy_hf64 p = gy_mad(r * r, q, r + gy_pick_w(gy_exp_table_w[1], gy_bits(t))), power = gy_pick_w(gy_exp_table_w[0], gy_bits(t));
+  p = gy_mad(power, p, power);
+  return (gy_hf64)__builtin_ia32_scalefpd512_mask(p, n * 0.0625, p, (su8)-1, 4);
+}
+GY_FN sf64 gy_exp_w(sf64 x) { return gy_exp_w(gy_hf64{} + x)[0]; }
+#endif
 #if GY_ISA != 256
 GY_WIDE(exp)
 #else
@@ -229,11 +264,47 @@ template <class T> GY_FN T gy_log_sum_w(T e, T f, T c) {
   h = gy_sum_w(e * 0.6931471803691238, h, lost);
   return h + (lost + (l + gy_mad(e, T{} + 1.9082149292705877e-10, c)));
 }
+//% gy_log_by_table_w gy_log_ends_w
+#if GY_ISA == 512
+// x = 2^e m with m in [0.75, 1.5). Of c, about 1 / m, and minus its logarithm in two parts there are 16, by the upper bits
+// of m; next to 1 they are 1 and 0. log(m) = first + f + the result, first from the table.
+static const sf64 gy_log_table_w[][16] __attribute__((aligned(64))) = {
+  {1, 0.90625, 0.859375, 0.8125, 0.78125, 0.75, 0.703125, 0.6875, 1.3125, 1.25, 1.203125, 1.15625, 1.125, 1.078125,
+    1.046875, 1},
+  {0, 0.09844007281321865, 0.151549898127314, 0.20763936477828793, 0.2468600779316148, 0.28768207245184385,
+    0.35222059358943625, 0.3746934494413381, -0.2719337154835557, -0.22314355131425145, -0.18492233849406148,
+    -0.14518200984457508, -0.11778303565643, -0.07522342123752424, -0.0458095360313564, 0},
+  {0, 3.3871241029241416e-14, -1.1307104809870373e-13, -4.3425422595242564e-14, -8.899851356560444e-14,
+    -6.292357389008195e-14, -8.414918193489195e-14, 7.260466149925637e-14, -8.604306772808733e-14,
+    4.169796584527195e-14, 4.9485167661250996e-14, 7.718001336828099e-14, 4.654729747598445e-14,
+    -6.329065958724544e-14, 6.219834199475792e-14, 0},
+};
+GY_FN gy_hf64 gy_log_by_table_w(gy_hf64 x, gy_hf64 &e, gy_hf64 &first, gy_hf64 &f) {
+  gy_hf64 m = (gy_hf64)__builtin_ia32_getmantpd512_mask(x, 11, x, (su8)-1, 4);
+  e = (gy_hf64)__builtin_ia32_getexppd512_mask(x, x, (su8)-1, 4) - (gy_hf64)__builtin_ia32_getexppd512_mask(m, m, (su8)-1, 4);
+  gy_hi64 i = gy_bits(m) >> 48;
+  f = gy_mad(m, gy_pick_w(gy_log_table_w[0], i), gy_hf64{} - 1.0);
+  first = gy_pick_w(gy_log_table_w[1], i);
+  gy_hf64 q = gy_poly(f, 0.08153955234007365, -0.09995784213401215, 0.11113947452467837, -0.12500059022257054, 0.1428571141460475,
+    -0.16666666602347738, 0.20000000001115809, -0.25000000000017414, 0.33333333333333215, -0.5);
+  return gy_mad(f * f, q, gy_pick_w(gy_log_table_w[2], i));
+}
+// The exponent of 0 and of infinity is the logarithm.
+GY_FN gy_hf64 gy_log_ends_w(gy_hf64 e, gy_hf64 r) { return gy_sel(gy_abs(e) < 2000.0, r, e); }
+#endif
 //% gy_log_f64 : GY_WIDE
 template <class T> GY_FN T gy_log_w(T x) {
   T e, f = gy_log_split_w(x, e);
   return gy_log_ends(x, gy_log_sum_w(e, f, T{}));
 }
+#if GY_ISA == 512
+GY_FN gy_hf64 gy_log_w(gy_hf64 x) {
+  gy_hf64 e, first, f, lost, l = gy_log_by_table_w(x, e, first, f);
+  gy_hf64 h = gy_sum_w(gy_mad(e, gy_hf64{} + 0.6931471805598903, first), f, lost);
+  return gy_log_ends_w(e, h + (lost + gy_mad(e, gy_hf64{} + 5.497923018708371e-14, l)));
+}
+GY_FN sf64 gy_log_w(sf64 x) { return gy_log_w(gy_hf64{} + x)[0]; }
+#endif
 GY_WIDE(log)
 //% gy_log1p_f64 : GY_WIDE
 template <class T> GY_FN T gy_log1p_w(T x) {
@@ -252,6 +323,16 @@ template <class T> GY_FN T gy_log_base_w(T x, sf64 b, sf64 c, sf64 u, sf64 v) {
   h = gy_sum_w(e * u, p, lost);
   return gy_log_ends(x, h + (lost + gy_mad(e, T{} + v, l)));
 }
+#if GY_ISA == 512
+GY_FN gy_hf64 gy_log_base_w(gy_hf64 x, sf64 b, sf64 c, sf64 u, sf64 v) {
+  gy_hf64 e, first, f, lost, l = gy_log_by_table_w(x, e, first, f), h = gy_sum_w(first, f, lost);
+  gy_hf64 p = h * b;
+  l = gy_mad(l + lost, gy_hf64{} + b, gy_mad(h, gy_hf64{} + c, gy_mad(h, gy_hf64{} + b, -p)));
+  h = gy_sum_w(e * u, p, lost);
+  return gy_log_ends_w(e, h + (lost + gy_mad(e, gy_hf64{} + v, l)));
+}
+GY_FN sf64 gy_log_base_w(sf64 x, sf64 b, sf64 c, sf64 u, sf64 v) { return gy_log_base_w(gy_hf64{} + x, b, c, u, v)[0]; }
+#endif
 //% gy_log2_f64 : GY_WIDE
 template <class T> GY_FN T gy_log2_w(T x) { return gy_log_base_w(x, 1.4426950408889634, 2.0355273740931033e-17, 1.0, 0.0); }
 GY_WIDE(log2)
