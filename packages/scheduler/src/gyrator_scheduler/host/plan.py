@@ -33,6 +33,7 @@ from gyrator_scheduler.host.inputs import (
 from gyrator_scheduler.host.kernels import KernelTable
 from gyrator_scheduler.host.memory import Placement, place_in_pools
 from gyrator_scheduler.host.names import Names
+from gyrator_scheduler.host.offsets import OpenKernel, open_kernels, with_offsets
 from gyrator_scheduler.host.overlap import overlapped
 from gyrator_scheduler.host.partitioning import Region, partitioned
 from gyrator_scheduler.memory import allocated, touched
@@ -77,6 +78,8 @@ class _Planner:
         self.names = Names(self.buffers, {p.name for p in self.placement.pools})
         self.kernels = KernelTable(stem)
         self.steps = step_of(schedule.together, len(schedule.nodes))
+        alone = zip(schedule.nodes, self.steps, strict=False)  # the last step is the end
+        self.opened = open_kernels([k for k, (a, b) in alone if a == b and isinstance(k, Kernel)])
         self.pending: list[tuple[Kernel, tuple[str, ...]]] = []
         """Kernels of the current group launch, with their tensors."""
         self.pending_checks: list[h.Instruction] = []
@@ -112,7 +115,7 @@ class _Planner:
             constants=constants,
             kernels=self.kernels.kernels,
             instructions=tuple(out),
-            facts=schedule.facts,
+            facts=with_offsets(schedule.facts, self.opened.values()),
             origins=schedule.origins,
             subprograms=tuple(
                 host_program(s, inner, self.targets, f"{self.stem}{s.name}_")
@@ -286,7 +289,8 @@ class _Planner:
         """Return the launch of a kernel. Kernels of a group are launched with its last one."""
         first, last = self.steps[n]
         if first == last:
-            return [h.Launch(self.kernels.kernel(kernel).name, tensors, kernel.sizes)]
+            opened = self.opened.get(kernel.name, OpenKernel(kernel, {}))
+            return [h.Launch(self.kernels.kernel(opened.kernel).name, tensors, opened.sizes)]
         self.pending.append((kernel, tensors))
         if n < last:
             return []
