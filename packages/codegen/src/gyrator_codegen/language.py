@@ -86,14 +86,16 @@ def by_kind(
 def sources_with_repeats(
     program: TileProgram, sources: Mapping[str, KernelSource]
 ) -> tuple[KernelSource, ...]:
-    """Return the sources of a program's kernels and repeats. `sources` has those of the emitted
-    kernels by name."""
+    """Return the sources of a program's kernels, repeats and groups. `sources` has those of the
+    emitted kernels and groups by name."""
     kernels = []
     for k in program.kernels:
         if isinstance(k, TiledKernel) and k.kernel.name in sources:
             kernels.append(sources[k.kernel.name])
         elif isinstance(k, Repeat) and k.kernel in sources:
             kernels.append(evolve(sources[k.kernel], kernel=k.name))
+        elif isinstance(k, TiledGroup) and k.name in sources:
+            kernels.append(sources[k.name])
     return tuple(kernels)
 
 
@@ -111,20 +113,32 @@ def batched(
     Args:
         language: the name of the kernel language.
         program: the kernels.
-        written: the source of each emitted kernel, and the text of its function only.
+        written: the source of each emitted kernel, then of each emitted group, and the text of its
+            functions only.
         preamble: returns what must precede a text.
         limit: statements per unit.
         workers: compiler processes that may run in parallel.
         between: text between two functions.
     """
-    kernels = (k.kernel for k in program.kernels if isinstance(k, TiledKernel))
-    statements = {k.name: sum(len(stage.body) for stage in k.stages) for k in kernels}
+    statements: dict[str, int] = {}
+    groups: set[str] = set()
+    for k in program.kernels:
+        if isinstance(k, TiledKernel):
+            statements[k.kernel.name] = _statements(k)
+        elif isinstance(k, TiledGroup):
+            statements[k.name] = sum(map(_statements, k.kernels))
+            groups.add(k.name)
     sizes = [statements[source.kernel] + 4 for source, _ in written]
-    for number, run in enumerate(balanced(sizes, limit, workers)):
+    last = sum(source.kernel in groups for source, _ in written)
+    for number, run in enumerate(balanced(sizes, limit, workers, last)):
         sources = {written[k][0].kernel: written[k][0] for k in run}
         text = between.join(written[k][1] for k in run)
         kernels_and_repeats = sources_with_repeats(program, sources)
         yield TranslationUnit(f"unit{number}", language, preamble(text) + text, kernels_and_repeats)
+
+
+def _statements(tiled: TiledKernel) -> int:
+    return sum(len(stage.body) for stage in tiled.kernel.stages)
 
 
 def unit_per_kernel(
@@ -157,19 +171,23 @@ def index_checks(kernel: Kernel) -> dict[Check, KernelCheck]:
     return {kind: index_check(code, kind) for code, kind in enumerate(kinds, 1)}
 
 
-def balanced(sizes: Sequence[int], limit: int, workers: int) -> list[list[int]]:
+def balanced(sizes: Sequence[int], limit: int, workers: int, separable: int = 0) -> list[list[int]]:
     """Group the indices of `sizes` into consecutive runs of about equal total size.
 
     There are enough groups for an average size of at most `limit`, and at least `workers` if each
-    of those gets two or more elements on average.
+    of those gets two or more elements on average. The last `separable` elements add a group each,
+    as long as there are not more groups than workers.
     """
     if not sizes:
         return []
-    total = sum(sizes)
-    count = max(1, -(-total // max(limit, 1)))
-    if len(sizes) >= 2 * workers:
+    total, first = sum(sizes), len(sizes) - separable
+    needed = -(-total // max(limit, 1))
+    count = max(1, -(-sum(sizes[:first]) // max(limit, 1))) if first else 0
+    if first >= 2 * workers:
         count = max(count, workers)
-    count = min(count, len(sizes))
+    count = min(count, first) + separable
+    if separable:
+        count = min(count, max(needed, workers))
     groups: list[list[int]] = [[] for _ in range(count)]
     before = 0
     for index, size in enumerate(sizes):

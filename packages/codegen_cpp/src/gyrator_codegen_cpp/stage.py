@@ -27,8 +27,8 @@ class CppBackend(TilingLanguage):
     """Emits kernels as explicitly vectorised C++ source for CPUs: a `TemplateBackend` and a
     `TilingBackend`.
 
-    Kernels that differ only in names share a function. The unit of a group contains its kernels,
-    and a function that distributes their work among threads.
+    Kernels that differ only in names share a function. A group is its kernels, and a function that
+    distributes their work among threads.
     """
 
     package: ClassVar[str] = "gyrator_codegen_cpp"
@@ -43,7 +43,7 @@ class CppBackend(TilingLanguage):
         return vector_pipeline(target, Isa.of(target.arch).lanes)
 
     def _units(self, program: TileProgram, target: Target) -> Iterator[TranslationUnit]:
-        """Yield kernels in units of about equal size, then each group and template as a unit.
+        """Yield kernels and groups in units of about equal size, then each template as a unit.
         Choices are bound to the first candidate."""
         isa, origins = Isa.of(target.arch), program.origins
         program = BindChoices().run(program)
@@ -53,16 +53,16 @@ class CppBackend(TilingLanguage):
         for why in (*reasons, *(tiled_template_refusal(t, target) for t in templates)):
             if why is not None:
                 raise UnsupportedError(why)
-        written = [(s, s.text) for s in (emit_kernel(k, origins, isa) for k in kernels)]
+        sources = [emit_kernel(k, origins, isa) for k in kernels]
+        sources += [emit_group(k, origins, isa) for k in groups]
+        written = [(s, s.text) for s in sources]
         limit, cores = target.heuristics.unit_statements, target.heuristics.cores
-        shared = (emit_group(k, origins, isa) for k in groups)
         whole = (emit_flex(t, program.facts, origins, target, isa) for t in templates)
 
         def preamble(text: str) -> str:
             return assemble(names_in(text), isa)
 
         yield from batched(self.name, program, written, preamble, limit, cores)
-        yield from unit_per_kernel(self.name, "group", shared, preamble)
         yield from unit_per_kernel(self.name, "template", whole, preamble)
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:

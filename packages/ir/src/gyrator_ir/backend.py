@@ -65,8 +65,8 @@ class TemplateBackend(KernelBackend, Protocol):
         origins: Sequence[Origin],
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
-        """Emit the kernels, batched as by a `KernelBackend`; each group or template is a
-        translation unit of its own."""
+        """Emit the kernels, batched as by a `KernelBackend`; each template is a translation unit of
+        its own, and each group may be."""
         ...
 
 
