@@ -86,3 +86,25 @@ def test_only_what_draws_is_saved(config: Config, dropout: float) -> None:
     called = {r.phase: [e.target for e in r.externs] for r in records}
     again = any("attention" in t and "backward" not in t for t in called["backward"])
     assert again == (dropout == 0)
+
+
+def test_layers_with_seeds_of_their_own_share_a_kernel(config: Config) -> None:
+    records: list[GraphRecord] = []
+
+    def layers(x: torch.Tensor) -> list[torch.Tensor]:
+        masks = []
+        for _ in range(3):
+            x = F.dropout(x @ x.T, 0.5).sign().abs()
+            masks.append(x)
+        return masks
+
+    options = {"strict": True, "progress": False}
+    with Session(options=options, config=config, observer=records.append) as session:
+        call = torch.compile(layers, backend=session.backend)
+        first, *others = call(torch.rand(64, 64) + 1)
+    (record,) = records
+    assert len(record.kernels) == 1
+    assert record.launches == 3
+    for mask in others:  # all three differ, and half of the elements are dropped
+        assert 0.4 < (mask == first).float().mean() < 0.6
+        assert 0.4 < mask.mean() < 0.6
