@@ -16,6 +16,7 @@ from gyrator.config import Config
 from gyrator.targets import discover
 from gyrator_lowering.fx_passes import NOTHING, Activation, Product
 from gyrator_runtime import profile
+from gyrator_runtime.device import cpu_isa
 from gyrator_runtime.profile import Timing
 
 pytestmark = pytest.mark.usefixtures("lightly_optimised")
@@ -563,6 +564,45 @@ def test_kernels_read_weights_in_panels(tmp_path, monkeypatch, bias, wrapper):
         assert record.cached == cached
         assert {"gyrator.panel_mm.default", "aten.relu.default"} <= made(record)
         assert len(calls(record)) == 1
+
+
+class Residual(nn.Module):
+    """A convolution of the image, and one whose result is added to it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = normed(nn.Conv2d(3, 32, 7, 2, 3, bias=False))
+        self.second = nn.Conv2d(32, 32, 3, padding=1)
+        self.last = nn.Conv2d(32, 48, 3, 2, 1)
+
+    def forward(self, x):
+        x = self.first(x).relu()
+        x = (self.second(x) + x).relu()
+        return self.last(x)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+def test_kernels_convolve_in_tiles(tmp_path, wrapper):
+    """With the addition and the `relu` that follow, for NaN and infinities too; the panels follow
+    the weight."""
+    if cpu_isa() != "avx512":
+        pytest.skip("convolutions need the registers of AVX-512")
+    model, records = Residual().eval(), []
+    x = torch.randn(2, 3, 30, 34).to(memory_format=torch.channels_last)
+    special = x.clone()
+    special[0, 0, 2, 3], special[1, 1, 20, 30] = float("nan"), float("inf")
+    with session(tmp_path, records, wrapper=wrapper) as ours:
+        run = torch.compile(model, backend=ours.backend, dynamic=False)
+        agree(run(x), model(x))
+        actual, expected = run(special), model(special)
+        assert torch.equal(actual.isnan(), expected.isnan())
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+        model.second.weight.mul_(3)
+        agree(run(x), model(x))
+    (record,) = records
+    assert "gyrator.panel_conv.default" in made(record)
+    assert not calls(record)
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ from gyrator_codegen import TilingLanguage, batched
 from gyrator_codegen.language import by_kind, unit_per_kernel
 from gyrator_codegen.passes import vector_pipeline
 from gyrator_codegen.passes.bind_choices import BindChoices
+from gyrator_codegen_cpp.convolution import emit_convolutions
 from gyrator_codegen_cpp.flex_attention import emit_flex, template_refusal, tiled_template_refusal
 from gyrator_codegen_cpp.kernel import emit_group, emit_kernel
 from gyrator_codegen_cpp.prelude import Isa, assemble, names_in
@@ -14,6 +15,7 @@ from gyrator_codegen_cpp.refusals import refusals, tiling_refusal
 from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
+from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.passes import Pass
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
@@ -57,13 +59,19 @@ class CppBackend(TilingLanguage):
         sources += [emit_group(k, origins, isa) for k in groups]
         written = [(s, s.text) for s in sources]
         limit, cores = target.heuristics.unit_statements, target.heuristics.cores
-        whole = (emit_flex(t, program.facts, origins, target, isa) for t in templates)
+        convolutions = [t.kernel for t in templates if t.kernel.kind is TemplateKind.CONVOLUTION]
+        flexible = (t for t in templates if t.kernel.kind is not TemplateKind.CONVOLUTION)
+        whole = (emit_flex(t, program.facts, origins, target, isa) for t in flexible)
 
         def preamble(text: str) -> str:
             return assemble(names_in(text), isa)
 
         yield from batched(self.name, program, written, preamble, limit, cores)
         yield from unit_per_kernel(self.name, "template", whole, preamble)
+        for number, unit in enumerate(emit_convolutions(convolutions, cores, isa)):
+            text = "".join(s.text for s in unit)
+            name = f"convolutions{number}"
+            yield TranslationUnit(name, self.name, preamble(text) + text, tuple(unit))
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
         """Return why this template cannot be emitted, or None."""

@@ -21,7 +21,7 @@ _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 _HEADERS = (
     "types memory compare select convert fma arith round half f8 kernels exp log tanh wide "
     "erf trig atrig pow special fmod int masked gather reduce philox omp atomic transpose "
-    "attention loops gemm threads sort"
+    "attention loops gemm convolution threads sort"
 ).split()
 
 

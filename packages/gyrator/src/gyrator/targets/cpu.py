@@ -90,7 +90,7 @@ def cpu_target(isa: str, cores: int) -> Target:
             ordered_stores=True,
             dtypes=_DTYPES,
             atomics=frozenset((d, m) for d in (*_FLOATS, *_INTEGERS) for m in ATOMIC_MODES),
-            templates=frozenset({"flex_attention"}),
+            templates=frozenset({"flex_attention", *(["convolution"] if isa == "avx512" else [])}),
             libraries=frozenset({"mkl", "onednn"}),
         ),
         heuristics=Heuristics(

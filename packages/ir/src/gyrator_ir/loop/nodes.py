@@ -303,6 +303,15 @@ class TemplateKind(StrEnum):
     as above, and `slope`, which maps a `score` and the gradient (`slope`) of the modified score to
     the gradient of the score. Outputs: like q, k and v. Attributes as above.
     """
+    CONVOLUTION = "convolution"
+    """A convolution of channels-last images in `f32`, and what often follows it.
+
+    Inputs: images [N, H, W, C], the weight in panels of F features [P, K, L, C, F], and the bias
+    [P * F]; optionally images of the output's shape, which are added. Output: [N, X, Y, P * F],
+    where window (x, y) begins at row `x * down - top` and column `y * right - left`, and elements
+    outside of the image are 0. Attributes: `down`, `right`, `top`, `left`, and `relu`, whether
+    `max(value, 0)` is applied to the sums; NaN stays NaN.
+    """
 
 
 @frozen

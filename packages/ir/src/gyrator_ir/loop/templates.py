@@ -28,6 +28,8 @@ def template_error(
             message = _flex(kind, inputs, outputs, attributes)
         case TemplateKind.FLEX_ATTENTION_GRADIENTS:
             message = _flex_gradients(inputs, outputs, attributes)
+        case TemplateKind.CONVOLUTION:
+            message = _convolution(inputs, outputs)
     return message or _numbers(kind, dict(attributes))
 
 
@@ -60,6 +62,27 @@ def _gradients(inputs: Sequence[TensorRef], outputs: Sequence[TensorRef]) -> str
     q, k, v, _, sums, _ = inputs[:6]
     expected = _expected_inputs(q, k, v, inputs[6:])
     return _first_wrong(expected + _expected_gradients(inputs, outputs, sums.shape[2]))
+
+
+def _convolution(inputs: Sequence[TensorRef], outputs: Sequence[TensorRef]) -> str:
+    if len(inputs) not in (3, 4) or len(outputs) != 1:
+        got = f"{len(inputs)} and {len(outputs)}"
+        return f"a convolution takes 3 or 4 tensors and returns 1, not {got}"
+    ranks = [4, 5, 1] + [4] * (len(inputs) - 2)
+    if message := _wrong_ranks("the convolution's", (*inputs, *outputs), ranks):
+        return message
+    (x, panels, bias, *more), (out,) = inputs, outputs
+    count, *window, _, width = panels.shape
+    features = count * width
+    return _first_wrong(
+        [
+            (x, DType.F32, x.shape),
+            (panels, DType.F32, (count, *window, x.shape[3], width)),
+            (bias, DType.F32, (features,)),
+            (out, DType.F32, (x.shape[0], *out.shape[1:3], features)),
+            *((m, DType.F32, out.shape) for m in more),
+        ]
+    )
 
 
 def _wrong_ranks(owner: str, tensors: Sequence[TensorRef], ranks: Sequence[int]) -> str:
@@ -219,15 +242,20 @@ _ATTRIBUTES: Mapping[TemplateKind, Mapping[str, type]] = MappingProxyType(
         TemplateKind.FLEX_ATTENTION: _FLEX,
         TemplateKind.FLEX_ATTENTION_PARTS: _PARTS,
         TemplateKind.FLEX_ATTENTION_GRADIENTS: _FLEX,
+        TemplateKind.CONVOLUTION: MappingProxyType(
+            {"down": int, "right": int, "top": int, "left": int, "relu": bool}
+        ),
     }
 )
+_MAY_BE_ZERO = ("top", "left")
 _TYPE_NAMES = MappingProxyType({float: "a number", bool: "true or false", int: "an integer"})
 
 
 def _numbers(kind: TemplateKind, attributes: dict[str, Arg]) -> str:
     expected = _ATTRIBUTES[kind]
     if set(attributes) != set(expected):
-        return f"attention has the attributes {' and '.join(expected)}, not {sorted(attributes)}"
+        what = "a convolution" if kind is TemplateKind.CONVOLUTION else "attention"
+        return f"{what} has the attributes {' and '.join(expected)}, not {sorted(attributes)}"
     for name, arg in attributes.items():
         if not isinstance(arg, Literal) or type(arg.value) is not expected[name]:
             return f"{name} must be {_TYPE_NAMES[expected[name]]}, not {arg!r}"
@@ -235,6 +263,7 @@ def _numbers(kind: TemplateKind, attributes: dict[str, Arg]) -> str:
             least = 1 if kind is TemplateKind.FLEX_ATTENTION_GRADIENTS else 0
             if arg.value not in range(least, 3):
                 return f"lists must be between {least} and 2, not {arg.value}"
-        elif type(arg.value) is int and arg.value <= 0:
-            return f"{name} must be positive, not {arg.value}"
+        elif type(arg.value) is int and arg.value < (name not in _MAY_BE_ZERO):
+            sign = "must not be negative" if name in _MAY_BE_ZERO else "must be positive"
+            return f"{name} {sign}, not {arg.value}"
     return ""

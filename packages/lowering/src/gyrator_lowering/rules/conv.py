@@ -20,6 +20,7 @@ from attrs import evolve
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ZERO, Expr, contiguous_strides, expr
+from gyrator_ir.loop.nodes import Literal, Template, TemplateKind
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Index, Tracer, Value, conjunction
 from gyrator_lowering.builder.values import Spec, TensorValue
@@ -293,6 +294,53 @@ def conv_tbc(
     return accumulated(b, terms, weight.shape[:2], after)
 
 
+def panel_conv(
+    b: LoopBuilder,
+    x: TensorValue,
+    panels: TensorValue,
+    bias: TensorValue,
+    addend: TensorValue | None,
+    stride: Any,
+    padding: Any,
+    relu: bool,
+) -> TensorValue:
+    """`gyrator::panel_conv`: see `gyrator_lowering.torch_bridge.panel_convolution`.
+
+    Raises:
+        FallbackToAten: if kernels have no template for it.
+    """
+    target = b.targets.get(x.device.type)
+    if target is None or TemplateKind.CONVOLUTION.value not in target.capabilities.templates:
+        raise FallbackToAten
+    pixels = (0, 2, 3, 1)
+    out = b.temp([b.out.shape[d] for d in pixels], x.dtype, x)
+    images = x.permuted(pixels)
+    if x.offset is not ZERO or x.stored is not x.dtype:
+        images = b.copy(images)
+    more = () if addend is None else (addend.permuted(pixels),)
+    inputs = (images, *(_in_rows(b, t) for t in (panels, bias, *more)))
+    numbers = zip(("down", "right", "top", "left"), (*stride, *padding), strict=True)
+    attributes = (*((name, Literal(n)) for name, n in numbers), ("relu", Literal(relu)))
+    b.operations.append(
+        Template(
+            b.op_name(),
+            TemplateKind.CONVOLUTION,
+            tuple(t.ref for t in inputs),
+            (out.ref,),
+            attributes,
+            None,
+            b.origin,
+        )
+    )
+    return out.permuted((0, 3, 1, 2))
+
+
+def _in_rows(b: LoopBuilder, t: TensorValue) -> TensorValue:
+    """Return a tensor in row-major order at the beginning of a buffer, copied if necessary."""
+    is_plain = t.strides == contiguous_strides(t.shape) and t.offset is ZERO
+    return t if is_plain and t.stored is t.dtype else b.copy(t)
+
+
 _RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "convolution": convolution,
@@ -309,3 +357,4 @@ def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
     for op, loops in _RULES.items():
         table.rule(f"aten.{op}.default")(library_or_loops(loops))
+    table.rule("gyrator.panel_conv.default")(panel_conv)

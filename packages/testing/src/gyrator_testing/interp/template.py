@@ -38,6 +38,8 @@ def compute(
             _flex_parts(inputs, outputs, numbers, formulas)
         case TemplateKind.FLEX_ATTENTION_GRADIENTS:
             _flex_gradients(inputs, outputs, numbers, formulas)
+        case TemplateKind.CONVOLUTION:
+            _convolution(inputs, outputs, numbers)
 
 
 def run_template(
@@ -286,3 +288,25 @@ def _flex_gradients(
         np.matmul(np.swapaxes(weights, -1, -2), grad),
     )
     _store_gradients(outputs, gradients, group)
+
+
+def _convolution(
+    inputs: Sequence[Array], outputs: Sequence[Array], attributes: Mapping[str, Any]
+) -> None:
+    x, panels, bias, *more = inputs
+    (out,) = outputs
+    _, tall, wide, channels, _ = panels.shape
+    weight = np.moveaxis(panels, 0, -2).reshape(tall, wide, channels, -1)
+    down, right = attributes["down"], attributes["right"]
+    sizes = (out.shape[1] - 1) * down + tall, (out.shape[2] - 1) * right + wide
+    padded = np.zeros((x.shape[0], *sizes, channels), np.float32)
+    top, left = attributes["top"], attributes["left"]
+    inside = padded[:, top : top + x.shape[1], left : left + x.shape[2]]
+    inside[...] = x[:, : inside.shape[1], : inside.shape[2]]
+    total = np.zeros(out.shape, np.float32)
+    for i, j in np.ndindex(tall, wide):
+        total += padded[:, i::down, j::right][:, : out.shape[1], : out.shape[2]] @ weight[i, j]
+    total += bias
+    for m in more:
+        total += m
+    out[...] = np.maximum(total, np.float32(0)) if attributes["relu"] else total

@@ -16,8 +16,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from gyrator_ir.define import frozen
+from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.target import Target
-from gyrator_lowering.folding import PACKED
 from gyrator_lowering.fx_passes.constants import constant_nodes
 from gyrator_lowering.fx_passes.insert import (
     contiguous,
@@ -25,6 +25,11 @@ from gyrator_lowering.fx_passes.insert import (
     insert_like,
     insert_packed,
     replace,
+)
+from gyrator_lowering.fx_passes.products.convolution_tiles import (
+    addition_of,
+    convolve_in_panels,
+    tiles,
 )
 from gyrator_lowering.fx_passes.products.linear_calls import (
     BFLOAT16_LIBRARIES,
@@ -110,6 +115,8 @@ class PackWeights:
     """The columns of the panels that kernels read, by device type."""
     narrow: frozenset[str] = frozenset()
     """Device types whose kernels compute convolutions of single pixels with few outputs."""
+    direct: frozenset[str] = frozenset()
+    """Device types whose kernels compute convolutions by tiles of pixels and features."""
 
     @classmethod
     def of(cls, targets: Mapping[str, Target], packing: Packing, fast: bool) -> "PackWeights":
@@ -118,7 +125,10 @@ class PackWeights:
         widths = ((d, t.heuristics.panel_columns) for d, t in targets.items())
         panels = tuple((device, width) for device, width in widths if width)
         narrow = frozenset(d for d, t in targets.items() if t.heuristics.register_tiles)
-        return cls(devices_with(LIBRARIES, targets), packing, fast, bfloat16, panels, narrow)
+        kind = TemplateKind.CONVOLUTION.value
+        direct = frozenset(d for d, t in targets.items() if kind in t.capabilities.templates)
+        libraries = devices_with(LIBRARIES, targets)
+        return cls(libraries, packing, fast, bfloat16, panels, narrow, direct)
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
@@ -128,7 +138,10 @@ class PackWeights:
             if node in constants or node.op != "call_function":
                 continue
             if node.target is aten.convolution.default and self._packs(node, constants):
-                self._convolution(gm, node)
+                if node.meta["val"].device.type in self.direct and tiles(node):
+                    convolve_in_panels(gm, node)
+                else:
+                    self._convolution(gm, node)
                 changed = True
             elif node.target in _PRODUCTS and node.args[-1] in constants:
                 changed |= self._product(gm, node)
@@ -219,7 +232,7 @@ class PackWeights:
         window: tuple[Any, ...] = (padding, stride, dilation, groups)
         narrow = node.meta["val"].dtype != torch.float32
         adds = self.fast and not transposed and not narrow
-        total, other = _addition(node) if adds else (None, None)
+        total, other = addition_of(node) if adds else (None, None)
         last = node if total is None else total
         # Eager rounds a narrow result before the function.
         end, after = (last, NOTHING) if narrow else self._after(last)
@@ -257,19 +270,3 @@ def _in_panels(gm: GraphModule, node: Any, width: int) -> Node:
     panels = contiguous(call, call(aten.permute.default, split, [1, 0, 2]))
     new = call(torch.ops.gyrator.panel_mm.default, x, panels)
     return call(aten.add.Tensor, new, bias[0]) if bias else new
-
-
-def _addition(node: Node) -> tuple[Any, Any]:
-    """Return the addition that is a node's only reader, and its other operand of the same
-    layout."""
-    total: Any = next(iter(node.users)) if len(node.users) == 1 else None
-    if total is None or total.target is not aten.add.Tensor or total.kwargs:
-        return None, None
-    if len(total.all_input_nodes) != 2:
-        return None, None
-    other = next(a for a in total.args if a is not node)
-    a, b = node.meta["val"], other.meta["val"]
-    is_same_form = a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
-    if not is_same_form or other.meta.get(PACKED):
-        return None, None
-    return total, other

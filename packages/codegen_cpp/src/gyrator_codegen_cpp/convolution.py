@@ -1,0 +1,162 @@
+"""Emission of convolutions of channels-last images as C++: direct ones, by register tiles of pixels
+by features.
+
+A thread computes a band of rows of an image for some panels of features at a time.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from gyrator_codegen import Writer, static
+from gyrator_codegen_cpp.kernel import parameters
+from gyrator_codegen_cpp.prelude import Isa
+from gyrator_ir.define import frozen
+from gyrator_ir.expr import ZERO, contiguous_strides
+from gyrator_ir.kernel.nodes import TemplateKernel
+from gyrator_ir.loop.nodes import TensorRef
+from gyrator_ir.loop.templates import literal as literal_attribute
+from gyrator_ir.source import KernelSource
+
+_PIXELS: Mapping[int, int] = MappingProxyType({1: 28, 2: 14})
+"""The most pixels of a register tile with so many vectors of features."""
+_BAND_ELEMENTS = 1 << 16
+"""The most elements of the image that a thread copies at a time, for a quarter of a megabyte of
+L2."""
+
+
+def convolution_unsupported(kernel: TemplateKernel, isa: Isa) -> str:
+    """Return why there is no kernel for a convolution, or an empty string."""
+    if isa is not Isa.AVX512:
+        return "convolutions need the registers of AVX-512"
+    tensors = (*kernel.inputs[1:], *kernel.outputs)
+    x = kernel.inputs[0]
+    constants = (*x.strides, *(n for t in (x, *tensors) for n in t.shape))
+    if any(static(n) is None for n in constants) or x.offset is not ZERO:
+        return "the sizes of a convolution are not constant"
+    if not all(t.offset is ZERO and t.strides == contiguous_strides(t.shape) for t in tensors):
+        return "the tensors of a convolution are not in row-major order"
+    *_, width = _sizes(kernel.inputs[1])
+    if width % isa.lanes or width // isa.lanes not in _PIXELS:
+        return f"panels of {width} features have no register tile"
+    return ""
+
+
+def emit_convolutions(
+    kernels: Sequence[TemplateKernel], cores: int, isa: Isa
+) -> Iterator[list[KernelSource]]:
+    """Yield the kernels of convolutions, in as many units as there are cores. Equal ones share a
+    function, and those with equal tiles are neighbours, to be compiled once."""
+    alike: dict[tuple[str, str], list[TemplateKernel]] = {}
+    for kernel in kernels:
+        alike.setdefault(_body(kernel, cores, isa), []).append(kernel)
+    bodies = sorted(alike)
+    count = min(cores, len(bodies))
+    for n in range(count):
+        run = bodies[n * len(bodies) // count : (n + 1) * len(bodies) // count]
+        yield [source for body in run for source in _sources(body[1], alike[body])]
+
+
+def _sources(body: str, kernels: Sequence[TemplateKernel]) -> Iterator[KernelSource]:
+    """Yield the functions of kernels with the same body, which the first one has."""
+    first = f"gy_k_{kernels[0].name}"
+    for kernel in kernels:
+        symbol = f"gy_k_{kernel.name}"
+        own = body if symbol == first else f"return {first}(buffers, sizes);"
+        head = f'extern "C" si64 {symbol}(void *const *buffers, const si64 *sizes) {{'
+        yield KernelSource(kernel.name, symbol, f"{head}\n{own}\n}}\n")
+
+
+@frozen
+class _Plan:
+    """How a convolution is divided."""
+
+    vectors: int
+    """Of features of a register tile."""
+    pixels: int
+    """Of a register tile."""
+    last: int
+    """Pixels of the last tile of a row, or of the image, if it has fewer."""
+    line: int
+    """Pixels of a row within a tile."""
+    band: int
+    """Rows of the result that a thread computes at a time."""
+    parts: int
+    """The parts of the panels, if there are fewer bands than threads."""
+
+    @classmethod
+    def of(cls, kernel: TemplateKernel, cores: int, isa: Isa) -> "_Plan":
+        """Return the plan of a convolution: tiles of whole rows if several fit, else of as many
+        pixels as leave few at the end of a row."""
+        _, _, width, channels = _sizes(kernel.inputs[0])
+        panels, *_, features = _sizes(kernel.inputs[1])
+        batch, rows, columns, _ = _sizes(kernel.outputs[0])
+        vectors = features // isa.lanes
+        down = literal_attribute(kernel.attributes, "down", int)
+        most = _PIXELS[vectors]
+        together = min(most // columns, rows) or 1
+        if together > 1:
+            pixels, last, line = together * columns, rows % together * columns, columns
+        else:
+            pixels = _ceil(columns, _ceil(columns, most))
+            last, line = columns % pixels, pixels
+        lines = max(1, _BAND_ELEMENTS // (width * channels * down))
+        band = _ceil(_ceil(rows, _ceil(rows, lines)), together) * together
+        bands = batch * _ceil(rows, band)
+        parts = min(panels, _ceil(cores, bands))
+        return cls(vectors, pixels, last, line, band, parts)
+
+
+def _ceil(a: int, b: int) -> int:
+    """Return a quotient, rounded up."""
+    return -(-a // b)
+
+
+def _body(kernel: TemplateKernel, cores: int, isa: Isa) -> tuple[str, str]:
+    """Return the template arguments of a kernel's tiles, and the body of its function."""
+    w, plan = Writer(), _Plan.of(kernel, cores, isa)
+    w.line("(void)sizes;")
+    parameters(w, kernel, str)
+    x, panels, bias, *addend = kernel.inputs
+    (out,) = kernel.outputs
+    batch, height, width, channels = _sizes(x)
+    count, tall, wide, _, _ = _sizes(panels)
+    _, rows, columns, features = _sizes(out)
+    down, right, top, left = (
+        literal_attribute(kernel.attributes, name, int) for name in ("down", "right", "top", "left")
+    )
+    relu = literal_attribute(kernel.attributes, "relu", bool)
+    bands = _ceil(rows, plan.band)
+    tasks = batch * bands * plan.parts
+    step = right * channels
+    below = down * ((columns - 1) * step + wide * channels)
+    tile = ", ".join(map(str, (plan.pixels, plan.last, plan.vectors, step, plan.line, below)))
+    image, *within = (static(n) for n in x.strides)
+    steps = ", ".join(map(str, within))
+    more = f"{addend[0].buffer} + image * {math.prod(_sizes(out)[1:])}" if addend else "nullptr"
+    w.line("si64 next = 0;")
+    w.line(f"#pragma omp parallel if ({tasks} > 1)")
+    with w.block("for (;;) {"):
+        w.line("const si64 task = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);")
+        w.line(f"if (task >= {tasks}) break;")
+        w.line(
+            f"const si64 part = task % {plan.parts}, band = task / {plan.parts} % {bands}, "
+            f"image = task / {plan.parts * bands};"
+        )
+        w.line(
+            f"const gy_image window = {{{x.buffer} + image * {image}, {height}, {width}, "
+            f"{channels}, {steps}, {tall}, {wide}, {down}, {top}, {left}}};"
+        )
+        w.line(
+            f"gy_convolve<{tile}>(window, {panels.buffer}, {bias.buffer}, {more}, "
+            f"{out.buffer} + image * {rows * columns * features}, band * {plan.band}, "
+            f"gy_least((band + 1) * {plan.band}, {rows}), {columns}, "
+            f"part * {count} / {plan.parts}, (part + 1) * {count} / {plan.parts}, {features}, "
+            f"{'true' if relu else 'false'});"
+        )
+    w.line("return 0;")
+    return tile, w.text
+
+
+def _sizes(t: TensorRef) -> Sequence[int]:
+    return [static(n) or 0 for n in t.shape]

@@ -1,0 +1,79 @@
+//% gy_image_tile
+#if GY_VEC
+// Sums of R pixels by N vectors of features. At each of `rows` rows of the window, `length` consecutive elements of a pixel's
+// window are at x, and those of the next row `across` later. Pixels are S elements apart, and rows of P pixels D elements; b
+// is a panel. The panel after it is prefetched from `ahead`, `step` elements apart; a single vector of features has few.
+template <si64 R, si64 N, si64 S, si64 P, si64 D> static __attribute__((noinline)) void gy_image_tile(const sf32 *x, si64 across, si64 rows, si64 length, const sf32 *b, const sf32 *ahead, si64 step, const sf32 *bias, const sf32 *addend, sf32 *to, si64 features, bool relu) {
+  gy_registers<gy_registers<vf32, N>, R> sums;
+  gy_each(sums, [&](auto &pixel, si64) GY_LAMBDA { gy_each(pixel, [&](vf32 &s, si64) GY_LAMBDA { s = vf32{}; }); });
+  for (si64 k = 0; k < rows; k++, x += across)
+    for (si64 d = 0; d < length; d++, b += N * GY_LANES) {
+      gy_registers<vf32, N> weights;
+      if constexpr (N > 1) __builtin_prefetch(ahead), ahead += step;
+      gy_each(weights, [&](vf32 &w, si64 n) GY_LAMBDA { w = gy_vload(b + n * GY_LANES); });
+      gy_each(sums, [&](auto &pixel, si64 r) GY_LAMBDA {
+        const vf32 value = gy_vsplat(x[d + r / P * D + r % P * S]);
+        gy_each(pixel, weights, [&](vf32 &s, vf32 &w) GY_LAMBDA { s = gy_mad(value, w, s); });
+      });
+    }
+  gy_each(sums, [&](auto &pixel, si64 r) GY_LAMBDA {
+    gy_each(pixel, [&](vf32 &s, si64 n) GY_LAMBDA {
+      vf32 value = s + gy_vload(bias + n * GY_LANES);
+      if (addend) value = value + gy_vload(addend + r * features + n * GY_LANES);
+      gy_store(to + r * features + n * GY_LANES, relu ? gy_relu(value) : value);
+    });
+  });
+}
+#endif
+//% gy_image
+// An image of `height` rows and `width` pixels, the elements between rows, pixels and channels, and the window that moves
+// over the image.
+struct gy_image {
+  const sf32 *at;
+  si64 height, width, channels, row, pixel, channel, tall, wide, down, top, left;
+};
+//% gy_padded_row
+// `count` pixels of row `at` of an image, from `left` pixels before its beginning, and zeros outside of it.
+GY_FN void gy_padded_row(sf32 *to, gy_image x, si64 at, si64 count) {
+  const si64 channels = x.channels, inside = at < 0 || at >= x.height ? 0 : gy_least(x.width, count > x.left ? count - x.left : 0);
+  const si64 before = inside ? x.left : count;
+  __builtin_memset(to, 0, sizeof(sf32) * before * channels);
+  if (!inside) return;
+  const sf32 *const from = x.at + at * x.row;
+  to += before * channels;
+  if (x.channel == 1 && x.pixel == channels) __builtin_memcpy(to, from, sizeof(sf32) * inside * channels);
+  else
+    for (si64 i = 0; i < inside; i++)
+      for (si64 c = 0; c < channels; c++) to[i * channels + c] = from[i * x.pixel + c * x.channel];
+  __builtin_memset(to + inside * channels, 0, sizeof(sf32) * (count - before - inside) * channels);
+}
+//% gy_convolve : GY_LAMBDA
+#if GY_VEC
+// Rows `first` to `last` of a convolution of an image, of `columns` pixels, for the features of panels `low` to `high`. The
+// rows are first copied with their padding, so that windows are plain loads. A panel stays in L2 while it meets all rows. A
+// tile has R pixels; the last one of a row, or of the image if a tile has whole rows of P pixels, has Q, if Q is not 0.
+template <si64 R, si64 Q, si64 N, si64 S, si64 P, si64 D> GY_FN void gy_convolve(gy_image x, const sf32 *panels, const sf32 *bias, const sf32 *addend, sf32 *to, si64 first, si64 last, si64 columns, si64 low, si64 high, si64 features, bool relu) {
+  constexpr si64 W = N * GY_LANES, G = R / P;
+  const si64 row = (columns - 1) * S + x.wide * x.channels, rows = (last - first - 1) * x.down + x.tall;
+  const si64 length = x.wide * x.channels, size = x.tall * length * W;
+  const gy_scratch memory(sizeof(sf32) * rows * row);
+  sf32 *const padded = (sf32 *)memory.aligned();
+  for (si64 k = 0; k < rows; k++) gy_padded_row(padded + k * row, x, first * x.down - x.top + k, row / x.channels);
+  const si64 tiles = G > 1 ? (last - first + G - 1) / G : (last - first) * ((columns + R - 1) / R), step = tiles < W ? W / tiles : 1;
+  for (si64 j = low; j < high; j++) {
+    const sf32 *const b = panels + j * size, *const next = j + 1 < high ? b + size : b;
+    si64 tile = 0;
+    for (si64 i = first; i < last; i += G) {
+      const sf32 *const window = padded + (i - first) * x.down * row;
+      const auto run = [&](auto call, si64 y) GY_LAMBDA {
+        const si64 at = (i * columns + y) * features + j * W;
+        call(window + y * S, row, x.tall, length, b, next + tile++ * size / tiles, step, bias + j * W, addend ? addend + at : addend, to + at, features, relu);
+      };
+      si64 y = 0, end = G > 1 ? gy_least(G, last - i) * columns : columns;
+      for (; y + R <= end; y += R) run(gy_image_tile<R, N, S, P, D>, y);
+      if constexpr (Q > 0)
+        if (y < end) run(gy_image_tile<Q, N, S, P, D>, y);
+    }
+  }
+}
+#endif

@@ -1,0 +1,104 @@
+"""Convolutions by register tiles of pixels and features, against the interpreter."""
+
+import math
+
+import numpy as np
+import pytest
+from harness import FLAGS, lacking, target
+
+from gyrator_codegen_cpp.prelude import Isa
+from gyrator_codegen_cpp.stage import CppBackend
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Launchable
+from gyrator_ir.kernel.parse import read_launchable
+from gyrator_ir.text.lines import parse_lines
+from gyrator_testing.interp.template import run_template
+from gyrator_testing.kernels.built import BuiltKernels, built, text_file
+
+_WHOLE = {
+    "one row of a tile, with a rest": ((1, 9, 31, 3), (1, 3, 3, 32), (1, 1), (1, 1), True, False),
+    "whole rows, with a rest": ((2, 7, 7, 20), (2, 3, 3, 32), (1, 1), (1, 1), True, True),
+    "one vector": ((1, 6, 30, 16), (3, 3, 3, 16), (1, 1), (1, 1), False, True),
+    "strides, no padding": ((1, 12, 17, 4), (1, 4, 3, 32), (4, 2), (0, 0), False, False),
+    "padding that exceeds the image": ((1, 2, 3, 5), (1, 5, 5, 16), (2, 2), (3, 4), False, False),
+    "bands of rows": ((1, 21, 40, 96), (1, 3, 1, 16), (2, 1), (1, 0), True, False),
+}
+
+
+def _text(name, x, panels, steps, padding, relu, adds):
+    sizes = (x[0], *(
+        (n + 2 * p - k) // s + 1
+        for n, p, k, s in zip(x[1:3], padding, panels[1:3], steps, strict=True)
+    ), panels[0] * panels[3])  # fmt: skip
+    shapes = [x, (*panels[:3], x[3], panels[3]), (sizes[3],), *([sizes] if adds else []), sizes]
+    names = [f"p{n}" for n in range(len(shapes))]
+    numbers = zip(("down", "right", "top", "left"), (*steps, *padding), strict=True)
+    attributes = ", ".join(f"{k}={n}" for k, n in numbers)
+    lines = [
+        f"kernel {name} on cpu template convolution ({', '.join(names[:-1])}) -> ({names[-1]}) "
+        f"with {{{attributes}, relu={str(relu).lower()}}}"
+    ]
+    for n, shape in zip(names, shapes, strict=True):
+        strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
+        lines.append(f"  parameter {n}: f32{list(shape)} strides {strides} on cpu")
+    return "\n".join(lines) + "\n", shapes
+
+
+def _kernel(text: str) -> Launchable:
+    (kernel,) = map(read_launchable, parse_lines(text))
+    return kernel
+
+
+def test_convolutions_are_those_of_the_interpreter(build_folder) -> None:
+    """NaN, infinities and signs of zero too. Kernels with the same body share a function."""
+    if why := lacking("avx512"):
+        pytest.skip(why)
+    texts = {f"k{n}": _text(f"k{n}", *case) for n, case in enumerate(_WHOLE.values())}
+    texts["again"] = _text("again", *_WHOLE["whole rows, with a rest"])
+    kernels = [_kernel(text) for text, _ in texts.values()]
+    bound, backend = target("avx512"), CppBackend()
+    units = backend.emit(kernels, ShapeFacts(), (), bound)
+    assert any("return gy_k_k1(buffers, sizes);" in u.text for u in units)
+    flags = [*FLAGS, *Isa.of("avx512").flags]
+    numbers = iter(range(len(units)))
+    library = BuiltKernels(
+        kernels,
+        units,
+        lambda u: built(text_file(u.text, f"convolution{next(numbers)}", build_folder), flags),
+        None,
+    )
+    rng = np.random.default_rng(3)
+    for kernel, (_, shapes) in zip(kernels, texts.values(), strict=True):
+        for special in (False, True):
+            arrays = [rng.standard_normal(math.prod(s), np.float32) for s in shapes]
+            if special:
+                arrays[0][:3] = np.nan, np.inf, -np.inf
+            buffers = {f"p{n}": a for n, a in enumerate(arrays)}
+            result = list(buffers)[-1]
+            expected = {name: a.copy() for name, a in buffers.items()}
+            with np.errstate(all="ignore"):
+                run_template(kernel, expected, {})
+            buffers[result].fill(7)
+            assert library(kernel.name, buffers) == 0
+            np.testing.assert_allclose(buffers[result], expected[result], rtol=1e-4, atol=1e-4)
+            if special:
+                assert np.isnan(expected[result]).any()
+
+
+@pytest.mark.parametrize(
+    ("isa", "strides", "why"),
+    [
+        ("avx512", "[8928, 992, 32, 1]", ""),
+        ("avx2", "[8928, 992, 32, 1]", "AVX-512"),
+        ("avx512", "[8928, 1, 9, 279]", "row-major"),
+    ],
+)
+def test_what_has_a_kernel(isa: str, strides: str, why: str) -> None:
+    text, _ = _text("k", *_WHOLE["one row of a tile, with a rest"])
+    assert "[8928, 992, 32, 1]" in text
+    kernel = _kernel(text.replace("[8928, 992, 32, 1]", strides))
+    refusal = CppBackend().refuses_template(kernel, target(isa))
+    assert (refusal is None) == (not why)
+    if refusal is not None:
+        assert refusal.code == "GY-CPP-024"
+        assert why in refusal.message

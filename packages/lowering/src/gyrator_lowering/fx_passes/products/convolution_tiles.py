@@ -1,0 +1,94 @@
+"""Convolutions that kernels compute by register tiles of pixels and features, with the addition and
+the `relu` after them, which oneDNN computes otherwise: it adds in another order, and loses NaN."""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from gyrator_lowering.folding import PACKED
+from gyrator_lowering.fx_passes.insert import contiguous, insert, insert_like, replace
+from gyrator_lowering.fx_passes.products.post_ops import only_reader
+from gyrator_lowering.torch_bridge.random_ops import register_ops
+
+aten = torch.ops.aten
+_LANES = 16
+_FEW_CHANNELS = 4
+_LEAST_PIXELS = 4
+"""The least number of pixels of the result, to hide the latency of additions."""
+
+
+def tiles(node: Any) -> bool:
+    """Return whether kernels have tiles for a convolution of channels-last images."""
+    x, weight, bias, _, _, dilation, transposed, _, groups = node.args
+    image, window, result = (n.meta["val"] for n in (x, weight, node))
+    sizes = (*image.shape, *window.shape, *result.shape)
+    return (
+        result.dtype == torch.float32
+        and bias is not None
+        and not transposed
+        and groups == 1
+        and all(d == 1 for d in dilation)
+        and all(isinstance(n, int) for n in sizes)
+        and window.shape[2] * window.shape[3] > 1
+        and result.shape[2] * result.shape[3] >= _LEAST_PIXELS
+        and _panel_width(window.shape[0]) is not None
+    )
+
+
+def _panel_width(features: int) -> int | None:
+    """Return the features of a panel: two vectors, or a single one; None if they do not fit."""
+    return next((n for n in (2 * _LANES, _LANES) if features % n == 0), None)
+
+
+def convolve_in_panels(gm: GraphModule, node: Any) -> None:
+    """Replace a convolution, and the addition and the `relu` after it, by a kernel that reads the
+    weight in panels."""
+    register_ops()
+    x, weight, bias, stride, padding, *_ = node.args
+    total, other = addition_of(node)
+    last = node if total is None else total
+    reader = only_reader(last)
+    relu = reader is not None and reader.target is aten.relu.default and reader.args == (last,)
+    end = reader if relu else last
+    call = partial(insert, gm, node)
+    features, channels, *window = weight.meta["val"].shape
+    width = _panel_width(features)
+    assert width is not None
+    split = call(aten.view.default, weight, [features // width, width, channels, *window])
+    panels = contiguous(call, call(aten.permute.default, split, [0, 3, 4, 2, 1]))
+    op = torch.ops.gyrator.panel_conv.default
+    two = ([*n] if len(n) == 2 else [*n, *n] for n in (stride, padding))
+    new = insert_like(gm, end, op, _unmoved(x), panels, bias, other, *two, relu)
+    replace(gm, end, new)
+    for done in (last, node):
+        if done is not end and not done._erased:
+            gm.graph.erase_node(done)
+    if x.op == "call_function" and not x.users:
+        gm.graph.erase_node(x)
+
+
+def _unmoved(x: Any) -> Node:
+    """Return the images of which `x` is a channels-last copy, if they have few channels: the kernel
+    copies them anyway."""
+    last = x.target is aten.clone.default and x.kwargs == {"memory_format": torch.channels_last}
+    few = x.meta["val"].shape[1] <= _FEW_CHANNELS
+    source: Node = x.args[0] if last and few else x
+    return source
+
+
+def addition_of(node: Node) -> tuple[Any, Any]:
+    """Return the addition that is a node's only reader, and its other operand of the same
+    layout."""
+    total: Any = next(iter(node.users)) if len(node.users) == 1 else None
+    if total is None or total.target is not aten.add.Tensor or total.kwargs:
+        return None, None
+    if len(total.all_input_nodes) != 2:
+        return None, None
+    other = next(a for a in total.args if a is not node)
+    a, b = node.meta["val"], other.meta["val"]
+    is_same_form = a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
+    if not is_same_form or other.meta.get(PACKED):
+        return None, None
+    return total, other

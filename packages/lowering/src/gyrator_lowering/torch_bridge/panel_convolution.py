@@ -1,0 +1,57 @@
+"""`gyrator::panel_conv`: a convolution whose weight is stored in panels of features, with what
+often follows it."""
+
+from collections.abc import Sequence
+
+import torch
+
+SCHEMA = (
+    "panel_conv(Tensor x, Tensor panels, Tensor bias, Tensor? addend, int[2] stride, "
+    "int[2] padding, bool relu) -> Tensor"
+)
+
+
+def fake_panel_conv(
+    x: torch.Tensor,
+    panels: torch.Tensor,
+    bias: torch.Tensor,
+    addend: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    relu: bool,
+) -> torch.Tensor:
+    """Return a fake result of `panel_conv`."""
+    numbers = zip(x.shape[2:], padding, panels.shape[1:3], stride, strict=True)
+    image = [(n + 2 * p - k) // s + 1 for n, p, k, s in numbers]
+    result = x.new_empty(x.shape[0], *image, bias.shape[0])
+    return result.permute(0, 3, 1, 2)
+
+
+def panel_conv(
+    x: torch.Tensor,
+    panels: torch.Tensor,
+    bias: torch.Tensor,
+    addend: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    relu: bool,
+) -> torch.Tensor:
+    """Return a convolution in channels-last layout.
+
+    Args:
+        x: images, of shape (batch, channels, height, width).
+        panels: the weight, of shape (panels, rows and columns of the window, channels, features of
+            a panel).
+        bias: of shape (features,).
+        addend: is added to the result, if it is not None.
+        stride: of rows and of columns.
+        padding: of rows and of columns, on either side.
+        relu: whether `relu` is applied.
+    """
+    weight = panels.permute(0, 4, 3, 1, 2).flatten(0, 1)
+    result = torch.nn.functional.conv2d(x, weight, bias, list(stride), list(padding))
+    if addend is not None:
+        result = result + addend
+    if relu:
+        result = result.relu()
+    return result.contiguous(memory_format=torch.channels_last)
