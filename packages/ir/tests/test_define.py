@@ -90,6 +90,15 @@ def test_methods_of_the_class_itself_stay() -> None:
     assert repr(one).endswith("Same(name='a')")
 
 
+def test_classes_may_have_no_text() -> None:
+    @frozen(repr=False)
+    class Secret:
+        content: str
+
+    assert Secret("a") == Secret("a")
+    assert "content" not in repr(Secret("a"))
+
+
 def test_classes_that_can_change_are_not_hashed() -> None:
     @define
     class Box:

@@ -25,7 +25,7 @@ def _define(
         return partial(_define, decorator, compared, **options)
     own = vars(cls).keys()
     late: tuple[str, ...] = ()
-    if "__repr__" not in own:
+    if "__repr__" not in own and options.get("repr") is not False:
         late, options["repr"] = ("__repr__",), False
     if compared and options.get("eq", True) and not own & {"__eq__", "__hash__"}:
         late, options["eq"] = (*late, "__eq__", "__hash__"), False
