@@ -1,5 +1,8 @@
 """Methods that are generated late are those that attrs generates at once."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import attrs
@@ -135,3 +138,27 @@ def test_only_methods_that_are_called_are_generated(monkeypatch: pytest.MonkeyPa
     assert len({Used(1), Used(2)}) == 2
     assert repr(Used(1)).endswith("Used(a=1)")
     assert generated == ["Used"]
+
+
+def test_threads_may_call_methods_first_at_once() -> None:
+    threads = 4
+    start = Barrier(threads)
+
+    def answers(first: Any, same: Any, other: Any) -> list[object]:
+        start.wait()
+        repeated = ((hash(first), first == same, first == other, repr(first)) for _ in range(3))
+        return [*repeated, first in {same}, first in {other}]
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in range(50):
+                node, _, child = _classes(frozen)
+                objects = (child(node("a", 1.0), 2.0), child(node("a", 1.0), 2.0), node("b", 2.0))
+                runs = [pool.submit(answers, *objects) for _ in range(threads)]
+                found = [run.result(timeout=60) for run in runs]
+                once = (hash(objects[0]), True, False, repr(objects[0]))
+                assert found == [[once, once, once, True, False]] * threads
+    finally:
+        sys.setswitchinterval(interval)
