@@ -629,6 +629,22 @@ def test_libraries_are_chosen_for_processors_with_more_instructions(
         torch.testing.assert_close(aot.load(path)(x), model(x))
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the levels are those of x86-64")
+def test_levels_with_panels_of_other_widths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their constants are the same, so that no kernel reads panels."""
+    monkeypatch.setattr(Measure, "packed", lambda *_: "kernels")
+    layers = nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 96)
+    model, x, path = nn.Sequential(*layers).eval(), torch.randn(4, 3, 8, 8), tmp_path / "m.gya"
+    options = {"freezing": True}
+    aot.compile(model, (x,), package=path, options=options, target=("avx2", "avx512"))
+    programs = aot.inspect(path).entries[0].programs
+    assert [program.isa for program in programs] == ["avx2", "avx512"]
+    with torch.no_grad():
+        torch.testing.assert_close(aot.load(path)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
 def test_packages_without_libtorch_pack_no_weights(tmp_path: Path) -> None:
     model, x = nn.Conv2d(3, 8, 3).eval(), torch.randn(4, 3, 8, 8)
     fast = _package(tmp_path, model, x, options={"freezing": True}, runtime="standalone")

@@ -14,6 +14,8 @@ from gyrator.autotune import library as library_choice
 from gyrator.autotune.library import LibraryChoice, Measure
 from gyrator.config import Config
 from gyrator.targets import discover
+from gyrator_codegen_cpp import stage as cpp_stage
+from gyrator_ir.diagnostics import Diagnostic
 from gyrator_lowering.fx_passes import NOTHING, Activation, Product
 from gyrator_runtime import profile
 from gyrator_runtime.device import cpu_isa
@@ -603,6 +605,60 @@ def test_kernels_convolve_in_tiles(tmp_path, wrapper):
     (record,) = records
     assert "gyrator.panel_conv.default" in made(record)
     assert not calls(record)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+def test_refused_convolutions_are_calls(tmp_path, monkeypatch, wrapper):
+    """Of the op itself: the graph stays whole."""
+    if cpu_isa() != "avx512":
+        pytest.skip("convolutions need the registers of AVX-512")
+    refusal = Diagnostic("GY-CPP-024", "refused")
+    monkeypatch.setattr(cpp_stage, "template_refusal", lambda *_: refusal)
+    model, x, records = Residual().eval(), torch.randn(2, 3, 30, 34), []
+    with session(tmp_path, records, wrapper=wrapper) as ours:
+        run = torch.compile(model, backend=ours.backend, dynamic=False)
+        agree(run(x), model(x))
+        model.second.weight.mul_(3)
+        agree(run(x), model(x))
+    (record,) = records
+    assert calls(record) == ["panel_conv"] * 3
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("numerics", ["bitwise", "batch_invariant"])
+def test_convolutions_in_tiles_are_of_no_strict_mode(tmp_path, numerics):
+    """Eager's bits are those of a library, and those of a batch do not depend on its size."""
+    torch._dynamo.reset()
+    model, x, records = Residual().eval(), torch.randn(3, 3, 30, 34), []
+    with session(tmp_path, records, numerics=numerics) as ours:
+        run = torch.compile(model, backend=ours.backend, dynamic=False)
+        whole = run(x)
+        expected = model(x) if numerics == "bitwise" else torch.cat([run(i[None]) for i in x])
+        assert torch.equal(whole, expected)
+    assert all("gyrator.panel_conv.default" not in made(r) for r in records)
+
+
+@torch.no_grad()
+def test_convolutions_of_changing_sizes(tmp_path):
+    """Of batches that change, they are calls; an image may be a part of one whose width changes."""
+
+    class Part(Residual):
+        def forward(self, x):
+            return super().forward(x[..., :17])
+
+    torch._dynamo.reset()
+    model, records = Part().eval(), []
+    with session(tmp_path, records) as ours:
+        run = torch.compile(model, backend=ours.backend)
+        for batch, width in ((2, 20), (2, 21), (2, 23), (3, 23), (4, 23)):
+            x = torch.randn(batch, 3, 15, width).to(memory_format=torch.channels_last)
+            agree(run(x), model(x))
+    assert len(records) == 3
+    if cpu_isa() == "avx512":
+        assert not any(map(calls, records[:-1]))
+        assert all("gyrator.panel_conv.default" in made(r) for r in records[:-1])
+    assert calls(records[-1]) == ["_convolution_pointwise"] * 3
 
 
 @torch.no_grad()

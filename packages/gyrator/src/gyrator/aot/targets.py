@@ -5,11 +5,14 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 
+from attrs import evolve
+
 from gyrator.options import OptionError, Options
 from gyrator.session import Session, default_session
 from gyrator.targets import TargetDefinition, installed
 from gyrator.targets.cpu import CPU, cpu_target, probe
 from gyrator_ir.define import frozen
+from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.target import Target
 from gyrator_ir.types import HOST
 from gyrator_runtime.build import available_cores
@@ -64,7 +67,20 @@ def package_targets(named: str | Sequence[str] | None, device: str) -> tuple[Pac
     if len({t.device for t in by_arch.values()}) > 1:
         raise _wrong(f"{', '.join(words)} belong to several device types")
     levels = [t for arch, t in by_arch.items() if arch in ISA_LEVELS]
+    if len(levels) > 1:
+        levels = [PackageTarget(t.definition, _without_panels(t.target)) for t in levels]
     return tuple(sorted(levels, key=lambda t: ISA_LEVELS.index(t.arch))) or (*by_arch.values(),)
+
+
+def _without_panels(target: Target) -> Target:
+    """Return a target whose kernels read no weights in panels, which are as wide as the vectors of
+    one level: all levels of a package have the same constants."""
+    able, panels = target.capabilities, {TemplateKind.CONVOLUTION.value}
+    return evolve(
+        target,
+        capabilities=evolve(able, templates=able.templates - panels),
+        heuristics=evolve(target.heuristics, panel_columns=0),
+    )
 
 
 def _named(word: str) -> tuple[PackageTarget, ...]:

@@ -61,6 +61,7 @@ def probe(name: str, config: Config) -> Target:
             ops_lacking=LACKING,
             ordered_stores=False,
             sorts=False,
+            templates=frozenset(),
         ),
         heuristics=evolve(target.heuristics, together_elements=0, panel_columns=0),
     )

@@ -19,11 +19,12 @@ from attrs import evolve
 
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.define import frozen
-from gyrator_ir.expr import ONE, ZERO, Expr, contiguous_strides, expr
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, contiguous_strides, expr
 from gyrator_ir.loop.nodes import Literal, Template, TemplateKind
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Index, Tracer, Value, conjunction
 from gyrator_lowering.builder.values import Spec, TensorValue
+from gyrator_lowering.rules.extern import call_of
 from gyrator_lowering.rules.index import inside
 from gyrator_lowering.rules.matmul import (
     accumulated,
@@ -313,26 +314,29 @@ def panel_conv(
     if target is None or TemplateKind.CONVOLUTION.value not in target.capabilities.templates:
         raise FallbackToAten
     pixels = (0, 2, 3, 1)
-    out = b.temp([b.out.shape[d] for d in pixels], x.dtype, x)
+    image, row, pixel, feature = contiguous_strides([b.out.shape[d] for d in pixels])
+    out = b.buffer(evolve(b.out, strides=(image, feature, row, pixel)))
     images = x.permuted(pixels)
-    if x.offset is not ZERO or x.stored is not x.dtype:
+    is_fixed = x.offset is ZERO and all(isinstance(n, Const) for n in x.strides)
+    if not is_fixed or x.stored is not x.dtype:
         images = b.copy(images)
     more = () if addend is None else (addend.permuted(pixels),)
     inputs = (images, *(_in_rows(b, t) for t in (panels, bias, *more)))
     numbers = zip(("down", "right", "top", "left"), (*stride, *padding), strict=True)
     attributes = (*((name, Literal(n)) for name, n in numbers), ("relu", Literal(relu)))
+    call = call_of(b, (x, panels, bias, addend, stride, padding, relu), {}, (out.buffer,))
     b.operations.append(
         Template(
-            b.op_name(),
+            call.name,
             TemplateKind.CONVOLUTION,
             tuple(t.ref for t in inputs),
-            (out.ref,),
+            (out.permuted(pixels).ref,),
             attributes,
-            None,
+            call,
             b.origin,
         )
     )
-    return out.permuted((0, 3, 1, 2))
+    return out
 
 
 def _in_rows(b: LoopBuilder, t: TensorValue) -> TensorValue:

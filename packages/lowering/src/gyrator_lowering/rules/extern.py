@@ -64,6 +64,23 @@ def argument(b: LoopBuilder, value: Any) -> Arg:
     )
 
 
+def call_of(
+    b: LoopBuilder, args: Sequence[Any], kwargs: dict[str, Any], results: tuple[str | None, ...]
+) -> Extern:
+    """Return the current node as a library call with these result buffers."""
+    info = info_of(b.node.target)
+    return Extern(
+        b.op_name(),
+        info.name,
+        tuple(argument(b, x) for x in args),
+        tuple((key, argument(b, x)) for key, x in kwargs.items()),
+        results,
+        reason=LIBRARY,
+        origins=b.origin,
+        uncaptured=info.uncaptured,
+    )
+
+
 def call(
     b: LoopBuilder,
     args: Sequence[Any],

@@ -21,7 +21,6 @@ from gyrator_lowering.rules.attention.parts import lower_few_rows, parts_of_few_
 from gyrator_lowering.rules.attention.scores import (
     Attention,
     attention,
-    call_of,
     finite,
     group_of,
     offers,
@@ -29,7 +28,7 @@ from gyrator_lowering.rules.attention.scores import (
     score_of,
     template,
 )
-from gyrator_lowering.rules.extern import library
+from gyrator_lowering.rules.extern import call_of, library
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 # Arguments of the ops --------------------------------------------------------------------------

@@ -15,14 +15,13 @@ from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.attention.scores import (
     Attention,
     attention,
-    call_of,
     group_of,
     offers,
     rows_of,
     score_of,
     template,
 )
-from gyrator_lowering.rules.extern import library
+from gyrator_lowering.rules.extern import call_of, library
 from gyrator_lowering.rules.matmul import sum_of_products
 from gyrator_lowering.rules.reduction import reduce_at
 from gyrator_lowering.table import FallbackToAten, Rule

@@ -1,6 +1,5 @@
 """Attention scores: the arguments of eager's ops, and loops that compute the scores."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from attrs import evolve
@@ -14,9 +13,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import At, Index, ScalarValue, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
-from gyrator_lowering.rules.extern import LIBRARY, argument
 from gyrator_lowering.table import FallbackToAten
-from gyrator_lowering.torch_bridge.schema import info_of
 
 _INFINITY = float("inf")
 
@@ -181,23 +178,6 @@ def offers(b: LoopBuilder, a: Attention, kind: TemplateKind) -> bool:
         return False
     target = b.targets.get(a.q.device.type)
     return target is not None and kind.value in target.capabilities.templates
-
-
-def call_of(
-    b: LoopBuilder, args: Sequence[Any], kwargs: dict[str, Any], results: tuple[str | None, ...]
-) -> Extern:
-    """Return the current node as a library call with these result buffers."""
-    info = info_of(b.node.target)
-    return Extern(
-        b.op_name(),
-        info.name,
-        tuple(argument(b, x) for x in args),
-        tuple((key, argument(b, x)) for key, x in kwargs.items()),
-        results,
-        reason=LIBRARY,
-        origins=b.origin,
-        uncaptured=info.uncaptured,
-    )
 
 
 def template(
