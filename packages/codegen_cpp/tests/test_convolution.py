@@ -21,6 +21,7 @@ _WHOLE = {
     "one vector": ((1, 6, 30, 16), (3, 3, 3, 16), (1, 1), (1, 1), False, True),
     "strides, no padding": ((1, 12, 17, 4), (1, 4, 3, 32), (4, 2), (0, 0), False, False),
     "padding that exceeds the image": ((1, 2, 3, 5), (1, 5, 5, 16), (2, 2), (3, 4), False, False),
+    "panels in parts": ((2, 4, 5, 64), (16, 3, 3, 32), (1, 1), (1, 1), True, True),
     "bands of rows": ((1, 21, 40, 96), (1, 3, 1, 16), (2, 1), (1, 0), True, False),
 }
 

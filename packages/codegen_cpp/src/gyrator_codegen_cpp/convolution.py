@@ -23,6 +23,8 @@ _PIXELS: Mapping[int, int] = MappingProxyType({1: 28, 2: 14})
 _BAND_ELEMENTS = 1 << 16
 """The most elements of the image that a thread copies at a time, for a quarter of a megabyte of
 L2."""
+_PART_ELEMENTS = 1 << 18
+"""The most elements of the panels that meet several bands, for a megabyte of L2."""
 
 
 def convolution_unsupported(kernel: TemplateKernel, isa: Isa) -> str:
@@ -82,7 +84,8 @@ class _Plan:
     band: int
     """Rows of the result that a thread computes at a time."""
     parts: int
-    """The parts of the panels, if there are fewer bands than threads."""
+    """The parts of the panels, if there are fewer bands than threads, or if L2 does not hold all
+    panels until the next band reads them. All bands read a part before the next one."""
 
     @classmethod
     def of(cls, kernel: TemplateKernel, cores: int, isa: Isa) -> "_Plan":
@@ -103,7 +106,9 @@ class _Plan:
         lines = max(1, _BAND_ELEMENTS // (width * channels * down))
         band = _ceil(_ceil(rows, _ceil(rows, lines)), together) * together
         bands = batch * _ceil(rows, band)
-        parts = min(panels, _ceil(cores, bands))
+        elements = math.prod(_sizes(kernel.inputs[1]))
+        several = _ceil(elements, _PART_ELEMENTS) if bands > 1 else 1
+        parts = min(panels, max(several, _ceil(cores, bands)))
         return cls(vectors, pixels, last, line, band, parts)
 
 
@@ -140,8 +145,8 @@ def _body(kernel: TemplateKernel, cores: int, isa: Isa) -> tuple[str, str]:
         w.line("const si64 task = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);")
         w.line(f"if (task >= {tasks}) break;")
         w.line(
-            f"const si64 part = task % {plan.parts}, band = task / {plan.parts} % {bands}, "
-            f"image = task / {plan.parts * bands};"
+            f"const si64 part = task / {batch * bands}, band = task % {bands}, "
+            f"image = task / {bands} % {batch};"
         )
         w.line(
             f"const gy_image window = {{{x.buffer} + image * {image}, {height}, {width}, "
