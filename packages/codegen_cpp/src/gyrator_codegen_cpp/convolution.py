@@ -134,7 +134,7 @@ def _body(kernel: TemplateKernel, cores: int, isa: Isa) -> tuple[str, str]:
     bands = _ceil(rows, plan.band)
     tasks = batch * bands * plan.parts
     step = right * channels
-    below = down * ((columns - 1) * step + wide * channels)
+    below = down * ((columns - 1) * step + wide * channels) if plan.pixels > plan.line else 0
     tile = ", ".join(map(str, (plan.pixels, plan.last, plan.vectors, step, plan.line, below)))
     image, *within = (static(n) for n in x.strides)
     steps = ", ".join(map(str, within))
