@@ -662,6 +662,19 @@ def test_convolutions_of_changing_sizes(tmp_path):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(("batch", "size", "tiled"), [(1, 12, True), (2, 11, True), (2, 12, False)])
+def test_large_weights_of_several_images_stay_with_the_library(tmp_path, batch, size, tiled):
+    if cpu_isa() != "avx512":
+        pytest.skip("convolutions need the registers of AVX-512")
+    torch._dynamo.reset()
+    model, records = nn.Conv2d(288, 128, 3, padding=1).eval(), []
+    x = torch.randn(batch, 288, size, size).to(memory_format=torch.channels_last)
+    with session(tmp_path, records) as ours:
+        agree(torch.compile(model, backend=ours.backend, dynamic=False)(x), model(x))
+    assert calls(records[0]) == ([] if tiled else ["_convolution_pointwise"])
+
+
+@torch.no_grad()
 def test_panels_of_products_of_changing_sizes(tmp_path, monkeypatch):
     """Rows are a symbol, of which some values are fewer than a register tile has, or none."""
     monkeypatch.setattr(Measure, "packed", lambda *_: "kernels")

@@ -1,6 +1,7 @@
 """Convolutions that kernels compute by register tiles of pixels and features, with the addition and
 the `relu` after them, which oneDNN computes otherwise: it adds in another order, and loses NaN."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,10 @@ _LANES = 16
 _FEW_CHANNELS = 4
 _LEAST_PIXELS = 4
 """The least number of pixels of the result, to hide the latency of additions."""
+_MOST_WEIGHTS = 1 << 18
+_MOST_PIXELS = 128
+"""Of several images, oneDNN is faster if more than these are the elements of the weight, which a
+kernel then reads in parts for L2, and the pixels of a result."""
 
 
 def tiles(node: Any) -> bool:
@@ -33,8 +38,15 @@ def tiles(node: Any) -> bool:
         and all(isinstance(n, int) for n in sizes)
         and window.shape[2] * window.shape[3] > 1
         and result.shape[2] * result.shape[3] >= _LEAST_PIXELS
+        and not _reads_much(result.shape, window.numel())
         and _panel_width(window.shape[0]) is not None
     )
+
+
+def _reads_much(result: Sequence[int], weights: int) -> bool:
+    """Return whether oneDNN is faster because of the size of the weight."""
+    batch, _, rows, columns = result
+    return batch > 1 and weights > _MOST_WEIGHTS and rows * columns > _MOST_PIXELS
 
 
 def _panel_width(features: int) -> int | None:
