@@ -24,9 +24,9 @@ from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable
 from gyrator_ir.kernel.parse import read_kernel
 from gyrator_ir.kernel.print import show_kernel
 from gyrator_ir.loop.nodes import Buffer
-from gyrator_ir.modes import ATOMIC_MODES
+from gyrator_ir.modes import ATOMIC_MODES, Failure
 from gyrator_ir.provenance import Origin
-from gyrator_ir.source import Failure, KernelCheck, KernelSource, TranslationUnit
+from gyrator_ir.source import KernelCheck, KernelSource, TranslationUnit
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.text.lines import parse_lines
 from gyrator_ir.text.scanner import Writer

@@ -23,8 +23,8 @@ from gyrator_ir.body.nodes import (
 )
 from gyrator_ir.expr import ShapeFacts, Sym, expr
 from gyrator_ir.kernel.nodes import Local
+from gyrator_ir.modes import Failure
 from gyrator_ir.provenance import Origin
-from gyrator_ir.source import Failure
 from gyrator_ir.types import DType
 from gyrator_testing.kernels.write import (
     BOOL,

@@ -12,7 +12,7 @@ from gyrator_codegen_halide.stage import HalideBackend, HalideCudaBackend
 from gyrator_ir.body.nodes import Bind, Let, Load, Reduce, ReduceKind, SortStep, Store
 from gyrator_ir.expr import ShapeFacts, Sym, SymKind, expr
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.source import Failure
+from gyrator_ir.modes import Failure
 from gyrator_ir.types import DType
 from gyrator_testing.kernels.write import F32, I0, I64, R0, inner, kernel, outer
 

@@ -1,5 +1,6 @@
 """What eager mode refuses raises the same type of exception from compiled programs."""
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -59,6 +60,7 @@ X, ROWS, WHOLE = torch.randn(4), torch.randn(4, 3), torch.arange(4)
 OUT, BELOW = torch.tensor([0, 4]), torch.tensor([0, -5])
 SHIFTED = torch.randn(6).as_strided((3, 4), (1, 1))
 NOUGHTS = torch.zeros(4, dtype=torch.int64)
+NAN = torch.tensor([math.nan, math.inf, -math.inf])
 HALVES, BYTES = torch.ones(4, dtype=torch.float16), torch.arange(4, dtype=torch.uint8)
 NOTHING, WITHOUT_COLUMNS = torch.zeros(0), torch.zeros(0, 0)
 
@@ -222,6 +224,21 @@ NUMBERS: dict[str, Case] = {
     "narrow": (lambda x, i: x.narrow(0, i.item(), 2) * 2, (X, torch.tensor(3))),
     "negative_size": (lambda x, i: x.new_zeros(i.item()), (X, torch.tensor(-3))),
     "view": (lambda x, i: x.view(i.item(), 2) + 1, (X, torch.tensor(3))),
+    "item": (lambda x, i: x[i[1].item()] + 1, (X, OUT)),
+    "item_below": (lambda x, i: x[i[1].item()] + 1, (X, BELOW)),
+    "select": (lambda x, i: x.select(1, i[1].item()) * 2, (ROWS, OUT)),
+    "select_below": (lambda x, i: x.select(1, i[1].item()) * 2, (ROWS, BELOW)),
+    "select_written": (lambda x, i: x.clone().select(0, i[1].item()).fill_(2), (X, OUT)),
+    "select_of_read_size": (lambda x, i: x.nonzero().select(0, i[1].item()), (X[:3], OUT)),
+    "select_scatter": (lambda x, y, i: x.select_scatter(y, 0, i[1].item()), (ROWS, X[:3], OUT)),
+    "select_scatter_below": (
+        lambda x, y, i: x.select_scatter(y, 1, i[1].item()),
+        (ROWS, X, BELOW),
+    ),
+    "int_of_nan": (lambda x, y: x + int(y[0].item()), (X, NAN)),
+    "size_of_nan": (lambda x, y: x.new_ones(math.ceil(y[0].item())), (X, NAN)),
+    "int_of_infinity": (lambda x, y: x + int(y[1].item()), (X, NAN)),
+    "floor_of_infinity": (lambda x, y: x + math.floor(y[2].item()), (X, NAN)),
 }
 
 

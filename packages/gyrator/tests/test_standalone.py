@@ -616,6 +616,22 @@ def test_a_check_of_a_kernel(tmp_path: Path, runtime: Path) -> None:
         _run(fast, torch.tensor([0, 9]))
 
 
+def test_a_check_of_an_index_that_was_read(tmp_path: Path, runtime: Path) -> None:
+    class Chosen(nn.Module):
+        def forward(self, x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+            return x[i[0].item()] + 1
+
+    x, inside, outside = torch.randn(3, 4), torch.tensor([-3]), torch.tensor([3])
+    with _model(tmp_path, runtime, Chosen(), x, inside) as fast:
+        model = aot.load(tmp_path / "model.gya")
+        with pytest.raises(StandaloneError, match=r"GYR_ERROR_CHECK: .*index out of range"):
+            _run(fast, x, outside)
+        with pytest.raises(IndexError, match="index out of range"):
+            model(x, outside)
+        torch.testing.assert_close(_run(fast, x, inside), [x[0] + 1])
+        torch.testing.assert_close(model(x, inside), x[0] + 1)
+
+
 def test_calls_of_operators_are_refused(tmp_path: Path) -> None:
     class Calls(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ from gyrator_ir.diagnostics import ParseError, UnsupportedError
 from gyrator_ir.expr import Sym, expr, minimum, where
 from gyrator_ir.host import nodes as h
 from gyrator_ir.loop.nodes import Literal, TypeArg
+from gyrator_ir.modes import Failure
 from gyrator_ir.types import Device, DType
 from gyrator_wrapper_cpp.schema import Argument, parse_schema, parse_schemas, targets
 from gyrator_wrapper_cpp.stage import CppWrapper
@@ -77,6 +78,10 @@ CASES: list[tuple[h.Instruction, list[str]]] = [
     (
         h.AssertTrue(S0.lt(8), "too long"),
         ['if (!(f.s_s0 < 8LL)) gy::fail(GY_RUNTIME_ERROR, "%s", "too long");'],
+    ),
+    (
+        h.AssertTrue(S0.lt(8), "outside", Failure.INDEX),
+        ['if (!(f.s_s0 < 8LL)) gy::fail(GY_INDEX_ERROR, "%s", "outside");'],
     ),
     (
         h.Allocate("b", F32, CPU, N, ONE),

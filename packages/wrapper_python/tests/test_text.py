@@ -10,6 +10,7 @@ from gyrator_ir.expr import Sym, expr, minimum, where
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.parse import parse
 from gyrator_ir.loop.nodes import Literal, TypeArg
+from gyrator_ir.modes import Failure
 from gyrator_ir.types import Device, DType
 from gyrator_wrapper_python.stage import PythonWrapper
 
@@ -35,7 +36,11 @@ LINES: list[tuple[h.Instruction, str]] = [
     ),
     (h.Separate(("x",), ("y", "z")), "(x,) = rt.separate((x,), (y, z))"),
     (h.AssertNoNan("x", "k0"), "rt.assert_no_nan(x, 'k0')"),
-    (h.AssertTrue(S0.lt(8), "too long"), "rt.assert_true(s0 < 8, 'too long')"),
+    (h.AssertTrue(S0.lt(8), "too long"), "rt.assert_true(s0 < 8, 'too long', 'RuntimeError')"),
+    (
+        h.AssertTrue(S0.lt(8), "outside", Failure.INDEX),
+        "rt.assert_true(s0 < 8, 'outside', 'IndexError')",
+    ),
     (
         h.Allocate("b", DType.F32, CPU, N, ONE),
         "b = rt.allocate((s0,), (1,), 'f32', 'cpu')",

@@ -20,8 +20,9 @@ from gyrator_ir.body.ops import OPS
 from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement
+from gyrator_ir.modes import Failure
 from gyrator_ir.provenance import Origin
-from gyrator_ir.source import Failure, KernelCheck, KernelSource, TranslationUnit
+from gyrator_ir.source import KernelCheck, KernelSource, TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_toy.machine import EXACT, WIDE
 

@@ -12,9 +12,10 @@ from gyrator_ir.checks import takes
 from gyrator_ir.content import content_hash
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Launchable
+from gyrator_ir.modes import Failure
 from gyrator_ir.passes import NO_EDITS, Pass, PassEdits, Tracer
 from gyrator_ir.provenance import Origin
-from gyrator_ir.source import Failure, KernelCheck, KernelSource, TranslationUnit
+from gyrator_ir.source import KernelCheck, KernelSource, TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_ir.tile.nodes import Repeat, TiledGroup, TiledKernel, TiledTemplate, TileProgram
 

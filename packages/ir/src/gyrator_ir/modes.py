@@ -4,7 +4,23 @@ They are separate from the nodes so that a process that only loads cached progra
 the IR: imports take a large part of its startup time.
 """
 
+import builtins
 from enum import StrEnum
+
+
+class Failure(StrEnum):
+    """The exception that a failed check raises."""
+
+    INDEX = "IndexError"
+    OVERFLOW = "OverflowError"
+    RUNTIME = "RuntimeError"
+    VALUE = "ValueError"
+
+    @property
+    def exception(self) -> type[Exception]:
+        """The class of the exception."""
+        exception: type[Exception] = getattr(builtins, self.value)
+        return exception
 
 
 class StoreMode(StrEnum):

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from attrs import field
 
 from gyrator_ir.checks import a_tuple, exactly, natural
 from gyrator_ir.define import frozen
+from gyrator_ir.modes import Failure
 
 if TYPE_CHECKING:
     from gyrator_ir.expr import Expr
-
-
-class Failure(StrEnum):
-    """The exception that a failed check of a kernel raises."""
-
-    INDEX = "IndexError"
-    RUNTIME = "RuntimeError"
 
 
 @frozen

@@ -161,7 +161,7 @@ class _Host:
             case loop.ScalarRead(_, source, symbol):
                 self.out.append(h.ReadScalar(symbol, self._tensor(source)))
             case loop.AssertCond(_, condition, message):
-                self.out.append(h.AssertTrue(condition, message))
+                self.out.append(h.AssertTrue(condition, message, node.error))
             case _:
                 raise NotImplementedError(f"a {type(node).__name__} in a baseline host program")
         for life in self.schedule.lifetimes:

@@ -62,6 +62,11 @@ CHECKS: Mapping[str, Failing] = MappingProxyType(
         "scalar": Failing(
             '    s0 = dim x 0\n    assert (s0 < 4) "too long"\n', RuntimeError, "too long"
         ),
+        "index": Failing(
+            '    s0 = dim x 0\n    assert (s0 < 4) "outside" raises IndexError\n',
+            IndexError,
+            "outside",
+        ),
         "division": Failing(
             '    s0 = dim x 0\n    s1 = expr 8 // (s0 - 4)\n    assert (s1 < 9) "small"\n',
             ZeroDivisionError,

@@ -71,7 +71,7 @@ class Frame:
                 what = f"{at(i.tensor)}, {quoted(i.tensor)}, {quoted(i.what)}"
                 return [f"gy::assert_finite(f.context, {what});"]
             case h.AssertTrue():
-                failure = f'gy::fail(GY_RUNTIME_ERROR, "%s", {quoted(i.message)});'
+                failure = f'gy::fail(GY_{i.error.name}_ERROR, "%s", {quoted(i.message)});'
                 return [f"if (!({size(i.condition)})) {failure}"]
             case h.Allocate():
                 where = f"{dtype(i.dtype)}, {device(i.device)}"

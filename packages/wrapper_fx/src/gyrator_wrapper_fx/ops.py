@@ -12,6 +12,7 @@ import torch
 
 from gyrator_ir.diagnostics import LayoutError, NanError
 from gyrator_ir.host.nodes import Mend
+from gyrator_ir.modes import Failure
 from gyrator_wrapper_fx.kernels import KernelTable
 from gyrator_wrapper_fx.leaf import leaf
 
@@ -143,16 +144,16 @@ def assert_no_nan(tensor: torch.Tensor, what: str) -> None:
     raise NanError.of_counts(what, nans, infinite, tensor.numel())
 
 
-def _assume(condition: bool, message: str) -> None:
+def _assume(condition: bool, message: str, _: str) -> None:
     """Add the condition to torch's symbolic shapes."""
     torch._check(condition, lambda: message)  # type: ignore[no-untyped-call]
 
 
 @leaf(_assume)
-def assert_true(condition: bool, message: str) -> None:
-    """Raise RuntimeError unless a condition on sizes holds."""
+def assert_true(condition: bool, message: str, error: str) -> None:
+    """Raise `error` (a value of `gyrator_ir.modes.Failure`) unless a condition on sizes holds."""
     if not condition:
-        raise RuntimeError(message)
+        raise Failure(error).exception(message)
 
 
 # Memory ---------------------------------------------------------------------------------------

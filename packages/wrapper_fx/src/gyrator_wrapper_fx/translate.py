@@ -42,7 +42,7 @@ def _instruction(scope: Scope, i: h.Instruction) -> None:
         case h.AssertNoNan():
             scope.call(ops.assert_no_nan, scope.env[i.tensor], i.what or i.tensor)
         case h.AssertTrue():
-            scope.call(ops.assert_true, scope.size(i.condition), i.message)
+            scope.call(ops.assert_true, scope.size(i.condition), i.message, i.error.value)
         case h.Allocate():
             _allocate(scope, i)
         case h.AllocatePool():

@@ -99,7 +99,7 @@ class Writer:
             case h.AssertNoNan():
                 call("assert_no_nan", i.tensor, string(i.what))
             case h.AssertTrue():
-                call("assert_true", size(i.condition), string(i.message))
+                call("assert_true", size(i.condition), string(i.message), string(i.error))
             case h.Allocate():
                 call("allocate", *self.layout(i), string(i.device), into=i.name)
             case h.AllocatePool():

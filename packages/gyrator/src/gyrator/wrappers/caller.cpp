@@ -244,6 +244,9 @@ void raise(Program* self, int32_t status, GyProgramContext& context, Call& call)
   switch (status) {
     case GY_HOOK_ERROR: return PyErr_Restore(call.type, call.value, call.trace);
     case GY_DIVISION_ERROR: return PyErr_SetString(PyExc_ZeroDivisionError, context.error);
+    case GY_INDEX_ERROR: return PyErr_SetString(PyExc_IndexError, context.error);
+    case GY_OVERFLOW_ERROR: return PyErr_SetString(PyExc_OverflowError, context.error);
+    case GY_VALUE_ERROR: return PyErr_SetString(PyExc_ValueError, context.error);
     case GY_INPUT_ERROR:
     case GY_RESULT_ERROR:
       result = PyObject_CallFunction(

@@ -1,6 +1,7 @@
 """The text forms of the instructions of Wrapper IR."""
 
 from gyrator_ir.host import nodes as h
+from gyrator_ir.modes import Failure
 from gyrator_ir.text.forms import CODECS, Block, FormTable, Grammar, member_of
 from gyrator_ir.text.values import GRID, REF_OR_COND, RESULTS, RETURNED, VALUES, VALUES_BY_NAME
 
@@ -9,6 +10,7 @@ _GRAMMAR = Grammar(
         **CODECS,
         "args": VALUES, "values": VALUES_BY_NAME, "results": RESULTS, "returned": RETURNED,
         "grid": GRID, "condition": REF_OR_COND, "mend": member_of(h.Mend),
+        "error": member_of(Failure),
     }
 )  # fmt: skip
 _form = _GRAMMAR.form
@@ -30,7 +32,7 @@ FORMS = FormTable(
         ),
         _form(h.Separate, "separate {tensors:names} from {others:names}"),
         _form(h.AssertNoNan, "assert_finite {tensor} [from {what:string}]"),
-        _form(h.AssertTrue, "assert {condition:cond} {message:string}"),
+        _form(h.AssertTrue, "assert {condition:cond} {message:string} [raises {error}]"),
         # Memory
         _form(
             h.Allocate,

@@ -15,6 +15,7 @@ from gyrator_ir.define import frozen
 from gyrator_ir.expr import Cond, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Launchable
 from gyrator_ir.loop.nodes import Constant, Literal, TypeArg, UserKernel
+from gyrator_ir.modes import Failure
 from gyrator_ir.provenance import Origin
 from gyrator_ir.text.shown import Shown
 from gyrator_ir.types import Device, DType
@@ -136,10 +137,11 @@ class AssertNoNan:
 
 @frozen
 class AssertTrue:
-    """Raise RuntimeError with `message` unless the condition on sizes holds."""
+    """Raise `error` with `message` unless the condition on sizes holds."""
 
     condition: Cond = field(validator=instance_of(Cond))
     message: str = field(validator=exactly(str))
+    error: Failure = field(default=Failure.RUNTIME, validator=exactly(Failure))
 
 
 # Memory ---------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from gyrator_ir.loop.nodes import (
     UserTritonKernel,
     WhileOp,
 )
+from gyrator_ir.modes import Failure
 from gyrator_ir.text.forms import CODECS, FormTable, Grammar, member_of
 from gyrator_ir.text.values import ARG, ARG_OR_COND, ARGS, ARGS_BY_NAME, GRID, RESULTS
 
@@ -23,6 +24,7 @@ _GRAMMAR = Grammar(
         **CODECS,
         "arg": ARG, "args": ARGS, "values": ARGS_BY_NAME, "results": RESULTS, "grid": GRID,
         "predicate": ARG_OR_COND, "kind": member_of(TemplateKind),
+        "error": member_of(Failure),
     }
 )  # fmt: skip
 _form = _GRAMMAR.form
@@ -48,7 +50,9 @@ CALLS = FormTable(
         _form(CollectiveWait, "wait {name} {buffer} {origins}"),
         _form(DeviceCopy, "copy {name} {source:arg} -> {destination} [non_blocking] {origins}"),
         _form(ScalarRead, "read {name} {source:arg} -> {symbol} {origins}"),
-        _form(AssertCond, "assert {name} {condition:cond} {message:string} {origins}"),
+        _form(
+            AssertCond, "assert {name} {condition:cond} {message:string} [raises {error}] {origins}"
+        ),
         _form(
             CondOp,
             "cond {name} {predicate} then {then:word} else {otherwise:word} {operands:args} "

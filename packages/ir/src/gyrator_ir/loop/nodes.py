@@ -15,6 +15,7 @@ from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, SortStep, Statement, S
 from gyrator_ir.checks import a_tuple, bits, exactly, identifier, instance_of
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, Cond, Const, Expr, ShapeFacts, Sym
+from gyrator_ir.modes import Failure
 from gyrator_ir.provenance import Origin
 from gyrator_ir.text.shown import Shown
 from gyrator_ir.types import Device, DType
@@ -420,11 +421,12 @@ class ScalarRead:
 
 @frozen
 class AssertCond:
-    """Raise RuntimeError with `message` unless the condition on sizes holds."""
+    """Raise `error` with `message` unless the condition on sizes holds."""
 
     name: str = field(validator=identifier)
     condition: Cond = field(validator=instance_of(Cond))
     message: str = field(validator=exactly(str))
+    error: Failure = field(default=Failure.RUNTIME, validator=exactly(Failure), kw_only=True)
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
 
 

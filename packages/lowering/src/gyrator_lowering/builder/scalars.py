@@ -1,5 +1,6 @@
 """Symbolic scalars: sizes, and floats and booleans that the kernels which use them compute."""
 
+import operator
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import and_, or_
@@ -12,10 +13,10 @@ from torch.fx import Node
 
 from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import UnsupportedError
-from gyrator_ir.expr import Const, Sym, SymKind, floordiv, le
+from gyrator_ir.expr import Const, Sym, SymKind, eq, floordiv, le, mod, negate
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
 from gyrator_ir.loop.nodes import AssertCond, Input, ScalarRead, TensorInput
-from gyrator_ir.modes import Numerics
+from gyrator_ir.modes import Failure, Numerics
 from gyrator_ir.types import HOST, Device, DType
 from gyrator_lowering.builder.program import LoopBuilder, each
 from gyrator_lowering.builder.trace import ScalarValue, Tracer, Value
@@ -34,6 +35,8 @@ _RELATIONS = {
 }  # fmt: skip
 _BINARY = {"FloatTrueDiv": "div", "IntTrueDiv": "div", "FloatPow": "pow", "PowByNatural": "pow"}
 _LEAST = -(1 << 63)
+_NAN = _LEAST + 2
+"""No float rounds to it."""
 _MOST = (1 << 63) - 1
 _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 
@@ -70,22 +73,30 @@ def read_size(
 ) -> None:
     """Compute a size that is a rounded float on the host, and bind the symbol to it.
 
-    The program raises an error for a float that is not a number of 64 bits.
+    The program raises Python's exceptions: ValueError for NaN, and OverflowError for infinity,
+    which stands for any other float of more than 64 bits.
     """
 
     def body(ops: Tracer, _: object) -> Value:
         unrounded = _float(b, ops, value.args[0], leaves, DType.F64)
         rounded = ops.let(ROUNDINGS[type(value).__name__], unrounded)
         fits = ops.lt(ops.abs(rounded), ops.const(2.0**63, DType.F64))  # false for NaN
-        return ops.where(fits, ops.cast(rounded, DType.I64), ops.const(_LEAST, DType.I64))
+        beyond = ops.where(
+            ops.eq(rounded, rounded), ops.const(_LEAST, DType.I64), ops.const(_NAN, DType.I64)
+        )
+        return ops.where(fits, ops.cast(rounded, DType.I64), beyond)
 
     if HOST not in b.targets:
         raise _unknown(b, "size", value)
     buffer = b.pointwise(body, Spec(DType.I64, Device(HOST), (), ()))
     b.operations.append(ScalarRead(b.op_name(), buffer.ref, symbol, b.origin))
-    message = "cannot convert float NaN, infinity or a float of more than 64 bits to integer"
-    converted = le(_LEAST // 2 + 1, floordiv(symbol, Const(2)))  # without overflow of 64 bits
-    b.operations.append(AssertCond(b.op_name(), converted, message, b.origin))
+    half = floordiv(symbol, Const(2))  # comparisons of which do not exceed 64 bits
+    for converted, error, what in (
+        (negate(eq(half, _NAN // 2)), Failure.VALUE, "NaN"),
+        (le(_LEAST // 2 + 1, half), Failure.OVERFLOW, "infinity, or of more than 64 bits,"),
+    ):
+        message = f"cannot convert float {what} to integer"
+        b.operations.append(AssertCond(b.op_name(), converted, message, b.origin, error=error))
 
 
 def _bool(
@@ -224,15 +235,17 @@ class SymbolicScalars:
         )
 
     def division(self, node: Node) -> None:
-        """Check a division by an unbacked size on the host, where division by zero raises."""
+        """Check a division by an unbacked size on the host, where computing it raises
+        ZeroDivisionError."""
         numbers = fake_of(node.args)
         if not all(isinstance(n, (int, torch.SymInt)) for n in numbers):
             return
         dividend, divisor = (self.b.symbols.size(n) for n in numbers)
         if any(s.kind is SymKind.UNBACKED for s in divisor.free_symbols):
-            is_finite = le(floordiv(dividend, divisor), _MOST)
+            divided = floordiv if node.target is operator.floordiv else mod
+            fits, message = le(divided(dividend, divisor), _MOST), "a quotient exceeds 64 bits"
             self.b.operations.append(
-                AssertCond(self.b.op_name(), is_finite, "division by zero", self.b.origin)
+                AssertCond(self.b.op_name(), fits, message, self.b.origin, error=Failure.OVERFLOW)
             )
 
     def scalar(self, node: Node, fake: Any) -> Any:

@@ -7,6 +7,7 @@ from attrs import evolve
 
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, Sym, SymKind, le, lt, maximum, minimum
 from gyrator_ir.loop.nodes import AssertCond, Extern, Literal
+from gyrator_ir.modes import Failure
 from gyrator_lowering.builder.assumed import assumed, require
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.values import TensorValue
@@ -26,10 +27,7 @@ def bind_symbols(b: LoopBuilder, op: str, args: list[Any], base: torch.Tensor, f
     d = (args[1] if len(args) > 1 else 0) % x.ndim
     n = x.shape[d]
     if op == "aten.select.int":
-        start = wrapped_index(b, args[2], n)
-        for inside in (le(ZERO, start), lt(start, n)):
-            message = "select(): index out of range"
-            b.operations.append(AssertCond(b.op_name(), inside, message, b.origin))
+        start = selected_index(b, args[2], n)
     else:
         start, size = _bounds(b, args, n)
         _bind_size(b, x, d, start, size, fake.shape[d])
@@ -37,6 +35,23 @@ def bind_symbols(b: LoopBuilder, op: str, args: list[Any], base: torch.Tensor, f
     if isinstance(offset, torch.SymInt) and _is_new(b, b.symbols.size(offset)):
         base_offset = b.symbols.size(base.storage_offset())
         b.symbols.define(offset.node.expr, base_offset + start * x.strides[d])
+
+
+def selected_index(b: LoopBuilder, index: Any, n: Expr) -> Expr:
+    """Return the index of a `select`, counted from the start.
+
+    The program asserts that it is in range. That of unbacked symbols is not taken from the facts,
+    which the graph may assert only later.
+    """
+    start = wrapped_index(b, index, n)
+    is_read = any(s.kind is SymKind.UNBACKED for s in start.free_symbols | n.free_symbols)
+    for inside in (le(ZERO, start), lt(start, n)):
+        if is_read or not facts_of(b.symbols).known(inside):
+            message = "select(): index out of range"
+            b.operations.append(
+                AssertCond(b.op_name(), inside, message, b.origin, error=Failure.INDEX)
+            )
+    return start
 
 
 def _bounds(b: LoopBuilder, args: list[Any], n: Expr) -> tuple[Expr, Expr]:

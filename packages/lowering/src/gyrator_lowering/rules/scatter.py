@@ -13,7 +13,7 @@ from gyrator_ir.modes import Numerics
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
-from gyrator_lowering.builder.slices import wrapped_index
+from gyrator_lowering.builder.slices import selected_index, wrapped_index
 from gyrator_lowering.builder.trace import Tracer, Value, conjunction
 from gyrator_lowering.builder.values import Spec, TensorValue, broadcast_shape
 from gyrator_lowering.rules.bits.aten_sums import GRAIN, integers
@@ -547,7 +547,7 @@ def select_scatter(
     """`x` with one slice of size 1 replaced by `source`."""
     out = b.out
     d = dim % x.ndim
-    position = wrapped_index(b, at, x.shape[d])
+    position = selected_index(b, at, x.shape[d])
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
         mask = _is_at(ops, index[d], position)

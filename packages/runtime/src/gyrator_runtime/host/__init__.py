@@ -13,6 +13,7 @@ import torch
 from torch._C._dynamo import guards
 
 from gyrator_ir.diagnostics import NanError
+from gyrator_ir.modes import Failure
 from gyrator_ir.types import DType
 from gyrator_runtime.host.externs import extern as extern
 from gyrator_runtime.host.outside import separate as separate
@@ -53,10 +54,11 @@ size_of, stride_of = torch.Tensor.size, torch.Tensor.stride
 """`size_of(tensor, dim)`, `stride_of(tensor, dim)`, in elements."""
 
 
-def assert_true(condition: int, message: str) -> None:
-    """Raise RuntimeError with `message` unless `condition` is true."""
+def assert_true(condition: int, message: str, error: str) -> None:
+    """Raise `error` (a value of `gyrator_ir.modes.Failure`) with `message` unless `condition` is
+    true."""
     if not condition:
-        raise RuntimeError(message)
+        raise Failure(error).exception(message)
 
 
 def identity(value: Any) -> Any:

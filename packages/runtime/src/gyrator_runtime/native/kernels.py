@@ -1,10 +1,11 @@
 """Built kernels, in the forms that plans launch."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from gyrator_ir.define import frozen
+from gyrator_ir.modes import Failure
 
 CheckHandler: TypeAlias = Callable[[int, tuple[object, ...], tuple[int, ...]], BaseException]
 """`handler(number, buffers, sizes)` creates the exception of a failed check. `buffers` are the
@@ -58,12 +59,6 @@ class LoadedKernel:
     checks: Checks = ()
 
 
-_EXCEPTIONS: Mapping[str, type[BaseException]] = {
-    kind.__name__: kind for kind in (IndexError, RuntimeError)
-}
-"""Exception types by the values of `gyrator_ir.source.Failure`."""
-
-
 @frozen
 class BuiltKernel:
     """The symbol and checks of a kernel in a stored plan."""
@@ -71,12 +66,12 @@ class BuiltKernel:
     name: str
     symbol: str
     checks: tuple[tuple[str, str], ...] = ()
-    """The failures for return values of 1, 2, ...: a value of `gyrator_ir.source.Failure`, and a
+    """The failures for return values of 1, 2, ...: a value of `gyrator_ir.modes.Failure`, and a
     message."""
 
     def loaded(self, function: KernelFunction) -> LoadedKernel:
         """Return the kernel with a function of this process."""
-        checks = tuple((_EXCEPTIONS[failure], message) for failure, message in self.checks)
+        checks = tuple((Failure(failure).exception, message) for failure, message in self.checks)
         return LoadedKernel(function, checks)
 
 

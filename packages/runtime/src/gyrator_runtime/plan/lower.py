@@ -86,8 +86,7 @@ def _instruction(scope: Scope, i: h.Instruction) -> None:
     match i:
         case h.BindSize():
             method = HostFunction("stride_of" if i.stride else "size_of")
-            args = _object(scope, i.tensor), i.dim
-            scope.env[i.symbol.name] = scope.integer(method, args)
+            scope.env[i.symbol.name] = scope.integer(method, (_object(scope, i.tensor), i.dim))
         case h.BindParameter():
             scope.env[i.symbol.name] = SizeArg(scope.tensor(i.name).register)
         case h.DefineSymbol():
@@ -105,7 +104,8 @@ def _instruction(scope: Scope, i: h.Instruction) -> None:
         case h.AssertNoNan():
             scope.run(HostFunction("check_nan"), (_object(scope, i.tensor), Const(i.what)))
         case h.AssertTrue():
-            scope.run(HostFunction("assert_true"), (scope.condition(i.condition), Const(i.message)))
+            what = Const(i.message), Const(i.error.value)
+            scope.run(HostFunction("assert_true"), (scope.condition(i.condition), *what))
         case h.Allocate():
             scope.env[i.name] = _allocated(scope, scope.layout(i), i.device)
         case h.AllocatePool():

@@ -47,7 +47,7 @@ class CallWriter:
             case nodes.ScalarRead():
                 work.append(h.ReadScalar(node.symbol, self._tensor(node.source)))
             case nodes.AssertCond():
-                work.append(h.AssertTrue(node.condition, node.message))
+                work.append(h.AssertTrue(node.condition, node.message, node.error))
             case nodes.CondOp():
                 self._branch(node)
             case nodes.WhileOp():

@@ -112,7 +112,7 @@ class Machine:
                 self.symbols[symbol] = int(self.tensor(source).item())
             case nodes.AssertCond(_, condition, message):
                 if not truth_of(condition, self.symbols):
-                    raise RuntimeError(message)
+                    raise op.error.exception(message)
             case nodes.CondOp():
                 chosen = op.then if self._decide(op.predicate) else op.otherwise
                 operands = [self.argument(a) for a in op.operands]

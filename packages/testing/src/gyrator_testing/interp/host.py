@@ -43,7 +43,7 @@ def run_host(
         InterpreterError: when the program or its arguments break a rule.
         AssertionError: a tensor violates an assertion of the program.
         IndexError: a checked index is out of range.
-        RuntimeError: when an `AssertTrue` fails.
+        Exception: the `error` of an `AssertTrue` that fails.
     """
     if len(inputs) != len(program.parameters):
         raise InterpreterError.of(
@@ -183,9 +183,9 @@ class _Host:
                 wide = cast(array, DTYPES[array.dtype].compute)
                 if DTYPES[array.dtype].is_float and not np.all(np.isfinite(wide)):
                     raise AssertionError(f"{tensor} holds NaN or infinity: {what}")
-            case h.AssertTrue(condition, message):
+            case h.AssertTrue(condition, message, error):
                 if not truth_of(condition, self.symbols):
-                    raise RuntimeError(message)
+                    raise error.exception(message)
             case _:
                 return False
         return True

@@ -148,6 +148,9 @@ enum GyStatus : int32_t {
   GY_HOOK_ERROR = 6,       // a hook failed and stores its own error
   GY_INPUT_ERROR = 7,      // an input is not what the program was compiled for; `error` says how
   GY_RESULT_ERROR = 8,     // a result of an op differs from that of its meta function
+  GY_INDEX_ERROR = 9,      // raise IndexError(error)
+  GY_OVERFLOW_ERROR = 10,  // raise OverflowError(error)
+  GY_VALUE_ERROR = 11,     // raise ValueError(error)
 };
 
 enum GyKind : int32_t {
