@@ -32,10 +32,12 @@ from gyrator_testing.kernels.write import (
     I0,
     I1,
     I64,
+    QUOTIENTS,
     R0,
     R1,
     S0,
     S1,
+    divided,
     inner,
     kernel,
     outer,
@@ -223,6 +225,7 @@ def kernels():
         yield in_order(f"up_{dtype.value}", dtype, down=False)
         yield in_order(f"down_{dtype.value}", dtype, down=True)
     yield two_passes("two_passes", S0, 24)
+    yield divided("divided")
     yield scan_beside_turned("scan_beside_turned", 3, 4, 5)
     yield from (two_axes("two_axes", 9, 3, 50), two_axes("two_axes_any", S0, S1, 50))
 
@@ -624,3 +627,11 @@ def test_what_a_narrow_float_holds_is_not_rounded_again(arch, top, roundings, bu
     y = np.minimum(x.astype(np.float32), high).astype(NUMPY[bf16]).astype(np.float32)
     want = (y * high).astype(NUMPY[bf16]).astype(np.float32) + y
     np.testing.assert_array_equal(z, want)
+
+
+def test_the_least_index_divided_by_minus_one(library):
+    """Quotients wrap, as processors' own instruction does not."""
+    for a, b, quotient, remainder in QUOTIENTS:
+        y = np.zeros(4, np.int64)
+        assert library("divided", {"y": y}, u0=a, u1=b) == 0
+        assert y.tolist() == [quotient, remainder] * 2

@@ -33,7 +33,20 @@ from gyrator_ir.tile.nodes import Threads
 from gyrator_ir.types import DType
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.kernels.compare import assert_close, assert_same_writes
-from gyrator_testing.kernels.write import F32, F64, I0, I64, R0, S0, S1, inner, kernel, outer
+from gyrator_testing.kernels.write import (
+    F32,
+    F64,
+    I0,
+    I64,
+    QUOTIENTS,
+    R0,
+    S0,
+    S1,
+    divided,
+    inner,
+    kernel,
+    outer,
+)
 
 AT, T0 = S1 * I0 + R0, Sym("t0")
 DOUBLED = kernel(
@@ -275,3 +288,12 @@ def test_printing_imports_no_llvm():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_the_least_index_divided_by_minus_one():
+    """Quotients wrap, as processors' own instruction does not."""
+    library = Library([divided("divided")])
+    for a, b, quotient, remainder in QUOTIENTS:
+        y = np.zeros(4, np.int64)
+        assert library("divided", {"y": y}, u0=a, u1=b) == 0
+        assert y.tolist() == [quotient, remainder] * 2

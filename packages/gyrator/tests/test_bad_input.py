@@ -250,6 +250,27 @@ def test_numbers_that_were_read(sessions: dict[str, Session], wrapper: str) -> N
             assert isinstance(actual, Exception)
 
 
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_the_least_integer_divided_by_minus_one(sessions: dict[str, Session], wrapper: str) -> None:
+    def divided(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return x + (-(2**63)) // i[0].item()
+
+    def remainder(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return x + (-(2**63)) % i[0].item()
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        for function in (divided, remainder):
+            torch._dynamo.reset()
+            compiled = torch.compile(function, backend=sessions[wrapper].backend)
+            three, less = torch.tensor([3]), torch.tensor([-1])
+            torch.testing.assert_close(compiled(WHOLE, three), function(WHOLE, three))
+            if function is remainder:
+                assert torch.equal(compiled(WHOLE, less), WHOLE)
+            else:
+                with pytest.raises(OverflowError):
+                    compiled(WHOLE, less)
+
+
 BY_PYTORCH: dict[str, Case] = {
     "expanded": (lambda x: x.add_(1), (torch.randn(1).expand(4),)),
     "expanded_inside": (lambda x: x[:1].expand(4).add_(1), (X,)),

@@ -1,8 +1,12 @@
 ;% gy_floor_div gy_floor_mod
-; Quotients that round down. The divisor is not 0.
+; Quotients that round down. The divisor is not 0; the least integer divided by -1 wraps.
 define internal i64 @gy_floor_div(i64 %a, i64 %b) alwaysinline nounwind willreturn memory(none) {
-  %q = sdiv i64 %a, %b
-  %r = srem i64 %a, %b
+  %minus = icmp eq i64 %b, -1
+  %c = select i1 %minus, i64 1, i64 %b
+  %p = sdiv i64 %a, %c
+  %n = sub i64 0, %a
+  %q = select i1 %minus, i64 %n, i64 %p
+  %r = srem i64 %a, %c
   %x = xor i64 %r, %b
   %apart = icmp slt i64 %x, 0
   %inexact = icmp ne i64 %r, 0
@@ -12,7 +16,9 @@ define internal i64 @gy_floor_div(i64 %a, i64 %b) alwaysinline nounwind willretu
   ret i64 %d
 }
 define internal i64 @gy_floor_mod(i64 %a, i64 %b) alwaysinline nounwind willreturn memory(none) {
-  %r = srem i64 %a, %b
+  %minus = icmp eq i64 %b, -1
+  %c = select i1 %minus, i64 1, i64 %b
+  %r = srem i64 %a, %c
   %x = xor i64 %r, %b
   %apart = icmp slt i64 %x, 0
   %inexact = icmp ne i64 %r, 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from gyrator_ir.body.nodes import Axis, Load, Store
+from gyrator_ir.body.nodes import Axis, IndexValue, Load, Store
 from gyrator_ir.body.rewrite import AnyStatement, expressions
 from gyrator_ir.expr import Expr, Sym, expr, sorted_symbols
 from gyrator_ir.kernel.nodes import Kernel, Level, Local, Stage
@@ -62,3 +62,22 @@ def kernel(
         tuple(buffer(n, types.get(n, F32), spans.get(n, UNKNOWN), device) for n in names),
         tuple(sorted(sizes, key=lambda s: s.name)),
     )  # fmt: skip
+
+
+def divided(name: str) -> Kernel:
+    """Return a kernel that stores the quotient and the remainder of its sizes, of any sign, in the
+    pairs of `y`."""
+    dividend, divisor = Sym("u0"), Sym("u1")
+    values = (
+        IndexValue("q", dividend // divisor, I64),
+        IndexValue("r", dividend % divisor, I64),
+    )
+    stores = (Store("y", 2 * I0, "q"), Store("y", 2 * I0 + 1, "r"))
+    return kernel(name, [(I0, 2)], [], [outer(*values, *stores)], {"y": I64}, {"y": 4})
+
+
+QUOTIENTS = tuple(
+    (a, b, (a // b + 2**63) % 2**64 - 2**63, a % b)
+    for a, b in ((-(2**63), -1), (-(2**63), 3), (-7, -1), (7, -2), (-7, 2), (0, -1))
+)
+"""Dividends, divisors, quotients that wrap to 64 bits, and remainders."""

@@ -47,11 +47,12 @@ inline void check(AOTITorchError code, const char* what) {
 
 inline int64_t floor_div(int64_t a, int64_t b) {
   if (b == 0) fail(GY_DIVISION_ERROR, "a size is divided by zero");
+  if (b == -1 && a == INT64_MIN) fail(GY_OVERFLOW_ERROR, "a size exceeds 64 bits");
   int64_t q = a / b;
   return q - ((a % b != 0) && ((a < 0) != (b < 0)));
 }
 
-inline int64_t floor_mod(int64_t a, int64_t b) { return a - floor_div(a, b) * b; }
+inline int64_t floor_mod(int64_t a, int64_t b) { return b == -1 ? 0 : a - floor_div(a, b) * b; }
 
 using Ints = std::initializer_list<int64_t>;
 

@@ -1,11 +1,12 @@
 //% gy_floor_div
 GY_FN si64 gy_floor_div(si64 a, si64 b) {
+  if (b == -1) return (si64)(0 - (su64)a);  // the least integer would end the process
   const si64 q = a / b;
   return q - ((a % b != 0) & ((a < 0) != (b < 0)));
 }
 //% gy_floor_mod
 GY_FN si64 gy_floor_mod(si64 a, si64 b) {
-  const si64 r = a % b;
+  const si64 r = a % (b == -1 ? 1 : b);
   return r + ((r != 0) & ((r < 0) != (b < 0)) ? b : 0);
 }
 //% gy_least
