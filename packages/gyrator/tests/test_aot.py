@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache
 from itertools import chain, repeat
@@ -230,6 +231,27 @@ def test_an_argument_of_another_structure_is_named(tmp_path: Path) -> None:
     for d, pair, message in wrong:
         with pytest.raises(aot.PackageError, match=f"the argument {message}"):
             model(d, pair=pair)
+
+
+def test_dicts_in_another_order_are_those_of_the_exported_module(tmp_path: Path) -> None:
+    class Chosen(nn.Module):
+        def forward(self, d: dict[str, Any]) -> torch.Tensor:
+            return d["u"][0]["a"] - 2 * d["u"][0]["b"] + 3 * d["v"]
+
+    a, b, v = torch.randn(3, 5)
+    right: Any = {"u": [{"a": a, "b": b}], "v": v}
+    program = export(Chosen(), (right,))
+    model = aot.load(aot.compile(program, package=tmp_path / "m.gya"))
+    inside: Any = {"u": [{"b": b, "a": a}], "v": v}
+    other: Any = {"v": v, "u": inside["u"]}  # whose parts the module compares by place
+    torch.testing.assert_close(program.module()(inside), Chosen()(right))
+    for d in (inside, other):
+        torch.testing.assert_close(model(d), Chosen()(right))
+    for wrong in ({**other, "w": v}, OrderedDict(other)):
+        with pytest.raises(ValueError, match="tree spec"):
+            program.module()(wrong)
+        with pytest.raises(aot.PackageError, match="GY-PACKAGE-006"):
+            model(wrong)
 
 
 @pytest.mark.parametrize("case", list(_calls(None)))  # type: ignore[arg-type]  # names alone

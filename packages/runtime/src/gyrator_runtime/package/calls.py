@@ -41,6 +41,8 @@ class Arguments:
         ordered = self._ordered(args, kwargs)
         leaves, spec = pytree.tree_flatten(ordered)
         if spec != self.spec:
+            leaves, spec = pytree.tree_flatten(_in_order(ordered, self.spec))
+        if spec != self.spec:
             names = (*self.entry.parameters[: self.entry.positional], *self.entry.keywords)
             raise self._wrong(_difference(names, _children(spec), _children(self.spec)))
         return leaves
@@ -72,6 +74,19 @@ class Arguments:
     def _wrong(self, why: str) -> Exception:
         expected = ", ".join(f"{i.name}: {i}" for i in self.entry.inputs)
         return wrong_call(self.entry.name, why, f"({expected})")
+
+
+def _in_order(value: Any, spec: Any) -> Any:
+    """Return a value whose dicts have their keys in the order of a structure, like the modules of
+    `torch.export`."""
+    if type(value) is not spec.type:
+        return value
+    if spec.type is dict and value.keys() == set(spec.context):
+        each = zip(spec.context, spec.children(), strict=True)
+        return {key: _in_order(value[key], child) for key, child in each}
+    if spec.type in (tuple, list) and len(value) == spec.num_children:
+        return spec.type(map(_in_order, value, spec.children()))
+    return value
 
 
 def _children(spec: Any) -> list[Any]:
