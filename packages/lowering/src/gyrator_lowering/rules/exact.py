@@ -8,6 +8,7 @@ from gyrator_lowering.rules.bits import aten_losses as losses
 from gyrator_lowering.rules.bits import aten_softmax as rows
 from gyrator_lowering.rules.bits.aten_norms import layer_norm
 from gyrator_lowering.rules.bits.aten_sums import aten_mean, aten_sum
+from gyrator_lowering.rules.bits.onednn_gelu import gelu, gelu_backward
 from gyrator_lowering.rules.norm.batch_norm import exact_no_training
 from gyrator_lowering.table import Rule
 
@@ -18,6 +19,7 @@ def _by_lanes(lanes: int) -> dict[str, Rule]:
         "aten.sigmoid.default": formulas.sigmoid(lanes),
         "aten.silu.default": formulas.silu(lanes),
         "aten.silu_backward.default": formulas.silu_backward(lanes),
+        "aten.gelu.default": gelu(lanes),
         "aten._softmax.default": rows.softmax(lanes),
         "aten._safe_softmax.default": rows.safe_softmax(lanes),
         "aten._log_softmax.default": rows.log_softmax(lanes),
@@ -39,8 +41,7 @@ EXACT_RULES: Mapping[str, Rule] = MappingProxyType(
         "aten.lerp.Scalar": formulas.lerp,
         "aten.rsqrt.default": formulas.rsqrt,
         "aten.tanh_backward.default": formulas.tanh_backward,
-        "aten.gelu.default": formulas.gelu,
-        "aten.gelu_backward.default": formulas.gelu_backward,
+        "aten.gelu_backward.default": gelu_backward,
         "aten.pow.Tensor_Scalar": formulas.power,
         "aten.mse_loss.default": losses.mse,
         "aten.mse_loss_backward.default": losses.mse_backward,

@@ -1,9 +1,9 @@
 """Functions of `f32` computed with the bits of ATen's CPU kernels (`numerics="bitwise"`).
 
 ATen's compiler contracts products and sums to fused multiply-additions. Its exponential, within
-other functions, is Sleef's where it uses vectors and the C library's elsewhere; `gelu` is
-oneDNN's. The formulas hold for ATen's kernels for AVX2 and, with vectors of twice as many lanes,
-for AVX-512; a target's capability `aten_bits` names those that were found to hold on a machine.
+other functions, is Sleef's where it uses vectors and the C library's elsewhere. The formulas hold
+for ATen's kernels for AVX2 and, with vectors of twice as many lanes, for AVX-512; a target's
+capability `aten_bits` names those that were found to hold on a machine.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import evolve
 
-from gyrator_ir.expr import ONE, ZERO, Const, Expr, contiguous_strides
+from gyrator_ir.expr import ONE, ZERO, Const, Expr
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import Arg, operand
@@ -38,12 +38,12 @@ def tanh_backward(b: LoopBuilder, grad: TensorValue, y: TensorValue) -> TensorVa
     """`aten.tanh_backward`."""
     if _is_repeated(y, b.out.shape):
         raise FallbackToAten  # whose compiler hoists the square, and rounds it
-    return _of_f32(b, lambda ops, g, v: g * ops.fma(-v, v, 1.0), grad, y)
+    return of_f32(b, lambda ops, g, v: g * ops.fma(-v, v, 1.0), grad, y)
 
 
 def rsqrt(b: LoopBuilder, x: TensorValue) -> TensorValue:
     """`aten.rsqrt`."""
-    return _of_f32(b, lambda ops, v: 1.0 / ops.sqrt(v), x)
+    return of_f32(b, lambda ops, v: 1.0 / ops.sqrt(v), x)
 
 
 def addcmul(
@@ -54,7 +54,7 @@ def addcmul(
     def fn(ops: Tracer, a: Value, v: Value, w: Value) -> Value:
         return ops.fma(operand(ops, value, (), DType.F32) * v, w, a)
 
-    return _of_f32(b, fn, x, p, q)
+    return of_f32(b, fn, x, p, q)
 
 
 def power(b: LoopBuilder, x: TensorValue, exponent: Any) -> TensorValue:
@@ -78,7 +78,7 @@ def scaled_sum(sign: int) -> Callable[..., TensorValue]:
             raise FallbackToAten  # other rules compute it with eager's bits, or nobody does
         if _is_repeated(other, b.out.shape):
             raise FallbackToAten  # whose compiler hoists the product where it uses no vectors
-        return _of_f32(b, lambda ops, v, w: ops.fma(w, sign * float(alpha), v), x, other)
+        return of_f32(b, lambda ops, v, w: ops.fma(w, sign * float(alpha), v), x, other)
 
     return rule
 
@@ -87,7 +87,7 @@ def lerp(b: LoopBuilder, x: TensorValue, end: TensorValue, weight: Any) -> Tenso
     """`aten.lerp.Scalar` with a weight below a half."""
     if type(weight) not in (int, float) or not abs(weight) < 0.5:
         raise FallbackToAten
-    return _of_f32(b, lambda ops, v, w: ops.fma(w - v, float(weight), v), x, end)
+    return of_f32(b, lambda ops, v, w: ops.fma(w - v, float(weight), v), x, end)
 
 
 def sigmoid(lanes: int) -> Rule:
@@ -113,32 +113,7 @@ def silu_backward(lanes: int) -> Rule:
     return _by_vectors(lanes, gradient)
 
 
-def gelu(b: LoopBuilder, x: TensorValue, *, approximate: str = "none") -> TensorValue:
-    """`aten.gelu` by the error function."""
-    _check_onednn(x, approximate)
-
-    def fn(ops: Tracer, v: Value) -> Value:
-        half = v * 0.5
-        return ops.fma(_erf_of_root(ops, v)[0], half, half)
-
-    return _of_f32(b, fn, x)
-
-
-def gelu_backward(
-    b: LoopBuilder, grad: TensorValue, x: TensorValue, *, approximate: str = "none"
-) -> TensorValue:
-    """`aten.gelu_backward` by the error function."""
-    _check_onednn(x, approximate)
-
-    def fn(ops: Tracer, g: Value, v: Value) -> Value:
-        erf, exp = _erf_of_root(ops, v)
-        slope = v * _ROOT_HALF * _ROOT_OF_PI * exp
-        return g * ops.fma(erf, 0.5, 0.5 + slope)
-
-    return _of_f32(b, fn, grad, x)
-
-
-def _of_f32(b: LoopBuilder, fn: Callable[..., Value], *args: Arg) -> TensorValue:
+def of_f32(b: LoopBuilder, fn: Callable[..., Value], *args: Arg) -> TensorValue:
     """Apply a function to tensors of `f32` and numbers.
 
     Raises:
@@ -207,20 +182,6 @@ def _vectorised(
     return result
 
 
-def _check_onednn(x: TensorValue, approximate: str) -> None:
-    """Raise FallbackToAten unless ATen calls oneDNN."""
-    if prod(integers(x.shape)) < 2 or approximate != "none":
-        raise FallbackToAten
-    if x.strides != contiguous_strides(x.shape):
-        raise FallbackToAten
-
-
-def _bits(word: int) -> float:
-    """Return the `f32` with these bits."""
-    sign, exponent, fraction = word >> 31, word >> 23 & 0xFF, word & 0x7FFFFF
-    return math.ldexp((-1) ** sign * (0x800000 + fraction), exponent - 150)
-
-
 _LOG2_E = 1.442695040888963407
 _LN2_PARTS = (0.693145751953125, 1.428606765330187045e-06)
 _SLEEF_EXP = (
@@ -247,7 +208,7 @@ def sleef_exp(ops: Tracer, x: Value) -> Value:
     result = 1.0 + ops.fma(r * r, p, r)
     power = ops.cast(n, DType.I32)
     half = ops.shr(power, 1)
-    result = result * _power_of_two(ops, half) * _power_of_two(ops, power - half)
+    result = result * power_of_two(ops, half) * power_of_two(ops, power - half)
     low, high = _SLEEF_RANGE
     result = ops.where(ops.lt(x, low), 0.0, result)
     return ops.where(ops.gt(x, high), math.inf, result)
@@ -313,53 +274,28 @@ def _libm_exp(ops: Tracer, x: Value) -> Value:
     high_terms = ops.fma(r, cubic, square)
     p = ops.fma(high_terms, r * r, ops.fma(r, slope, 1.0))
     power = ops.cast(n, DType.I32)
-    roots: Sequence[Value] = [ops.const(root, DType.F64) for root in _ROOTS]
-    for bit in range(_STEPS.bit_length() - 1):
-        is_odd = ops.ne(power & (1 << bit), 0)
-        pairs = zip(roots[::2], roots[1::2], strict=True)
-        roots = [ops.where(is_odd, odd, even) for even, odd in pairs]
+    root = selected(ops, power, [ops.const(root, DType.F64) for root in _ROOTS])
     power = ops.shr(power, _STEPS.bit_length() - 1)
     half = ops.shr(power, 1)
-    scales = [ops.cast(_power_of_two(ops, k), DType.F64) for k in (half, power - half)]
-    result = ops.cast(p * (roots[0] * scales[0] * scales[1]), DType.F32)
+    scales = [ops.cast(power_of_two(ops, k), DType.F64) for k in (half, power - half)]
+    result = ops.cast(p * (root * scales[0] * scales[1]), DType.F32)
     result = ops.where(ops.lt(x, low), 0.0, result)
     result = ops.where(ops.gt(x, high), math.inf, result)
     return ops.where(ops.isnan(x), x, result)
 
 
-_ROOT_HALF = _bits(0x3F3504F3)
-_ROOT_OF_PI = _bits(0x3F106EBA)
-"""1 / sqrt(pi)."""
-_ERF_SLOPE = _bits(0x3EA7BA05)
-_ERF = tuple(map(_bits, (0x3F87DC22, 0xBFBA00E3, 0x3FB5F0E3, 0xBE91A98E, 0x3E827906)))
-_EXP_RANGE = (_bits(0xC2AEAC50), _bits(0x42B17218))
-_EXP = tuple(map(_bits, (0x3C07CFCE, 0x3D2B9D0D, 0x3E2AAD40, 0x3EFFFEE3, 0x3F7FFFFB, 0x3F800000)))
-_EXP_LOG2_E = _bits(0x3FB8AA3B)
-_EXP_LN2 = _bits(0x3F317218)
+def selected(ops: Tracer, index: Value, values: Sequence[Value]) -> Value:
+    """Return the value at an index, of which the low bits are used."""
+    bit = 1
+    while len(values) > 1:
+        is_odd = ops.ne(index & bit, 0)
+        pairs = zip(values[::2], values[1::2], strict=False)
+        last = values[len(values) & ~1 :]
+        values = [*(ops.where(is_odd, odd, even) for even, odd in pairs), *last]
+        bit *= 2
+    return values[0]
 
 
-def _erf_of_root(ops: Tracer, x: Value) -> tuple[Value, Value]:
-    """Return `erf(x / sqrt(2))` and `exp(-x * x / 2)` as oneDNN computes them (Abramowitz and
-    Stegun)."""
-    root = x * _ROOT_HALF
-    t = 1.0 / ops.fma(ops.abs(root), _ERF_SLOPE, 1.0)
-    exp = _onednn_exp(ops, -(root * root))
-    erf = ops.fma(-exp * t, polynomial(ops, t, _ERF), 1.0)
-    return ops.where(ops.signbit(x), -erf, erf), exp
-
-
-def _onednn_exp(ops: Tracer, x: Value) -> Value:
-    low, high = _EXP_RANGE
-    # As x86's instructions, these return the limit for NaN.
-    within = ops.where(ops.lt(x, high), x, high)
-    within = ops.where(ops.gt(within, low), within, low)
-    n = ops.floor(within * _EXP_LOG2_E + 0.5)
-    r = ops.fma(-n, _EXP_LN2, within)
-    scale = _power_of_two(ops, ops.cast(n - 1.0, DType.I32))
-    scale = ops.where(ops.lt(x, low), 0.0, scale)
-    return polynomial(ops, r, _EXP) * scale * 2.0
-
-
-def _power_of_two(ops: Tracer, exponent: Value) -> Value:
+def power_of_two(ops: Tracer, exponent: Value) -> Value:
     """Return a power of two that is a normal `f32`."""
     return ops.bitcast(ops.shl(exponent + 127, 23), DType.F32)
