@@ -8,7 +8,7 @@ exponential and the logarithm are Sleef's in the whole row.
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from math import inf
+from math import inf, prod
 from operator import add
 from typing import Any
 
@@ -19,6 +19,7 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import At, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.bits.aten_formulas import sleef_exp, sleef_log
+from gyrator_lowering.rules.bits.aten_sums import integers
 from gyrator_lowering.rules.reduction import reduce_to_buffer
 from gyrator_lowering.table import FallbackToAten, Rule
 
@@ -81,6 +82,13 @@ def backward(lanes: int, logarithm: bool) -> Rule:
 
     def rule(b: LoopBuilder, grad: TensorValue, y: TensorValue, dim: int, *_: Any) -> TensorValue:
         _check(b, dim, grad, y)
+        size = _length(grad)
+        has_rest = size > lanes and size % lanes > 0
+        if has_rest and not logarithm and prod(integers(grad.shape[:-1])) > 1:
+            # ATen's compiler made two versions of the loop over rows, of which one contracts a
+            # product that is added to a part of a vector. The number of threads decides between
+            # them.
+            raise FallbackToAten
 
         def term(ops: Tracer, at: Sequence[Expr]) -> Value:
             return ops.load(grad, at) if logarithm else ops.load(grad, at) * ops.load(y, at)
@@ -139,7 +147,8 @@ def _sum(
         lanes: the number of elements in a vector.
         term: the term at an index.
         contracted: adds the term at an index to a sum; ATen's compiler contracts a product that is
-            added to a part of a vector, but not one that is added to a whole vector.
+            added to a part of a vector in a single row, but not one that is added to a whole
+            vector.
     """
     plus = contracted or (lambda ops, total, at: total + term(ops, at))
     size, rows = _length(x), x.shape[:-1]
