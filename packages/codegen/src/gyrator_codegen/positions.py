@@ -254,7 +254,7 @@ def block_refusal(tiled: TiledKernel) -> str | None:
         return "sums over rows that are not processed whole"
     method = Method.MATRIX if product else Method.AT_ONCE if whole else Method.ACCUMULATE
     for r in tiled.reductions:
-        if r != Reduction(r.result, method, group=r.group, apart=r.apart):
+        if r != Reduction(r.result, method, group=r.group, apart=r.apart, fused=r.fused):
             return f"a method other than plain {method.value} for {r.result}"
     nest = tuple((loop.kind, loop.step) for loop in tiled.loops)
     if nest not in (_PRODUCTS if product else _NESTS):

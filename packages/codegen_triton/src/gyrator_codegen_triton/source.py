@@ -106,13 +106,15 @@ def with_options(
 ) -> tuple[Configuration, ...]:
     """Return the candidates of a kernel with the compiler options that its results require.
 
-    `enable_fp_fusion` is 0 if each operation must round; `debug` is 1 if the body checks indices.
+    `enable_fp_fusion` is 0 if each product that is added must round; `debug` is 1 if the body
+    checks indices.
     """
     options: list[tuple[str, int]] = []
     if isinstance(tiled, TiledKernel):
         if "num_stages" not in {c.name for c in tiled.choices}:
             options.append(("num_stages", 1))
-        if tiled.kernel.numerics is not Numerics.FAST:
+        fused = any(r.fused for r in tiled.reductions)
+        if not fused and tiled.kernel.numerics is not Numerics.FAST:
             options.append(("enable_fp_fusion", 0))
     if any(isinstance(s, Bind) and s.check for s in body):
         options += [("debug", 1), ("sanitize_overflow", 0)]

@@ -51,3 +51,7 @@ class Numerics(StrEnum):
     BATCH_INVARIANT = "batch_invariant"
     """The result of a point does not depend on the number of points: sums are accumulated in `f64`,
     sequentially in the order of the inner axes."""
+
+
+EXACT_NUMERICS = frozenset((Numerics.BITWISE, Numerics.BATCH_INVARIANT))
+"""The guarantees of particular bits."""

@@ -78,7 +78,7 @@ FORMS = FormTable(
             Reduction,
             "reduce {result} {method} [unroll {unroll:step}] [chain {chain:integer}] [wide] "
             "[compensated] [block {block:step}] [reload] [keep {keep:names}] "
-            "[group {group:integer}] [apart] [narrow] [of {of}]",
+            "[group {group:integer}] [apart] [narrow] [fused] [of {of}]",
         ),
         _form(
             Contraction,

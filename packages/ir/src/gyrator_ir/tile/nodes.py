@@ -113,6 +113,8 @@ class Reduction:
     """The elements of a group are at equal distances in the block instead of adjacent."""
     narrow: bool = field(default=False, validator=exactly(bool))
     """The positions of an `argmin` or `argmax` are `i32`."""
+    fused: bool = field(default=False, validator=exactly(bool))
+    """For a floating-point `dot`: a product and the addition that takes it may round only once."""
     of: str = field(default="", validator=exactly(str))
     """For a `min` or `max`: the `argmin` or `argmax` of the same values whose accumulators have the
     result, if any."""

@@ -511,6 +511,8 @@ def _suitability(r: Reduction, s: Reduce) -> Iterator[tuple[bool, str]]:
     blocks = two_pass or r.chain > 0
     yield blocks or not r.block, ": only two passes and chains have a block size"
     yield two_pass or not (r.keep or r.reload), ": only a second pass keeps or reloads values"
+    products = s.kind is ReduceKind.DOT and s.dtype.is_float
+    yield products or not r.fused, ": only a floating-point dot has products to fuse"
     yield exponentials or r.group <= 1, ": only accumulated exponentials have groups"
 
 

@@ -17,7 +17,7 @@ from gyrator_ir.body.rewrite import used
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.modes import Numerics
+from gyrator_ir.modes import EXACT_NUMERICS
 from gyrator_ir.tile.nodes import QUOTIENTS, TiledKernel
 from gyrator_ir.types import DType
 
@@ -26,7 +26,6 @@ _RELATIVE = frozenset(("mul", "div", "neg", "abs", "sqrt", "rsqrt"))
 _SUMS = frozenset((ReduceKind.SUM, ReduceKind.DOT))
 """Reductions whose own rounding errors are about as large as those of approximate terms."""
 _LARGEST_F8E4M3 = 448.0  # of the finite values; it has no infinity
-_EXACT_MODES = (Numerics.BITWISE, Numerics.BATCH_INVARIANT)
 
 
 @frozen
@@ -41,7 +40,7 @@ class ApproximateQuotients(KernelPass):
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
-        if kernel.numerics in _EXACT_MODES:
+        if kernel.numerics in EXACT_NUMERICS:
             return tiled
         body = kernel.statements
         precise = _precise(kernel)

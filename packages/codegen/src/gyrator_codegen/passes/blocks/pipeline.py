@@ -10,6 +10,7 @@ from gyrator_codegen.passes.blocks.approximate_quotients import ApproximateQuoti
 from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
 from gyrator_codegen.passes.blocks.draw_fours import DrawFours
 from gyrator_codegen.passes.blocks.flatten_indices import FlattenIndices
+from gyrator_codegen.passes.blocks.fuse_multiply_adds import FuseMultiplyAdds
 from gyrator_codegen.passes.blocks.group_exponentials import GroupExponentials
 from gyrator_codegen.passes.blocks.index_width import IndexWidth
 from gyrator_codegen.passes.blocks.launches.keep_programs import KeepPrograms
@@ -57,6 +58,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         ReuseLoads(),
         PlaceBarriers(),
         ApproximateQuotients(),
+        FuseMultiplyAdds(),
         RankConfigurations(numbers.cores, numbers.shared_bytes),
         MatchCandidates(),
         KeepPrograms(numbers.cores),
