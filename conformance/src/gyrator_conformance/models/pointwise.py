@@ -48,10 +48,15 @@ class SwiGlu(nn.Module):
 
 
 def activations(x: Tensor) -> Tensor:
-    """Chain the usual activations, all of them smooth or piecewise linear."""
+    """Chain the usual activations, all of them smooth or piecewise linear.
+
+    The gradient of the root is bounded: that of `y.abs().sqrt()` multiplies the rounding of `y`,
+    whose terms cancel, by any factor.
+    """
     y = F.mish(x) + F.softplus(x) - F.elu(x) * torch.tanh(x)
     y = y + F.hardswish(x) + F.leaky_relu(x, 0.1) + F.gelu(x, approximate="tanh")
-    return torch.where(x > 0, y, -y.abs().sqrt()) + x.clamp(-1, 1).square() + torch.sigmoid(y)
+    root = (y.abs() + 0.25).sqrt()
+    return torch.where(x > 0, y, -root) + x.clamp(-1, 1).square() + torch.sigmoid(y)
 
 
 def promotion(x: Tensor, counts: Tensor) -> tuple[Tensor, ...]:
