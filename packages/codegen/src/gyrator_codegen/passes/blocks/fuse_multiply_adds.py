@@ -4,16 +4,16 @@ A fused multiply-add is one instruction instead of two. The products of 16-bit f
 `f32`, so that their sums stay the same; those of wider floats lose one rounding each.
 """
 
-from collections.abc import Iterable
 from typing import ClassVar
 
 from attrs import evolve
 
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Let, Reduce, ReduceKind, ScanStep
-from gyrator_ir.body.rewrite import AnyStatement
+from gyrator_ir.body.rewrite import AnyStatement, defined, types_of
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.modes import EXACT_NUMERICS
 from gyrator_ir.tile.nodes import Method, TiledKernel
 from gyrator_ir.types import DType
@@ -21,27 +21,32 @@ from gyrator_ir.types import DType
 _SUMS = frozenset(("add", "sub"))
 _PASSING = frozenset(("cast", "neg", "where"))
 """Ops whose result may be a product that is not rounded yet, or its negation."""
-_SINGLE = frozenset(
-    "abs div eq exp fma fmax fmin ge gt le lt maximum minimum ne rsqrt sigmoid sqrt tanh".split()
+_KNOWN = (
+    _SUMS
+    | _PASSING
+    | frozenset("abs div exp fma fmax fmin maximum minimum mul rsqrt sigmoid sqrt tanh".split())
 )
-"""Further ops that languages do not write as a product and a sum."""
-_FOLDS = frozenset((ReduceKind.DOT, ReduceKind.MIN, ReduceKind.MAX))
-"""Reductions that add up no products but those of a dot."""
+"""Ops that languages do not write as a product and a sum."""
+_FOLDS = frozenset((ReduceKind.DOT, ReduceKind.SUM, ReduceKind.MIN, ReduceKind.MAX))
+"""Reductions that languages do not write as a product and a sum, but for that of a dot."""
+_LONG = (DType.F32, DType.F64)
+_SHORT = (DType.BF16, DType.F16)
 
 
 @frozen
 class FuseMultiplyAdds(KernelPass):
     """Fuse the products of dot reductions with their sums.
 
-    Kernel compilers fuse all products of a kernel or none, so kernels that add up other products,
-    each of which rounds, are not changed. Neither are those whose numerics guarantee exact bits.
+    Kernel compilers fuse all products of a kernel or none, so kernels that add up other products
+    are not changed, unless these are of 16-bit floats and do not round. Neither are those whose
+    numerics guarantee exact bits.
     """
 
     name: ClassVar[str] = "fuse-multiply-adds"
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
-        if kernel.numerics in EXACT_NUMERICS or _adds_products(kernel.statements):
+        if kernel.numerics in EXACT_NUMERICS or _adds_products(kernel):
             return tiled
         folds = (s for s in kernel.statements if isinstance(s, Reduce))
         fused = tuple(
@@ -53,17 +58,36 @@ class FuseMultiplyAdds(KernelPass):
         return tiled if fused == tiled.reductions else evolve(tiled, reductions=fused)
 
 
-def _adds_products(body: Iterable[AnyStatement]) -> bool:
-    """Return whether something but a dot reduction may add up floating-point products."""
+def _adds_products(kernel: Kernel) -> bool:
+    """Return whether something but a dot reduction may add up floating-point products that
+    round."""
+    types: dict[str, DType] = {}
+    short: set[str] = set()
+    """Values of at least 32 bits that a 16-bit float represents, so that products are exact."""
     products: set[str] = set()
-    for s in body:
-        if isinstance(s, ScanStep) or (isinstance(s, Reduce) and s.kind not in _FOLDS):
+    for s in kernel.statements:
+        added = s.op in _SUMS if isinstance(s, Let) else _is_sum(s)
+        of_product = isinstance(s, Let | Reduce) and not products.isdisjoint(s.args)
+        if isinstance(s, ScanStep) or (added and of_product):
             return True
-        if not isinstance(s, Let) or not s.dtype.is_float:
+        if isinstance(s, Reduce) and s.kind not in _FOLDS:
+            return True
+        rounds = isinstance(s, Let) and s.op == "mul" and not short.issuperset(s.args)
+        if isinstance(s, Let) and s.dtype.is_float and s.op not in _KNOWN:
+            return True
+        widened = isinstance(s, Let) and s.op == "cast" and types.get(s.args[0]) in _SHORT
+        # Values of different stages may have the same name.
+        short.difference_update(defined(s))
+        products.difference_update(defined(s))
+        types |= types_of(s, kernel.storage)
+        if not isinstance(s, Let) or s.dtype not in _LONG:
             continue
-        of_product = not products.isdisjoint(s.args)
-        if s.op == "mul" or (s.op in _PASSING and of_product and s.dtype.size >= DType.F32.size):
+        if widened:
+            short.add(s.name)
+        if rounds or (s.op in _PASSING and of_product):
             products.add(s.name)
-        elif of_product if s.op in _SUMS else s.op not in _PASSING | _SINGLE:
-            return True
     return False
+
+
+def _is_sum(s: AnyStatement) -> bool:
+    return isinstance(s, Reduce) and s.kind is ReduceKind.SUM
