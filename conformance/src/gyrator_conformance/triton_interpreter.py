@@ -179,7 +179,12 @@ def probe(config: Config) -> Target:
         arch="triton-interpreter",
         kernel_backend="triton-interpreter",
         capabilities=evolve(
-            can, graphs=False, converted=frozenset(), unchecked_division=False, reciprocals=False
+            can,
+            graphs=False,
+            overlap=False,
+            converted=frozenset(),
+            unchecked_division=False,
+            reciprocals=False,
         ),
     )
 
