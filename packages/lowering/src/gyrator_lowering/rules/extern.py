@@ -64,6 +64,11 @@ def argument(b: LoopBuilder, value: Any) -> Arg:
     )
 
 
+def by_name(b: LoopBuilder, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that the current node passes, by their names in its schema."""
+    return {**dict(zip(info_of(b.node.target).arguments, args, strict=False)), **kwargs}
+
+
 def call_of(
     b: LoopBuilder, args: Sequence[Any], kwargs: dict[str, Any], results: tuple[str | None, ...]
 ) -> Extern:

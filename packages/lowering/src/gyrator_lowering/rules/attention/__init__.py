@@ -1,11 +1,10 @@
 """Scaled dot product attention: a library call, a template, or loops over sums of products.
 
-Each of eager's attention ops has the same arguments in an order of its own; `Attention` holds them.
+Eager's attention ops have the same arguments, each in an order of its own; `Attention` holds them.
 If kernels are requested, the device's template computes the result and the logarithms of the sums,
 or loops do if there is no template.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,48 +27,13 @@ from gyrator_lowering.rules.attention.scores import (
     score_of,
     template,
 )
-from gyrator_lowering.rules.extern import call_of, library
+from gyrator_lowering.rules.extern import by_name, call_of, library
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
-# Arguments of the ops --------------------------------------------------------------------------
 
-
-def _plain(ends: bool) -> Callable[..., Attention]:
-    """Return the reader of ops whose mask, if any, is a keyword; see `attention` for `ends`."""
-
-    def read(
-        q: TensorValue, k: TensorValue, v: TensorValue, dropout_p: float = 0.0,
-        is_causal: bool = False, *_: Any, attn_mask: TensorValue | None = None, scale: Any = None,
-    ) -> Attention:  # fmt: skip
-        return attention(q, k, v, attn_mask, dropout_p, is_causal, scale, ends)
-
-    return read
-
-
-def _masked(ends: bool) -> Callable[..., Attention]:
-    """Return the reader of ops with a flag that says whether to return the sums."""
-
-    def read(
-        q: TensorValue, k: TensorValue, v: TensorValue, attn_bias: TensorValue | None,
-        _sums: bool, dropout_p: float = 0.0, is_causal: bool = False, *_: Any, scale: Any = None,
-    ) -> Attention:  # fmt: skip
-        return attention(q, k, v, attn_bias, dropout_p, is_causal, scale, ends)
-
-    return read
-
-
-def _any(
-    q: TensorValue, k: TensorValue, v: TensorValue, attn_mask: TensorValue | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, *_: Any, scale: Any = None, **__: Any,
-) -> Attention:  # fmt: skip
-    return attention(q, k, v, attn_mask, dropout_p, is_causal, scale, False)
-
-
-# Forward ----------------------------------------------------------------------------------------
-
-
-def _forward(read: Callable[..., Attention]) -> Rule:
-    """Return the rule of an op that returns the result, or also the sums and other saved values."""
+def _forward(last_row_sees_all: bool) -> Rule:
+    """Return the rule of an op that returns the result, or also the sums and other saved values;
+    see `attention`."""
     called = library()
 
     def rule(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +42,7 @@ def _forward(read: Callable[..., Attention]) -> Rule:
         results: list[Any] = [fakes] if single else list(fakes)
         used = frozenset({0}) if single else b.used_results
         try:
-            a = read(*args, **kwargs)
+            a = attention(by_name(b, args, kwargs), last_row_sees_all)
         except FallbackToAten:
             if b.generates:
                 raise
@@ -160,18 +124,15 @@ def _loops(b: LoopBuilder, a: Attention, out: TensorValue, sums: TensorValue | N
 
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
-    readers: dict[str, tuple[Callable[..., Attention], Callable[..., gradients.Saved]]] = {
-        "flash_attention_for_cpu": (_plain(False), gradients.plain),
-        "flash_attention": (_plain(True), gradients.flash),
-        "efficient_attention": (_masked(False), gradients.efficient),
-        "cudnn_attention": (_masked(True), gradients.cudnn),
-        "fused_attention_overrideable": (_any, gradients.overrideable),
-    }
-    for kind, (read, read_saved) in readers.items():
-        name = f"aten._scaled_dot_product_{kind}"
-        table.rule(name)(_forward(read))
-        table.rule(f"{name}_backward")(gradients.backward(read_saved))
-    table.rule("aten.scaled_dot_product_attention")(_forward(_any))
+    for name in (
+        "flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention",
+        "fused_attention_overrideable",
+    ):  # fmt: skip
+        last_row_sees_all = name in ("flash_attention", "cudnn_attention")
+        op = f"aten._scaled_dot_product_{name}"
+        table.rule(op)(_forward(last_row_sees_all))
+        table.rule(f"{op}_backward")(gradients.backward(last_row_sees_all))
+    table.rule("aten.scaled_dot_product_attention")(_forward(False))
     table.rule("aten._scaled_dot_product_attention_math")(library())
     table.rule("aten._flash_attention_forward", "aten._flash_attention_backward")(library())
     table.rule("aten._efficient_attention_forward", "aten._efficient_attention_backward")(library())

@@ -1,7 +1,7 @@
 """Gradients of attention, which recompute the weights from the scores and the saved logarithms of
 their sums."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gyrator_ir.body.nodes import ReduceKind
@@ -21,7 +21,7 @@ from gyrator_lowering.rules.attention.scores import (
     score_of,
     template,
 )
-from gyrator_lowering.rules.extern import call_of, library
+from gyrator_lowering.rules.extern import by_name, call_of, library
 from gyrator_lowering.rules.matmul import sum_of_products
 from gyrator_lowering.rules.reduction import reduce_at
 from gyrator_lowering.table import FallbackToAten, Rule
@@ -39,15 +39,19 @@ class Saved:
     sums: TensorValue
 
 
-def backward(read: Callable[..., Saved]) -> Rule:
+def backward(last_row_sees_all: bool) -> Rule:
     """Return the rule of an op that returns the gradients of q, k, v, and of the mask if
-    requested."""
+    requested; see `attention`."""
     called = library()
 
     def rule(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
         if not b.generates:
             return called(b, *args, **kwargs)
-        saved = read(*args, **kwargs)
+        arguments = by_name(b, args, kwargs)
+        a, sums = attention(arguments, last_row_sees_all), arguments["logsumexp"]
+        if sums.shape[2] == ZERO or sums.dtype is not a.dtype:
+            raise FallbackToAten
+        saved = Saved(a=a, grad=args[0], out=arguments["out"], sums=rows_of(sums))
         outs = b.wanted()
         needs_mask_gradient = any(out is not None for out in outs[3:])
         if offers(b, saved.a, TemplateKind.ATTENTION_GRADIENTS) and not needs_mask_gradient:
@@ -192,60 +196,3 @@ class _Gradients:
         """Return the head and the row of an index into the rows of a group."""
         number, row = rindex
         return group * self._reduced_shape[0] + number, row
-
-
-def _saved(a: Attention, grad: TensorValue, out: TensorValue, sums: TensorValue) -> Saved:
-    if sums.shape[2] == ZERO or sums.dtype is not a.dtype:
-        raise FallbackToAten
-    return Saved(a=a, grad=grad, out=out, sums=rows_of(sums))
-
-
-def plain(
-    grad: TensorValue, q: TensorValue, k: TensorValue, v: TensorValue, out: TensorValue,
-    sums: TensorValue, dropout_p: float, is_causal: bool, *, attn_mask: TensorValue | None = None,
-    scale: Any = None,
-) -> Saved:  # fmt: skip
-    """Read the op for CPUs."""
-    a = attention(q, k, v, attn_mask, dropout_p, is_causal, scale, False)
-    return _saved(a, grad, out, sums)
-
-
-def flash(
-    grad: TensorValue, q: TensorValue, k: TensorValue, v: TensorValue, out: TensorValue,
-    sums: TensorValue, _first: Any, _second: Any, _rows: Any, _columns: Any, dropout_p: float,
-    is_causal: bool, *_: Any, scale: Any = None,
-) -> Saved:  # fmt: skip
-    """Read the op of flash attention."""
-    a = attention(q, k, v, None, dropout_p, is_causal, scale, True)
-    return _saved(a, grad, out, sums)
-
-
-def efficient(
-    grad: TensorValue, q: TensorValue, k: TensorValue, v: TensorValue, bias: TensorValue | None,
-    out: TensorValue, sums: TensorValue, _seed: Any, _offset: Any, dropout_p: float, _mask: Any,
-    is_causal: bool = False, *, scale: Any = None,
-) -> Saved:  # fmt: skip
-    """Read the op of memory-efficient attention."""
-    a = attention(q, k, v, bias, dropout_p, is_causal, scale, False)
-    return _saved(a, grad, out, sums)
-
-
-def cudnn(
-    grad: TensorValue, q: TensorValue, k: TensorValue, v: TensorValue, out: TensorValue,
-    sums: TensorValue, _seed: Any, _offset: Any, bias: TensorValue | None, _first: Any,
-    _second: Any, _rows: Any, _columns: Any, dropout_p: float, is_causal: bool, *,
-    scale: Any = None,
-) -> Saved:  # fmt: skip
-    """Read cuDNN's op."""
-    a = attention(q, k, v, bias, dropout_p, is_causal, scale, True)
-    return _saved(a, grad, out, sums)
-
-
-def overrideable(
-    grad: TensorValue, q: TensorValue, k: TensorValue, v: TensorValue, bias: TensorValue | None,
-    _mask: Any, out: TensorValue, sums: TensorValue, _first: Any, _second: Any, _rows: Any,
-    _columns: Any, dropout_p: float, is_causal: bool, *_: Any, scale: Any = None,
-) -> Saved:  # fmt: skip
-    """Read the op that out-of-tree devices provide."""
-    a = attention(q, k, v, bias, dropout_p, is_causal, scale, False)
-    return _saved(a, grad, out, sums)

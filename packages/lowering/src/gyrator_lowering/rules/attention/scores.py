@@ -1,5 +1,6 @@
 """Attention scores: the arguments of eager's ops, and loops that compute the scores."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve
@@ -58,25 +59,19 @@ class Attention:
         return TensorRef(self.mask.buffer, self.mask.dtype, self.scores, steps, self.mask.offset)
 
 
-def attention(
-    q: TensorValue,
-    k: TensorValue,
-    v: TensorValue,
-    mask: TensorValue | None,
-    dropout: float,
-    causal: bool,
-    scale: Any,
-    last_row_sees_all: bool,
-) -> Attention:
-    """Return the arguments of an op. With `last_row_sees_all`, eager aligns causal masks at the
-    last row.
+def attention(arguments: Mapping[str, Any], last_row_sees_all: bool) -> Attention:
+    """Return what an op computes, given its arguments by the names that all of eager's attention
+    ops share. With `last_row_sees_all`, eager aligns causal masks at the last row.
 
     Raises:
         FallbackToAten: for dropout, for head sizes of 0, and for tensors that are not
             four-dimensional or whose shapes do not match.
     """
+    q, k, v = (arguments[name] for name in ("query", "key", "value"))
+    mask = arguments.get("attn_mask", arguments.get("attn_bias"))
+    causal, scale = arguments.get("is_causal", False), arguments.get("scale")
     length = q.shape[-1]
-    if dropout or q.ndim != 4 or k.ndim != 4 or v.ndim != 4:
+    if arguments.get("dropout_p") or q.ndim != 4 or k.ndim != 4 or v.ndim != 4:
         raise FallbackToAten
     if length is ZERO or not (scale is None or type(scale) is float):
         raise FallbackToAten
