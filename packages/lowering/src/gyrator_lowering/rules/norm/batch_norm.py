@@ -1,6 +1,6 @@
 """Batch norm in its functional forms, and its gradient."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gyrator_ir.body.nodes import ReduceKind
@@ -13,7 +13,7 @@ from gyrator_lowering.builder.trace import At, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.norm import affine, element, rounded
 from gyrator_lowering.rules.reduction import reduce_at, reduce_into
-from gyrator_lowering.table import FallbackToAten, TableBuilder
+from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 
 def _dims(x: TensorValue) -> tuple[int, ...]:
@@ -46,6 +46,9 @@ class _BatchNorm:
     x: TensorValue
     weight: TensorValue | None
     bias: TensorValue | None
+    running: tuple[TensorValue | None, TensorValue | None]
+    """Running mean and variance."""
+    momentum: float
     eps: float
 
     def normalized(self, mean: TensorValue, rstd: At) -> TensorValue:
@@ -59,8 +62,11 @@ class _BatchNorm:
 
         return self.b.pointwise(body, self.b.outs[0])
 
-    def infer(self, mean: TensorValue, variance: TensorValue) -> TensorValue:
-        """Return the output for running statistics."""
+    def infer(self) -> TensorValue:
+        """Return the output for the running statistics."""
+        mean, variance = self.running
+        if mean is None or variance is None:
+            raise FallbackToAten
         return self.normalized(mean, _inverse(variance, self.eps, self.x.dtype.compute))
 
     def empties(self) -> Iterator[TensorValue]:
@@ -90,12 +96,11 @@ class _BatchNorm:
     def updated(
         self,
         batch: tuple[TensorValue, TensorValue],
-        running: Sequence[TensorValue | None],
-        momentum: float,
         into: Sequence[TensorValue | Spec | None],
     ) -> list[TensorValue]:
         """Return `(1 - momentum) * running + momentum * new` for the mean and the unbiased
         variance, in new buffers or in place; `batch` has the mean and the squares."""
+        momentum = self.momentum
         mean, squares = batch
         b, n = self.b, _count(self.x)
 
@@ -114,23 +119,27 @@ class _BatchNorm:
             return result
 
         new = (lambda ops, i: ops.load(mean, i)), variance
-        parts = zip(running, new, into, strict=True)
+        parts = zip(self.running, new, into, strict=True)
         return [updated(o, n, to) for o, n, to in parts if o is not None and to is not None]
 
 
-def no_training(
-    b: LoopBuilder,
-    x: TensorValue,
-    weight: TensorValue | None,
-    bias: TensorValue | None,
-    running_mean: TensorValue,
-    running_var: TensorValue,
-    momentum: float,
-    eps: float,
-) -> tuple[TensorValue, ...]:
+def _rule(form: Callable[..., tuple[TensorValue, ...]]) -> Rule:
+    """Return the rule of an op with all operands; `form` takes the norm, and the flag that says
+    whether it trains, if the op has one."""
+
+    def rule(
+        b: LoopBuilder, x: TensorValue, weight: TensorValue | None, bias: TensorValue | None,
+        mean: TensorValue | None, variance: TensorValue | None, *rest: Any,
+    ) -> tuple[TensorValue, ...]:  # fmt: skip
+        *training, momentum, eps = rest
+        return form(_BatchNorm(b, x, weight, bias, (mean, variance), momentum, eps), *training)
+
+    return rule
+
+
+def _no_training(norm: _BatchNorm) -> tuple[TensorValue, ...]:
     """Normalise by running statistics."""
-    norm = _BatchNorm(b, x, weight, bias, eps)
-    return (norm.infer(running_mean, running_var), *norm.empties())
+    return (norm.infer(), *norm.empties())
 
 
 def exact_no_training(
@@ -173,85 +182,46 @@ def exact_no_training(
         return ops.fma(ops.load(x, index), ops.load(factor, channel), ops.load(added, channel))
 
     out = b.outs[0]
-    return (b.pointwise(body, out), *_BatchNorm(b, x, weight, bias, eps).empties())
+    norm = _BatchNorm(b, x, weight, bias, (running_mean, running_var), momentum, eps)
+    return (b.pointwise(body, out), *norm.empties())
 
 
-def functional(
-    b: LoopBuilder,
-    x: TensorValue,
-    weight: TensorValue | None,
-    bias: TensorValue | None,
-    running_mean: TensorValue,
-    running_var: TensorValue,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[TensorValue, ...]:
+def _functional(norm: _BatchNorm, training: bool) -> tuple[TensorValue, ...]:
     """Normalise, and return the updated running statistics."""
-    norm = _BatchNorm(b, x, weight, bias, eps)
-    running, into = (running_mean, running_var), b.outs[3:]
+    into = norm.b.outs[3:]
     if not training:
-        result = norm.infer(*running)
-        unchanged = [b.copy(r, o) for r, o in zip(running, into, strict=True)]
+        result = norm.infer()
+        pairs = zip(norm.running, into, strict=True)
+        unchanged = [norm.b.copy(r, out) for r, out in pairs if r is not None]
         return (result, *norm.empties(), *unchanged)
     results, batch = norm.train()
-    return (*results, *norm.updated(batch, running, momentum, into))
+    return (*results, *norm.updated(batch, into))
 
 
-def with_update(
-    b: LoopBuilder,
-    x: TensorValue,
-    weight: TensorValue | None,
-    bias: TensorValue | None,
-    running_mean: TensorValue,
-    running_var: TensorValue,
-    momentum: float,
-    eps: float,
-) -> tuple[TensorValue, ...]:
-    """`_batch_norm_with_update_functional`: like `functional` in training, with a reserve."""
-    empty, *into = b.outs[3:]
+def _with_update(norm: _BatchNorm) -> tuple[TensorValue, ...]:
+    """Like `_functional` in training, with a reserve, which stays empty."""
+    empty, *into = norm.b.outs[3:]
     assert empty is not None
-    norm = _BatchNorm(b, x, weight, bias, eps)
     results, batch = norm.train()
-    reserve = b.pointwise(lambda ops, _: ops.const(0, empty.dtype.compute), empty)
-    running = norm.updated(batch, (running_mean, running_var), momentum, into)
-    return (*results, reserve, *running)
+    reserve = norm.b.pointwise(lambda ops, _: ops.const(0, empty.dtype.compute), empty)
+    return (*results, reserve, *norm.updated(batch, into))
+
+
+def _native(norm: _BatchNorm, training: bool) -> tuple[TensorValue, ...]:
+    """Normalise; in training, the running statistics are updated in place."""
+    if not training:
+        return _no_training(norm)
+    results, batch = norm.train()
+    norm.updated(batch, norm.running)
+    return results
 
 
 def no_stats(
-    b: LoopBuilder,
-    x: TensorValue,
-    weight: TensorValue | None,
-    bias: TensorValue | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[TensorValue, ...]:
+    b: LoopBuilder, x: TensorValue, weight: TensorValue | None, bias: TensorValue | None,
+    training: bool, momentum: float, eps: float,
+) -> tuple[TensorValue, ...]:  # fmt: skip
     """Normalise by the statistics of the batch only."""
-    return _BatchNorm(b, x, weight, bias, eps).train()[0]
-
-
-def native(
-    b: LoopBuilder,
-    x: TensorValue,
-    weight: TensorValue | None,
-    bias: TensorValue | None,
-    running_mean: TensorValue | None,
-    running_var: TensorValue | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[TensorValue, ...]:
-    """Normalise; in training, the running statistics are updated in place."""
-    norm = _BatchNorm(b, x, weight, bias, eps)
-    if not training:
-        if running_mean is None or running_var is None:
-            raise FallbackToAten
-        return (norm.infer(running_mean, running_var), *norm.empties())
-    results, batch = norm.train()
-    running = (running_mean, running_var)
-    norm.updated(batch, running, momentum, running)
-    return results
+    return _BatchNorm(b, x, weight, bias, (None, None), momentum, eps).train()[0]
 
 
 def _mean(ops: Tracer, total: Value, count: Expr, grad: TensorValue) -> Value:
@@ -328,9 +298,11 @@ def backward(
 
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
-    table.rule("aten._native_batch_norm_legit_no_training.default")(no_training)
-    table.rule("aten._native_batch_norm_legit_functional.default")(functional)
+    table.rule("aten._native_batch_norm_legit_no_training.default")(_rule(_no_training))
+    table.rule("aten._native_batch_norm_legit_functional.default")(_rule(_functional))
     table.rule("aten._native_batch_norm_legit.no_stats")(no_stats)
-    table.rule("aten._batch_norm_with_update_functional.default")(with_update)
-    table.rule("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default")(native)
+    table.rule("aten._batch_norm_with_update_functional.default")(_rule(_with_update))
+    table.rule("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default")(
+        _rule(_native)
+    )
     table.rule("aten.native_batch_norm_backward.default")(backward)
