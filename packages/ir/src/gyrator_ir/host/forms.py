@@ -99,3 +99,6 @@ FORMS = FormTable(
         _form(h.Return, "return {values:returned}"),
     )
 )
+
+PARAMETER = _GRAMMAR.parts(h.Parameter, " {name} {kind:word}")
+CAPTURE = _GRAMMAR.parts(h.Capture, " {device} [mutates {mutated:integers}]")

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from gyrator_ir.host.forms import FORMS
+from gyrator_ir.host.forms import CAPTURE, FORMS, PARAMETER
 from gyrator_ir.host.nodes import Capture, HostProgram, Instruction, Parameter
 from gyrator_ir.host.print import KIND, VERSION
 from gyrator_ir.kernel.parse import read_launchable
-from gyrator_ir.text.forms import INTEGERS, build
+from gyrator_ir.text.forms import build, read_parts
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import PREAMBLE, read_header, read_preamble, sections, sole
 from gyrator_ir.text.scanner import Scanner, read_line
@@ -56,7 +56,7 @@ def _program(line: Line) -> HostProgram:
 
 
 def _parameter(line: Line) -> Parameter:
-    return read_line(line, "parameter", lambda s: Parameter(s.name(), s.word()))
+    return read_line(line, "parameter", lambda s: Parameter(**read_parts(PARAMETER, s)))
 
 
 def _sole(word: str, lines: list[Line], read: Callable[[Scanner], Read]) -> Read | None:
@@ -69,7 +69,7 @@ def _sole(word: str, lines: list[Line], read: Callable[[Scanner], Read]) -> Read
 
 
 def _capture(s: Scanner) -> Capture:
-    return Capture(s.device(), INTEGERS.read(s) if s.take("mutates") else ())
+    return Capture(**read_parts(CAPTURE, s))
 
 
 def read_instructions(lines: tuple[Line, ...]) -> tuple[Instruction, ...]:

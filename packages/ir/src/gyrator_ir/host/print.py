@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from gyrator_ir.host.forms import FORMS
+from gyrator_ir.host.forms import CAPTURE, FORMS, PARAMETER
 from gyrator_ir.host.nodes import HostProgram, Instruction
 from gyrator_ir.kernel.print import show_kernel
-from gyrator_ir.text.forms import INTEGERS
+from gyrator_ir.text.forms import show_parts
 from gyrator_ir.text.lines import indented
 from gyrator_ir.text.program import show_preamble, show_user_kernels
-from gyrator_ir.text.scanner import Writer, show_device, show_word
+from gyrator_ir.text.scanner import Writer, show_device
 
 __all__ = ["show"]
 
@@ -34,12 +34,9 @@ def show_instructions(instructions: Sequence[Instruction], writer: Writer) -> li
 def _program(p: HostProgram) -> list[str]:
     writer = Writer()
     lines = show_preamble(p.origins, p.facts, (), p.constants, writer)
-    lines += [f"parameter {x.name} {show_word(x.kind)}" for x in p.parameters]
+    lines += ["parameter" + show_parts(PARAMETER, x, writer) for x in p.parameters]
     if p.capture is not None:
-        mutated = (
-            f" mutates {INTEGERS.show(p.capture.mutated, writer)}" if p.capture.mutated else ""
-        )
-        lines.append(f"capture {show_device(p.capture.device)}{mutated}")
+        lines.append("capture" + show_parts(CAPTURE, p.capture, writer))
     if p.home is not None:
         lines.append(f"home {show_device(p.home)}")
     lines += show_user_kernels(p.user_kernels, writer)

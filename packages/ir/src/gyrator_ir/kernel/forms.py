@@ -1,7 +1,10 @@
-"""The text forms of the lines of Kernel IR outside of kernels."""
+"""The text forms of Kernel IR: the heads of kernels, and the lines outside of kernels."""
 
-from gyrator_ir.kernel.nodes import Lifetime, Partition, Refusal, Together
+from gyrator_ir.kernel.nodes import Kernel, Lifetime, Partition, Refusal, TemplateKernel, Together
+from gyrator_ir.loop.forms import COMPUTED, GRAMMAR
+from gyrator_ir.modes import Numerics
 from gyrator_ir.text.forms import CODECS, Codec, FormTable, Grammar
+from gyrator_ir.text.program import AXES
 from gyrator_ir.text.scanner import show_string
 
 _REASON = Codec(
@@ -9,7 +12,12 @@ _REASON = Codec(
     lambda s: "" if s.ended() else s.string(),
 )
 """An optional string at the end of a line."""
-_form = Grammar({**CODECS, "reason": _REASON}).form
+_NUMERICS = Codec(
+    lambda value, _: "" if value is Numerics.EAGER else value.value,
+    lambda s: next((n for n in Numerics if s.take(n.value)), Numerics.EAGER),
+)
+_GRAMMAR = Grammar({**CODECS, "reason": _REASON, "axes": AXES, "numerics": _NUMERICS})
+_form = _GRAMMAR.form
 
 FORMS = FormTable(
     (
@@ -19,3 +27,16 @@ FORMS = FormTable(
         _form(Together, "together {start:integer} to {end:integer}"),
     )
 )
+
+_LAUNCH = "[overlap {overlap:names}] {origins}"
+KERNEL = _GRAMMAR.parts(
+    Kernel,
+    f" {{name}} on {{device}} {{axes}} [inner {{inner:axes}}] [sizes {{sizes:symbols}}] "
+    f"{{numerics}} {_LAUNCH}",
+)
+"""`k0 on cpu (i0 < 4096) inner (r0 < 1024) sizes (s0) fast overlap (p0) @0`."""
+TEMPLATE = GRAMMAR.parts(
+    TemplateKernel,
+    f" {{name}} on {{device}} template {COMPUTED} [sizes {{sizes:symbols}}] {_LAUNCH}",
+)
+"""`k0 on cuda template attention (p0, p1, p2) -> (p3) with {scale=0.125} sizes (s0) @0`."""

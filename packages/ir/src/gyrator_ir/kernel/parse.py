@@ -5,17 +5,16 @@ from typing import Any
 
 from gyrator_ir.body.parse import read_statement
 from gyrator_ir.kernel import nodes
-from gyrator_ir.kernel.forms import FORMS
+from gyrator_ir.kernel.forms import FORMS, KERNEL, TEMPLATE
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Schedule, TemplateKernel
 from gyrator_ir.kernel.print import KIND, VERSION
-from gyrator_ir.loop.forms import CALLS, TEMPLATE_PARTS
+from gyrator_ir.loop.forms import CALLS
 from gyrator_ir.loop.formulas import read_formula
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.loop.parse import read_operation, read_return
-from gyrator_ir.text.forms import NAMES, ORIGINS, SYMBOLS, build
+from gyrator_ir.text.forms import NAMES, build, read_parts
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import (
-    AXES,
     PREAMBLE,
     read_buffer,
     read_header,
@@ -28,6 +27,14 @@ from gyrator_ir.text.scanner import Scanner, read_line
 
 __all__ = ["parse"]
 
+_BELOW = {
+    "refused": "refusals",
+    "parameter": "parameters",
+    "local": "locals",
+    "outer": "stages",
+    "inner": "stages",
+}
+"""First words of the lines below a kernel, and the fields that they belong to."""
 NODES = {"kernel", "template", *(form.verb for form in CALLS.forms)}
 """First words of the nodes of a schedule."""
 
@@ -105,43 +112,19 @@ def _template_kernel(line: Line) -> TemplateKernel:
     parameters = tuple(map(_parameter, below["parameters"]))
     s = Scanner(line, {p.name: p for p in parameters})
     s.expect("kernel")
-    values: dict[str, Any] = {"name": s.name(), "parameters": parameters}
-    s.expect("on")
-    values["device"] = s.device()
-    s.expect("template")
-    values |= {part.attribute: part.read(s) for part in TEMPLATE_PARTS}
-    values["sizes"] = SYMBOLS.read(s) if s.take("sizes") else ()
-    values["overlap"] = NAMES.read(s) if s.take("overlap") else None
-    values["origins"] = ORIGINS.read(s)
-    values["formulas"] = tuple(map(read_formula, below["formulas"]))
+    values = read_parts(TEMPLATE, s)
     s.end()
-    return build(line, TemplateKernel, values)
+    formulas = tuple(map(read_formula, below["formulas"]))
+    return build(line, TemplateKernel, values | {"parameters": parameters, "formulas": formulas})
 
 
 def read_kernel(line: Line) -> Kernel:
     """Parse a kernel with stages, as printed by `show_kernel`."""
     s = Scanner(line)
     s.expect("kernel")
-    values: dict[str, Any] = {"name": s.name()}
-    s.expect("on")
-    values["device"] = s.device()
-    values["axes"] = AXES.read(s)
-    values["inner"] = AXES.read(s) if s.take("inner") else ()
-    values["sizes"] = SYMBOLS.read(s) if s.take("sizes") else ()
-    values["numerics"] = next((n for n in nodes.Numerics if s.take(n.value)), nodes.Numerics.EAGER)
-    values["overlap"] = NAMES.read(s) if s.take("overlap") else None
-    values["origins"] = ORIGINS.read(s)
+    values = read_parts(KERNEL, s)
     s.end()
-    groups = sections(
-        line,
-        {
-            "refused": "refusals",
-            "parameter": "parameters",
-            "local": "locals",
-            "outer": "stages",
-            "inner": "stages",
-        },
-    )
+    groups = sections(line, _BELOW)
     values["refusals"] = tuple(map(_item, groups["refusals"]))
     values["parameters"] = tuple(map(_parameter, groups["parameters"]))
     values["locals"] = tuple(read_line(c, "local", _local) for c in groups["locals"])

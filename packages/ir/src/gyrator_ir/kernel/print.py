@@ -2,14 +2,13 @@
 
 from gyrator_ir.body.print import show_statement
 from gyrator_ir.kernel import nodes
-from gyrator_ir.kernel.forms import FORMS
+from gyrator_ir.kernel.forms import FORMS, KERNEL, TEMPLATE
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Schedule, TemplateKernel
-from gyrator_ir.loop.forms import TEMPLATE_PARTS
 from gyrator_ir.loop.formulas import show_formula
 from gyrator_ir.loop.print import show_call
-from gyrator_ir.text.forms import ORIGINS
+from gyrator_ir.text.forms import show_parts
 from gyrator_ir.text.lines import indented
-from gyrator_ir.text.program import AXES, show_buffer, show_preamble, show_user_kernels
+from gyrator_ir.text.program import show_buffer, show_preamble, show_user_kernels
 from gyrator_ir.text.scanner import Writer, show_device
 from gyrator_ir.text.values import OUTPUTS
 
@@ -24,22 +23,6 @@ def show(schedule: Schedule) -> str:
     return "\n".join(_schedule(schedule)) + "\n"
 
 
-def show_head(k: Kernel, writer: Writer) -> str:
-    """Print `kernel k0 on cpu (i0 < 4096) inner (r0 < 1024) sizes (s0) fast overlap (p0) @0`."""
-    inner = f" inner {AXES.show(k.inner, writer)}" if k.inner else ""
-    sizes = f" sizes ({', '.join(s.name for s in k.sizes)})" if k.sizes else ""
-    fast = "" if k.numerics is nodes.Numerics.EAGER else f" {k.numerics.value}"
-    origins = f" {ORIGINS.show(k.origins, writer)}" if k.origins else ""
-    axes = AXES.show(k.axes, writer)
-    overlap = _overlap(k)
-    device = show_device(k.device)
-    return f"kernel {k.name} on {device} {axes}{inner}{sizes}{fast}{overlap}{origins}"
-
-
-def _overlap(k: Kernel | TemplateKernel) -> str:
-    return "" if k.overlap is None else f" overlap ({', '.join(k.overlap)})"
-
-
 def show_kernel(k: nodes.Launchable, writer: Writer) -> list[str]:
     """Print a kernel; the first line is its head."""
     if isinstance(k, TemplateKernel):
@@ -52,17 +35,11 @@ def show_kernel(k: nodes.Launchable, writer: Writer) -> list[str]:
     for stage in k.stages:
         lines.append(stage.level.value)
         lines += indented([show_statement(s, writer) for s in stage.body])
-    return [show_head(k, writer), *indented(lines)]
+    return [f"kernel{show_parts(KERNEL, k, writer)}", *indented(lines)]
 
 
 def _template(k: TemplateKernel, writer: Writer) -> list[str]:
-    """Print `kernel k0 on cuda template attention (p0, p1, p2) -> (p3) with {...} sizes (s0) @0`"""
-    tensors = Writer({p.name: p for p in k.parameters})
-    parts = "".join(part.show(k, tensors) for part in TEMPLATE_PARTS)
-    sizes = f" sizes ({', '.join(s.name for s in k.sizes)})" if k.sizes else ""
-    origins = f" {ORIGINS.show(k.origins, writer)}" if k.origins else ""
-    device = show_device(k.device)
-    head = f"kernel {k.name} on {device} template{parts}{sizes}{_overlap(k)}{origins}"
+    head = "kernel" + show_parts(TEMPLATE, k, Writer({p.name: p for p in k.parameters}))
     lines = [f"parameter {show_buffer(p, writer)}" for p in k.parameters]
     lines += [line for f in k.formulas for line in show_formula(f)]
     return [head, *indented(lines)]

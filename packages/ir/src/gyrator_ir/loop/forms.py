@@ -19,7 +19,7 @@ from gyrator_ir.modes import Failure
 from gyrator_ir.text.forms import CODECS, FormTable, Grammar, member_of
 from gyrator_ir.text.values import ARG, ARG_OR_COND, ARGS, ARGS_BY_NAME, GRID, RESULTS
 
-_GRAMMAR = Grammar(
+GRAMMAR = Grammar(
     {
         **CODECS,
         "arg": ARG, "args": ARGS, "values": ARGS_BY_NAME, "results": RESULTS, "grid": GRID,
@@ -27,7 +27,7 @@ _GRAMMAR = Grammar(
         "error": member_of(Failure),
     }
 )  # fmt: skip
-_form = _GRAMMAR.form
+_form = GRAMMAR.form
 
 CALLS = FormTable(
     (
@@ -72,14 +72,7 @@ CALLS = FormTable(
     )
 )
 
-TEMPLATE_PARTS = _GRAMMAR.parts(
-    Template, " {kind} {inputs:args} -> {outputs:args} [with {attributes:values}]"
-)
-"""The parts that describe the computation of a `Template` or a `TemplateKernel`."""
-
-TEMPLATE = (
-    *_GRAMMAR.parts(Template, " {name}"),
-    *TEMPLATE_PARTS,
-    *_GRAMMAR.parts(Template, " {origins}"),
-)
+COMPUTED = "{kind} {inputs:args} -> {outputs:args} [with {attributes:values}]"
+"""What a `Template` or a `TemplateKernel` computes."""
+TEMPLATE = GRAMMAR.parts(Template, f" {{name}} {COMPUTED} {{origins}}")
 """The head line of a `Template`; its fallback follows on a line of its own."""

@@ -22,7 +22,7 @@ from gyrator_ir.loop.nodes import (
     Template,
 )
 from gyrator_ir.loop.print import KIND, VERSION
-from gyrator_ir.text.forms import ORIGINS, build, peek
+from gyrator_ir.text.forms import ORIGINS, build, peek, read_parts
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import (
     AXES,
@@ -148,7 +148,7 @@ def _collective(
 
 def _template(s: Scanner, buffers: Mapping[str, Buffer]) -> Template:
     s.expect("template")
-    values = {part.attribute: part.read(s) for part in TEMPLATE}
+    values = read_parts(TEMPLATE, s)
     s.end()
     below = sections(s.line, {"fallback": "calls", "formula": "formulas"})
     if len(below["calls"]) > 1:

@@ -14,7 +14,7 @@ from gyrator_ir.loop.nodes import (
     Template,
 )
 from gyrator_ir.loop.uses import inner_of, statements_of
-from gyrator_ir.text.forms import ORIGINS
+from gyrator_ir.text.forms import ORIGINS, show_parts
 from gyrator_ir.text.lines import indented
 from gyrator_ir.text.program import (
     AXES,
@@ -56,7 +56,7 @@ def show_call(op: CallOperation, writer: Writer) -> list[str]:
 
 
 def _template(op: Template, writer: Writer) -> list[str]:
-    head = "template" + "".join(part.show(op, writer) for part in TEMPLATE)
+    head = "template" + show_parts(TEMPLATE, op, writer)
     calls = () if op.fallback is None else show_call(op.fallback, writer)
     formulas = [line for f in op.formulas for line in show_formula(f)]
     return [head, *indented([*(f"fallback {line}" for line in calls), *formulas])]

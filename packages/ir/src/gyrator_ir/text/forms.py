@@ -76,6 +76,16 @@ class Part:
         return self.codec.read(scanner)
 
 
+def show_parts(parts: Iterable[Part], node: object, writer: Writer) -> str:
+    """Print the parts of a line, each with the space before it."""
+    return "".join(part.show(node, writer) for part in parts)
+
+
+def read_parts(parts: Iterable[Part], scanner: Scanner) -> dict[str, Any]:
+    """Parse the output of `show_parts`, and return the attributes."""
+    return {part.attribute: part.read(scanner) for part in parts}
+
+
 @frozen
 class Block:
     """An attribute that is printed as lines below its node, under a line `title` if it is set."""
@@ -97,7 +107,7 @@ class Form:
     def head(self, node: object, writer: Writer) -> str:
         """Print the line."""
         assign = f"{self.target.show(node, writer)[1:]} = " if self.target else ""
-        return assign + self.verb + "".join(part.show(node, writer) for part in self.parts)
+        return assign + self.verb + show_parts(self.parts, node, writer)
 
     def show(
         self, node: object, writer: Writer, items: Callable[[Any, Writer], list[str]]
@@ -117,8 +127,7 @@ class Form:
             values[self.target.attribute] = self.target.read(scanner)
             scanner.expect("=")
         scanner.expect(self.verb)
-        for part in self.parts:
-            values[part.attribute] = part.read(scanner)
+        values |= read_parts(self.parts, scanner)
         scanner.end()
         values |= self._blocks(scanner.line, items)
         return build(scanner.line, self.cls, values)
@@ -275,7 +284,8 @@ CODECS: Mapping[str, Codec] = MappingProxyType(
     {
         "name": NAME, "word": WORD, "string": STRING, "integer": INTEGER, "expr": EXPR,
         "names": NAMES, "words": WORDS, "integers": INTEGERS, "exprs": EXPRS,
-        "cond": COND, "dtype": DTYPE, "device": DEVICE, "symbol": SYMBOL, "origins": ORIGINS,
+        "cond": COND, "dtype": DTYPE, "device": DEVICE, "symbol": SYMBOL, "symbols": SYMBOLS,
+        "origins": ORIGINS,
     }
 )  # fmt: skip
 """The codecs that all grammars know, by name."""

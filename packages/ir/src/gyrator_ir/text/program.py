@@ -18,7 +18,17 @@ from gyrator_ir.loop.nodes import (
     declared,
 )
 from gyrator_ir.provenance import Origin
-from gyrator_ir.text.forms import CODECS, INTEGER, Codec, Grammar, build, pairs, sequence
+from gyrator_ir.text.forms import (
+    CODECS,
+    INTEGER,
+    Codec,
+    Grammar,
+    build,
+    pairs,
+    read_parts,
+    sequence,
+    show_parts,
+)
 from gyrator_ir.text.lines import Line, indented, parse_lines
 from gyrator_ir.text.scanner import (
     Scanner,
@@ -193,7 +203,7 @@ _USER_KERNEL = Grammar({**CODECS, "settings": pairs(INTEGER)}).parts(
 
 def show_user_kernel(k: UserKernel, writer: Writer) -> list[str]:
     """Print `user_kernel key (x, n) settings {num_warps=4}`, and its source line by line."""
-    head = "user_kernel" + "".join(part.show(k, writer) for part in _USER_KERNEL)
+    head = "user_kernel" + show_parts(_USER_KERNEL, k, writer)
     return [head, *indented([_source_line(text) for text in k.source.split("\n")])]
 
 
@@ -206,7 +216,7 @@ def read_user_kernel(line: Line) -> UserKernel:
     """Parse the output of `show_user_kernel`."""
     s = Scanner(line)
     s.expect("user_kernel")
-    values = {part.attribute: part.read(s) for part in _USER_KERNEL}
+    values = read_parts(_USER_KERNEL, s)
     s.end()
     return UserKernel(source="\n".join(map(_read_source, line.children)), **values)
 

@@ -6,7 +6,19 @@ from typing import Any
 from gyrator_ir.expr import ZERO, Cond, Expr, Sym
 from gyrator_ir.host.nodes import ListValue, Ref
 from gyrator_ir.loop.nodes import ListArg, Literal, TensorRef, TypeArg
-from gyrator_ir.text.forms import CODECS, COND, EXPRS, NAME, Codec, Grammar, build, pairs, sequence
+from gyrator_ir.text.forms import (
+    CODECS,
+    COND,
+    EXPRS,
+    NAME,
+    Codec,
+    Grammar,
+    build,
+    pairs,
+    read_parts,
+    sequence,
+    show_parts,
+)
 from gyrator_ir.text.scanner import (
     Scanner,
     Writer,
@@ -25,12 +37,12 @@ LAYOUT = Grammar(CODECS).parts(TensorRef, " {dtype}{shape:exprs} strides {stride
 
 def show_layout(node: object, writer: Writer) -> str:
     """Print the element type, shape and strides of a node, with a space before them."""
-    return "".join(part.show(node, writer) for part in LAYOUT)
+    return show_parts(LAYOUT, node, writer)
 
 
 def read_layout(scanner: Scanner) -> dict[str, Any]:
     """Parse the output of `show_layout`."""
-    return {part.attribute: part.read(scanner) for part in LAYOUT}
+    return read_parts(LAYOUT, scanner)
 
 
 def _show_name(name: str) -> str:

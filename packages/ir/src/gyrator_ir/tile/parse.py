@@ -7,7 +7,7 @@ from typing import Any
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import KernelGroup, TemplateKernel
 from gyrator_ir.kernel.parse import read_launchable, read_members
-from gyrator_ir.text.forms import NAMES, build
+from gyrator_ir.text.forms import NAMES, build, read_parts
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import read_facts, read_header, read_origin, sections, sole
 from gyrator_ir.text.scanner import Scanner, read_line
@@ -89,7 +89,7 @@ def _group(line: Line) -> TiledGroup:
     values["device"] = s.device()
     s.expect("together")
     members = NAMES.read(s)
-    values |= {part.attribute: part.read(s) for part in SHARED}
+    values |= read_parts(SHARED, s)
     s.end()
     values["members"] = read_members(line, members, [t.kernel for t in kernels])
     return build(line, TiledGroup, values)
@@ -147,7 +147,7 @@ def _loop(line: Line) -> Any:
     values = {"kind": kind}
     form, s = LOOPS[kind], Scanner(line)
     s.expect(kind.value)
-    values |= {part.attribute: part.read(s) for part in form.parts}
+    values |= read_parts(form.parts, s)
     s.end()
     line.leaf()
     return build(line, form.cls, values)

@@ -1,6 +1,7 @@
 """Printer of Tile IR. `parse(show(p)) == p` for every program that verifies."""
 
 from gyrator_ir.kernel.print import show_kernel
+from gyrator_ir.text.forms import show_parts
 from gyrator_ir.text.lines import indented
 from gyrator_ir.text.program import show_facts, show_origin
 from gyrator_ir.text.scanner import Writer, show_device
@@ -32,7 +33,7 @@ def show_tiled(kernel: Tiled, writer: Writer) -> list[str]:
         members = ", ".join(kernel.kernels[n].kernel.name for n in kernel.members)
         lines = [line for k in kernel.kernels for line in show_tiled(k, writer)]
         head = f"group {kernel.name} on {show_device(kernel.device)} together ({members})"
-        head += "".join(part.show(kernel, writer) for part in SHARED)
+        head += show_parts(SHARED, kernel, writer)
         return [head, *indented(lines)]
     if isinstance(kernel, TiledTemplate):
         return ["tile", *indented([*show_kernel(kernel.kernel, writer), *_tuned(kernel, writer)])]
