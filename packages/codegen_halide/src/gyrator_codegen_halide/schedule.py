@@ -9,11 +9,6 @@ from gyrator_ir.modes import StoreMode
 from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.nodes import LoopKind, Reduction, TiledKernel
 
-_PLAIN_LANES = 8
-"""Vector length if the loops do not specify it."""
-_THREADS = 256
-"""Maximum number of threads in a block."""
-
 
 class Schedule:
     """Emits the schedule of a kernel."""
@@ -66,7 +61,7 @@ class Schedule:
             return
         if self._how.blocks:
             order = ", ".join(s.name for s in self.order(level))
-            size = min(_THREADS, settled(self._grid[0].step) if self._grid else 1)
+            size = settled(self._grid[0].step)
             self._w.line(f"thread = blocks({name}, [{order}], {size})")
             last = "thread"
         else:
@@ -79,7 +74,7 @@ class Schedule:
         loops = self._nest
         grid = [x.axes[0].name for x in self._grid] or [POINT.symbol.name]
         below = [s.name for s in self._values.inner] if level is Level.INNER else []
-        lanes = loops.lanes if loops is not None and loops.lanes > 1 else _PLAIN_LANES
+        lanes = loops.lanes if loops is not None and loops.lanes > 1 else 0
         if loops is not None and loops.across:
             axis = loops.symbol.name
             parts = unit, vector, lane = [f"{axis}_{x}" for x in ("unit", "vector", "lane")]

@@ -8,15 +8,14 @@ from keyword import kwlist
 from typing import ClassVar
 
 from gyrator_codegen import TilingLanguage, Writer, sources_with_repeats
-from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
 from gyrator_codegen.passes.blocks.index_width import IndexWidth
-from gyrator_codegen.passes.blocks.rank_configurations import RankConfigurations
 from gyrator_codegen.passes.cores.block_points import BlockPoints
 from gyrator_codegen.passes.cores.reductions.column_reductions import ColumnReductions
 from gyrator_codegen.passes.cores.reductions.unroll_reductions import UnrollReductions
 from gyrator_codegen.passes.cores.share_threads import ShareThreads
 from gyrator_codegen.passes.cores.vectorize import Vectorize
 from gyrator_codegen.passes.merge_repeats import MergeRepeats
+from gyrator_codegen.passes.threads.map_threads import MapThreads
 from gyrator_codegen_halide.entry import checks_of, write_entry
 from gyrator_codegen_halide.kernel import KernelText
 from gyrator_codegen_halide.refusals import refusals
@@ -27,12 +26,13 @@ from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.passes import Pass
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
-from gyrator_ir.tile.choices import bound
 from gyrator_ir.tile.nodes import TiledKernel, TileProgram
 
 LANES = {"avx512": 16, "avx2": 8}
 """Number of 32-bit elements in a vector by `Target.arch`."""
 
+_ANY_LENGTH = 1 << 62
+"""Each thread does a whole reduction."""
 TOO_MUCH = "GY-HALIDE-006"
 """A compilation failed, or exceeded its memory or time limit."""
 
@@ -75,7 +75,7 @@ class HalideBackend(TilingLanguage):
 
     def _units(self, program: TileProgram, target: Target) -> Iterator[TranslationUnit]:
         """Return one unit per kernel, because Halide cannot link modules with strict arithmetic."""
-        kernels = (bound(k) for k in program.kernels if isinstance(k, TiledKernel))
+        kernels = (k for k in program.kernels if isinstance(k, TiledKernel))
         return (_unit(n, k, program, target, self.scheduling) for n, k in enumerate(kernels))
 
 
@@ -90,13 +90,7 @@ class HalideCudaBackend(HalideBackend):
 
     def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
         """Return the tiling passes."""
-        numbers = target.heuristics
-        return (
-            MergeRepeats(),
-            ChooseBlocks(numbers.scratch_bytes),
-            IndexWidth(),
-            RankConfigurations(numbers.cores, numbers.shared_bytes),
-        )
+        return (MergeRepeats(), MapThreads(serial=_ANY_LENGTH), IndexWidth())
 
 
 MULLAPUDI = partial(HalideBackend, "halide-mullapudi2016", "Mullapudi2016")
