@@ -10,11 +10,14 @@ import sys
 import tempfile
 import weakref
 from _ctypes import dlclose, dlopen, dlsym
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 from gyrator_runtime.warn import warn
+
+Loaded = TypeVar("Loaded")
 
 _HEADER = "16sHHIQQQIHHHHHH"
 _SEGMENT = "IIQQQQQQ"
@@ -49,22 +52,28 @@ class SharedLibrary:
 def _load(path: Path) -> int:
     """Return the loader's handle of a library."""
     check_complete(path)
-    first: OSError | None = None
-    with contextlib.closing(loadable_paths(path)) as paths:
+    return load_or_copy(path, lambda file: dlopen(file, os.RTLD_NOW | os.RTLD_LOCAL))
+
+
+def load_or_copy(path: Path, load: Callable[[str], Loaded]) -> Loaded:
+    """Return what `load` makes of a library's file, or of a copy of it, with a warning, if that
+    fails. OSError or ImportError of the first attempt if all fail."""
+    first: OSError | ImportError | None = None
+    with contextlib.closing(_loadable_paths(path)) as paths:
         for candidate in paths:
             try:
-                handle = dlopen(str(candidate), os.RTLD_NOW | os.RTLD_LOCAL)
-            except OSError as error:
+                loaded = load(str(candidate))
+            except (OSError, ImportError) as error:
                 first = first or error
                 continue
             if first is not None:
-                warn_of_copy(first)
-            return handle
+                _warn_of_copy(first)
+            return loaded
     assert first is not None
     raise first
 
 
-def loadable_paths(path: Path) -> Generator[Path, None, None]:
+def _loadable_paths(path: Path) -> Generator[Path, None, None]:
     """Yield the path of a library, then paths of copies that exist as long as the iterator.
 
     The copies are needed if the library's file system is mounted noexec. Every path is unique,
@@ -105,7 +114,7 @@ def in_memory(data: bytes) -> Generator[Path, None, None]:
         yield Path(f"/proc/self/{detour}fd/{file.fileno()}")
 
 
-def warn_of_copy(reason: Exception) -> None:
+def _warn_of_copy(reason: Exception) -> None:
     """Warn, once, that libraries cannot be mapped from their folder."""
     _warn_once(str(reason).rpartition(":")[2].strip())
 

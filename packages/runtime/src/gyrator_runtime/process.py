@@ -102,3 +102,16 @@ class Limited:
     def _expire(self) -> None:
         self.late = True
         self.kill()
+
+
+def run_limited(
+    command: Sequence[str], seconds: float, folder: Path, stdin: bytes = b"", lines: int = 40
+) -> None:
+    """Run a command. SubprocessError with the last `lines` of its output if it fails or is late."""
+    child = Limited(command, seconds, folder, stdin)
+    status, output = child.wait()
+    if child.late:
+        raise subprocess.SubprocessError(f"{command[0]} took more than {seconds:g} s")
+    if status:
+        last = "\n".join(output.strip().splitlines()[-lines:])
+        raise subprocess.SubprocessError(last or f"{command[0]} failed with status {status}")

@@ -1,6 +1,6 @@
 """The canonical form of a graph, as bytes: graphs with equal bytes compile to the same program."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -69,18 +69,24 @@ def _name(target: Any) -> str:
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', target)}"
 
 
-def _argument(value: Any, number: Mapping[Node, int]) -> str:
+def _any(value: Any) -> str:
+    return f"{type(value).__name__} {value!r}"
+
+
+def _argument(value: Any, number: Mapping[Node, int], leaf: Callable[[Any], str] = _any) -> str:
+    """Return an argument of a node, in which nodes are numbers, and other values as `leaf`."""
     match value:
         case Node():
             return f"%{number[value]}"
         case tuple() | list():
-            return f"[{', '.join(_argument(v, number) for v in value)}]"
+            items = (_argument(v, number, leaf) for v in value)
+            return f"{type(value).__name__}[{', '.join(items)}]"
         case dict():
-            return f"{{{', '.join(f'{k}: {_argument(v, number)}' for k, v in value.items())}}}"
+            items = (f"{k}: {_argument(v, number, leaf)}" for k, v in value.items())
+            return f"{{{', '.join(items)}}}"
         case slice():
-            return f"slice({_argument((value.start, value.stop, value.step), number)})"
-        case _:
-            return f"{type(value).__name__} {value!r}"
+            return f"slice({_argument((value.start, value.stop, value.step), number, leaf)})"
+    return leaf(value)
 
 
 def _value(value: Any, symbols: dict[str, str]) -> str:
@@ -139,7 +145,7 @@ def traced_bytes(gm: GraphModule, inputs: Sequence[Any]) -> bytes | None:
         target = "" if node.op in ("placeholder", "output") else node.target
         name = target if isinstance(target, str) else _name(target)
         try:
-            args = f"{_constant(node.args, number)} {_constant(node.kwargs, number)}"
+            args = " ".join(_argument(a, number, _constant) for a in (node.args, node.kwargs))
         except TypeError:
             return None
         lines.append(f"{node.op} {name} {args}")
@@ -194,18 +200,10 @@ def is_torch_function(target: Any) -> bool:
     return module.partition(".")[0] in ("torch", "_operator", "math", "builtins")
 
 
-def _constant(value: Any, number: Mapping[Node, int]) -> str:
+def _constant(value: Any) -> str:
     match value:
-        case Node():
-            return f"%{number[value]}"
-        case tuple() | list():
-            return f"{type(value).__name__}[{', '.join(_constant(v, number) for v in value)}]"
-        case dict():
-            return f"{{{', '.join(f'{k}: {_constant(v, number)}' for k, v in value.items())}}}"
-        case slice():
-            return f"slice({_constant((value.start, value.stop, value.step), number)})"
         case None | bool() | int() | float() | complex() | str():
-            return f"{type(value).__name__} {value!r}"
+            return _any(value)
         case torch.dtype() | torch.device() | torch.layout() | torch.memory_format():
             return repr(value)
         case _ if value is Ellipsis:

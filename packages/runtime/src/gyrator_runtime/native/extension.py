@@ -4,7 +4,6 @@ The cache key consists of the source, Python's ABI and the flags, but not the co
 process without a compiler finds the module, too.
 """
 
-import contextlib
 import importlib.machinery
 import importlib.util
 import subprocess
@@ -14,8 +13,8 @@ from types import ModuleType
 
 from gyrator_ir.define import frozen
 from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
-from gyrator_runtime.library import SharedLibrary, loadable_paths, warn_of_copy
-from gyrator_runtime.process import Limited
+from gyrator_runtime.library import SharedLibrary, load_or_copy
+from gyrator_runtime.process import run_limited
 from gyrator_runtime.toolchain import Toolchain, stand_in_command
 
 _FLAGS = ("-O1", "-std=c++17", "-nostdinc++", "-fvisibility=hidden", "-shared", "-fPIC")
@@ -93,10 +92,10 @@ class Extension:
             needs = (*([self.needs] if self.needs else []), *toolchain.module_needs)
             files = [_STAND_IN.format(number) for number in range(len(needs))]
             for soname, file in zip(needs, files, strict=True):
-                _run(stand_in_command(toolchain, soname, file), folder, b"")
+                run_limited(stand_in_command(toolchain, soname, file), _SECONDS, folder, lines=1)
             if files:
                 words += ("-x", "none", "-Wl,--no-as-needed", *files)
-            _run(words, folder, self.text)
+            run_limited(words, _SECONDS, folder, self.text, lines=1)
             for file in files:
                 (folder / file).unlink(missing_ok=True)
             try:
@@ -108,19 +107,7 @@ class Extension:
 
     def imported(self, path: Path) -> ModuleType:
         """Import a built file as a module. ImportError if it does not load."""
-        first: ImportError | None = None
-        with contextlib.closing(loadable_paths(path)) as paths:
-            for candidate in paths:
-                try:
-                    module = _imported(self.name, str(candidate))
-                except ImportError as error:
-                    first = first or error
-                    continue
-                if first is not None:
-                    warn_of_copy(first)
-                return module
-        assert first is not None
-        raise first
+        return load_or_copy(path, lambda file: _imported(self.name, file))
 
 
 def _imported(name: str, path: str) -> ModuleType:
@@ -131,13 +118,3 @@ def _imported(name: str, path: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     return module
-
-
-def _run(command: tuple[str, ...], folder: Path, stdin: bytes) -> None:
-    child = Limited(command, _SECONDS, folder, stdin)
-    status, output = child.wait()
-    if child.late:
-        raise subprocess.SubprocessError(f"{command[0]} took more than {_SECONDS:.0f} s")
-    if status:
-        last = output.strip().splitlines()[-1:]
-        raise subprocess.SubprocessError(last[0] if last else f"{command[0]} failed")

@@ -10,7 +10,7 @@ from typing import Any
 from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
-from gyrator_runtime.process import Limited
+from gyrator_runtime.process import run_limited
 from gyrator_runtime.toolchain import Toolchain, stand_in_command
 
 LIBRARY = "libgyrator_runtime.so"
@@ -130,19 +130,19 @@ class SharedRuntime:
             (_SMALL, [f for f in units if f.stem in _LOADS]),
             (_FAST, [f for f in units if f.stem not in _LOADS]),
         ):
-            _run((*self._compile(flag), "-c", *map(str, chosen)), folder)
+            run_limited((*self._compile(flag), "-c", *map(str, chosen)), _SECONDS, folder)
 
     def _link(self, objects: Entry, folder: Path) -> None:
         own = [f for f in self._own_sources() if f.suffix == ".cpp"]
         files = [objects.file(name) for name in objects.files]
         wholly: tuple[str, ...] = ("-Wl,-z,defs",)
         if self.torch:
-            _run(stand_in_command(self.toolchain, LIBTORCH, _STAND_IN), folder)
+            run_limited(stand_in_command(self.toolchain, LIBTORCH, _STAND_IN), _SECONDS, folder)
             wholly = ("-Wl,--no-as-needed", _STAND_IN)
         strip = () if self.more else ("-s",)
         named = (f"-Wl,-soname,{soname(self.library)}", "-o", self.library)
         linked = (*map(str, (*own, *files)), *wholly, *_LIBRARIES)
-        _run((*self._compile(_FAST), *strip, *_LINK, *named, *linked), folder)
+        run_limited((*self._compile(_FAST), *strip, *_LINK, *named, *linked), _SECONDS, folder)
         (folder / _STAND_IN).unlink(missing_ok=True)
 
     def _compile(self, level: str) -> tuple[str, ...]:
@@ -163,15 +163,6 @@ def _shared_sources() -> list[Path]:
     native = [_HERE.parent / "native" / name for name in ("forks.h", "plan.h")]
     files = [f for f in (_HERE / "src").iterdir() if f.is_file()]
     return sorted((*files, *(_HERE / "include").iterdir(), *native))
-
-
-def _run(command: Sequence[str], folder: Path) -> None:
-    child = Limited(command, _SECONDS, folder)
-    status, output = child.wait()
-    if child.late:
-        raise subprocess.SubprocessError(f"{command[0]} took more than {_SECONDS:g} s")
-    if status:
-        raise subprocess.SubprocessError(output.strip()[-2000:] or f"status {status}")
 
 
 def shared_runtime(cache: Cache, toolchain: Toolchain, *, torch: bool = False) -> Path:

@@ -22,7 +22,7 @@ from gyrator_lowering.rules.attention.scores import (
     template,
 )
 from gyrator_lowering.rules.extern import by_name, call_of, library
-from gyrator_lowering.rules.matmul import sum_of_products
+from gyrator_lowering.rules.matmul import After, sum_of_products
 from gyrator_lowering.rules.reduction import reduce_at
 from gyrator_lowering.table import FallbackToAten, Rule
 
@@ -139,29 +139,25 @@ class _Gradients:
 
     def of_keys(self, out: Spec) -> TensorValue:
         """The transposed gradients of the scores times the queries of all heads of the group."""
+        return self._over_group(self.slope, self.saved.a.q, out, self._scaled)
+
+    def of_values(self, out: Spec) -> TensorValue:
+        """The transposed weights times the result's gradients of all heads of the group."""
+        return self._over_group(self.weight, self.saved.grad, out)
+
+    def _over_group(
+        self, factor: At, rows: TensorValue, out: Spec, after: After | None = None
+    ) -> TensorValue:
+        """Return the transposed factors of the scores times rows of all heads of the group."""
         a = self.saved.a
 
         def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
             batch, group, column, element = index
             head, row = self._head(group, rindex)
-            slope = self.slope(ops, (batch, head, row, column))
-            return ops.cast(slope, a.q.dtype), ops.load(a.q, (batch, head, row, element))
+            value = factor(ops, (batch, head, row, column))
+            return ops.cast(value, a.q.dtype), ops.load(rows, (batch, head, row, element))
 
-        return sum_of_products(
-            self.b, terms, out.shape, self._reduced_shape, out, a.dtype, self._scaled
-        )
-
-    def of_values(self, out: Spec) -> TensorValue:
-        """The transposed weights times the result's gradients of all heads of the group."""
-        a, grad = self.saved.a, self.saved.grad
-
-        def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
-            batch, group, column, element = index
-            head, row = self._head(group, rindex)
-            weight = self.weight(ops, (batch, head, row, column))
-            return ops.cast(weight, a.q.dtype), ops.load(grad, (batch, head, row, element))
-
-        return sum_of_products(self.b, terms, out.shape, self._reduced_shape, out, a.dtype)
+        return sum_of_products(self.b, terms, out.shape, self._reduced_shape, out, a.dtype, after)
 
     def of_mask(self, out: Spec) -> TensorValue:
         """The gradients of the scores, reduced over the axes along which the mask is broadcast."""

@@ -103,21 +103,14 @@ def reads_no_index(b: LoopBuilder, indices: Sequence[TensorValue | None]) -> boo
 
 
 def index_tensor(
-    b: LoopBuilder, x: TensorValue, indices: Sequence[TensorValue | None]
+    b: LoopBuilder, x: TensorValue, indices: Sequence[TensorValue | None], check: bool = True
 ) -> TensorValue:
-    """`x[indices]`."""
-    if with_masks(indices) or all(p is None for p in indices) or reads_no_index(b, indices):
-        raise FallbackToAten
-    return b.pointwise(lambda ops, index: ops.load(x, indexed(ops, x, indices, index, check=True)))
-
-
-def unsafe_index(
-    b: LoopBuilder, x: TensorValue, indices: Sequence[TensorValue | None]
-) -> TensorValue:
-    """`x[indices]`, with indices known to be in bounds."""
+    """`x[indices]`; without `check`, indices are known to be in bounds."""
     if with_masks(indices) or all(p is None for p in indices):
         raise FallbackToAten
-    return b.pointwise(lambda ops, index: ops.load(x, indexed(ops, x, indices, index, check=False)))
+    if check and reads_no_index(b, indices):
+        raise FallbackToAten
+    return b.pointwise(lambda ops, index: ops.load(x, indexed(ops, x, indices, index, check)))
 
 
 def below(ops: Tracer, index: Expr, limit: Expr) -> Value:
@@ -392,7 +385,9 @@ def register(table: TableBuilder) -> None:
     table.rule("aten.embedding.default")(embedding)
     table.rule("aten.index_select.default")(index_select)
     table.rule("aten.gather.default")(gather)
-    table.rule("aten._unsafe_index.Tensor")(unsafe_index)
+    table.rule("aten._unsafe_index.Tensor")(
+        lambda b, x, indices: index_tensor(b, x, indices, check=False)
+    )
     table.rule("aten.cat.default")(cat)
     table.rule("aten.constant_pad_nd.default")(constant_pad)
     table.rule("aten.flip.default")(flip)

@@ -311,30 +311,23 @@ def _fake_quantized(
 
 
 def fake_per_tensor(
-    b: LoopBuilder, x: TensorValue, scale: Arg, zero: Arg, low: int, high: int
-) -> Any:
+    b: LoopBuilder, x: TensorValue, scale: Arg, zero: Arg, low: int, high: int,
+    enabled: TensorValue | None = None,
+) -> Any:  # fmt: skip
     """`x` after quantisation and dequantisation, and a mask of where the gradient passes."""
-    return _fake_quantized(
-        b, x, low, high,
-        lambda ops, _: (number(ops, scale, DType.F32), number(ops, zero, DType.I64)),
-    )  # fmt: skip
+
+    def parameters(ops: Tracer, _: Index) -> tuple[Value, Value]:
+        return number(ops, scale, DType.F32), number(ops, zero, DType.I64)
+
+    return _fake_quantized(b, x, low, high, parameters, enabled)
 
 
 def fake_by_tensors(
-    b: LoopBuilder,
-    x: TensorValue,
-    scale: TensorValue,
-    zero: TensorValue,
-    enabled: TensorValue,
-    low: int,
-    high: int,
-) -> Any:
+    b: LoopBuilder, x: TensorValue, scale: TensorValue, zero: TensorValue, enabled: TensorValue,
+    low: int, high: int,
+) -> Any:  # fmt: skip
     """Like `fake_per_tensor` if the first element of `enabled` is set, otherwise `x` itself."""
-    return _fake_quantized(
-        b, x, low, high,
-        lambda ops, _: (number(ops, scale, DType.F32), number(ops, zero, DType.I64)),
-        enabled,
-    )  # fmt: skip
+    return fake_per_tensor(b, x, scale, zero, low, high, enabled)
 
 
 def fake_per_channel(
