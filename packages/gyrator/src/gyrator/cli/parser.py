@@ -34,6 +34,7 @@ def make_parser() -> Parser:
     _add_cache(commands)
     _add_aot(commands)
     _add_opt(commands)
+    _add_verify(commands)
     _add_repros(commands)
     return parser
 
@@ -224,6 +225,9 @@ def _add_opt(commands: Any) -> None:
     )
     opt.add_argument("--list", action="store_true", help="list the passes of all levels")
     opt.add_argument("--json", action="store_true", help="print JSON (with --list or --run)")
+
+
+def _add_verify(commands: Any) -> None:
     verify = add_command(
         commands,
         "verify",
@@ -255,13 +259,6 @@ def _add_repros(commands: Any) -> None:
     small.add_argument(
         "--seconds", type=float, default=60.0, help="time limit of one compile and run (60)"
     )
-    small.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FOLDER",
-        help="output folder of the graph and the script",
-    )
     bisect = add_command(
         commands,
         "bisect",
@@ -269,13 +266,10 @@ def _add_repros(commands: Any) -> None:
         "find the first incorrect stage, pass or kernel",
         "gyrator bisect trace/000_inference -o bisected",
     )
-    bisect.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FOLDER",
-        help="output folder of the texts before and after it",
-    )
+    written = (small, "the graph and the script"), (bisect, "the texts before and after it")
+    for parser, what in written:
+        help = f"output folder of {what}"
+        parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", help=help)
     for parser in (repro, small, bisect):
         parser.add_argument("file", type=Path, help="the text of a graph, or a trace folder")
         add_options(parser)

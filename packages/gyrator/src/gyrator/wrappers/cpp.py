@@ -253,27 +253,7 @@ def load(
         timed: count and time the launches; `timings()` of the result has one row per kernel.
     """
     functions = [_address(kernels[name].function, *counts) for name, *counts in about.kernels]
-
-    def kernel_error(kernel: int, code: int) -> None:
-        name = about.kernels[kernel][0]
-        raise check_handler(kernels[name].function, name, kernels[name].checks)(code, (), ())
-
-    def launch_user(kernel: str, grids: list[Any], arguments: dict[str, Any]) -> None:
-        triton_kernels[kernel](grids, arguments)
-
     parts = [addresses[symbol] for symbol in about.parts]
-    written = frozenset(about.written)
-
-    def resolved(tensor: torch.Tensor, index: int) -> torch.Tensor:
-        """Return a parameter with its conjugate or negative bit resolved."""
-        form = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-        mend = h.Mend.NOTHING if index in written else h.Mend.PENDING
-        return conform(tensor, *form, mend, f"at index {index}", "")
-
-    hooks = (
-        call_op, launch_user, kernel_error, host.check_nan, host.tma_descriptor, typed,
-        _tensor_from_handle, layout_error, resolved,
-    )  # fmt: skip
     with unset_fake_temporarily():  # AOTAutograd's fake mode may be active
         probe = torch.empty(3)
         shim = load_shim()
@@ -285,7 +265,7 @@ def load(
         kernels=array("Q", [address for address, _ in functions]).tobytes(),
         parts=array("Q", parts).tobytes(),
         constants=tuple(constants),
-        hooks=hooks,
+        hooks=_hooks(about, kernels, triton_kernels),
         tensor_type=torch.Tensor,
         cdata=torch._C.TensorBase.__dict__["_cdata"],
         wrap=_wrap_address(),
@@ -296,6 +276,33 @@ def load(
         pending=0 if shim is None else shim.fields.pending,
     )
     return program
+
+
+def _hooks(
+    about: CompiledHost,
+    kernels: Mapping[str, LoadedKernel],
+    triton_kernels: Mapping[str, Callable[..., None]],
+) -> tuple[Callable[..., Any], ...]:
+    """Return the functions that the caller calls, in its order."""
+    written = frozenset(about.written)
+
+    def kernel_error(kernel: int, code: int) -> None:
+        name = about.kernels[kernel][0]
+        raise check_handler(kernels[name].function, name, kernels[name].checks)(code, (), ())
+
+    def launch_user(kernel: str, grids: list[Any], arguments: dict[str, Any]) -> None:
+        triton_kernels[kernel](grids, arguments)
+
+    def resolved(tensor: torch.Tensor, index: int) -> torch.Tensor:
+        """Return a parameter with its conjugate or negative bit resolved."""
+        form = (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        mend = h.Mend.NOTHING if index in written else h.Mend.PENDING
+        return conform(tensor, *form, mend, f"at index {index}", "")
+
+    return (
+        call_op, launch_user, kernel_error, host.check_nan, host.tma_descriptor, typed,
+        _tensor_from_handle, layout_error, resolved,
+    )  # fmt: skip
 
 
 def _address(function: Any, tensors: int, sizes: int) -> tuple[int, object]:
