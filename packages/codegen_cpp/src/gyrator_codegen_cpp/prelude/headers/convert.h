@@ -132,20 +132,7 @@ GY_INTS(GY_X) GY_X(bool)
 GY_FN su8 gy_to_u8(sf32 x) { return (su8)gy_cvtt(x); }
 GY_FN su8 gy_to_u8(sf64 x) { return (su8)gy_cvtt(x); }
 #if GY_VEC
-#define GY_X(n) GY_FN vu8 gy_to_u8(v##n x) { return (vu8)x; }
-GY_X(i8) GY_X(u8)
-#undef GY_X
-#define GY_X(n) GY_FN vu8 gy_to_u8(v##n x) { return GY_C(x, vu8); }
-GY_X(i16) GY_X(u16)
-#undef GY_X
-#define GY_X(n) GY_FN vu8 gy_to_u8(v##n x) { return (vu8)gy_narrow((vi32)x); }
-GY_X(i32) GY_X(u32)
-#undef GY_X
-GY_FN vu8 gy_to_u8(vi64 x) { return (vu8)gy_narrow(gy_to_i32(x)); }
-GY_FN vu8 gy_to_u8(vu64 x) { return (vu8)gy_narrow(gy_to_i32(x)); }
-GY_FN vu8 gy_to_u8(vf32 x) { return (vu8)gy_narrow(gy_cvtt(x)); }
-GY_FN vu8 gy_to_u8(vf64 x) { return (vu8)gy_narrow(gy_cvtt(x)); }
-GY_FN vu8 gy_to_u8(vbool x) { return (vu8)gy_narrow(gy_ones(x)); }
+template <class V> GY_FN vu8 gy_to_u8(V x) { return (vu8)gy_to_i8(x); }
 #endif
 //% gy_to_u16
 #define GY_X(n) GY_FN su16 gy_to_u16(s##n x) { return (su16)x; }
@@ -154,14 +141,7 @@ GY_INTS(GY_X) GY_X(bool)
 GY_FN su16 gy_to_u16(sf32 x) { return (su16)gy_cvtt(x); }
 GY_FN su16 gy_to_u16(sf64 x) { return (su16)gy_cvtt(x); }
 #if GY_VEC
-#define GY_X(n) GY_FN vu16 gy_to_u16(v##n x) { return GY_C(x, vu16); }
-GY_NATIVE_INTS(GY_X)
-#undef GY_X
-GY_FN vu16 gy_to_u16(vi64 x) { return GY_C(gy_to_i32(x), vu16); }
-GY_FN vu16 gy_to_u16(vu64 x) { return GY_C(gy_to_i32(x), vu16); }
-GY_FN vu16 gy_to_u16(vf32 x) { return GY_C(gy_cvtt(x), vu16); }
-GY_FN vu16 gy_to_u16(vf64 x) { return GY_C(gy_cvtt(x), vu16); }
-GY_FN vu16 gy_to_u16(vbool x) { return GY_C(gy_ones(x), vu16); }
+template <class V> GY_FN vu16 gy_to_u16(V x) { return (vu16)gy_to_i16(x); }
 #endif
 //% gy_to_u32
 #define GY_X(n) GY_FN su32 gy_to_u32(s##n x) { return (su32)x; }
@@ -170,16 +150,9 @@ GY_INTS(GY_X) GY_X(bool)
 GY_FN su32 gy_to_u32(sf32 x) { return (su32)gy_cvtu(x); }
 GY_FN su32 gy_to_u32(sf64 x) { return (su32)gy_cvtu(x); }
 #if GY_VEC
-#define GY_X(n) GY_FN vu32 gy_to_u32(v##n x) { return (vu32)gy_wide32(x); }
-GY_X(i8) GY_X(u8) GY_X(i16) GY_X(u16)
-#undef GY_X
-GY_FN vu32 gy_to_u32(vi32 x) { return (vu32)x; }
-GY_FN vu32 gy_to_u32(vu32 x) { return (vu32)x; }
-GY_FN vu32 gy_to_u32(vi64 x) { return (vu32)gy_to_i32(x); }
-GY_FN vu32 gy_to_u32(vu64 x) { return (vu32)gy_to_i32(x); }
+template <class V> GY_FN vu32 gy_to_u32(V x) { return (vu32)gy_to_i32(x); }
 GY_FN vu32 gy_to_u32(vf32 x) { return gy_cvtu(x); }
 GY_FN vu32 gy_to_u32(vf64 x) { return gy_cvtu(x); }
-GY_FN vu32 gy_to_u32(vbool x) { return GY_C(gy_ones(x), vu32); }
 #endif
 //% gy_to_i64
 #define GY_X(n) GY_FN si64 gy_to_i64(s##n x) { return (si64)x; }
@@ -207,17 +180,10 @@ GY_INTS(GY_X) GY_X(bool)
 GY_FN su64 gy_to_u64(sf32 x) { return gy_cvtul(x); }
 GY_FN su64 gy_to_u64(sf64 x) { return gy_cvtul(x); }
 #if GY_VEC
-#define GY_X(n) GY_FN vu64 gy_to_u64(v##n x) { return vu64{GY_C(gy_lo(x), gy_hu64), GY_C(gy_hi(x), gy_hu64)}; }
-GY_X(i32) GY_X(u32)
-#undef GY_X
-#define GY_X(n) GY_FN vu64 gy_to_u64(v##n x) { return gy_to_u64(gy_wide32(x)); }
-GY_X(i8) GY_X(u8) GY_X(i16) GY_X(u16)
-#undef GY_X
 GY_FN vu64 gy_to_u64(vi64 x) { return vu64{(gy_hu64)x.lo, (gy_hu64)x.hi}; }
-GY_FN vu64 gy_to_u64(vu64 x) { return vu64{(gy_hu64)x.lo, (gy_hu64)x.hi}; }
+template <class V> GY_FN vu64 gy_to_u64(V x) { return gy_to_u64(gy_to_i64(x)); }
 GY_FN vu64 gy_to_u64(vf64 x) { return vu64{gy_cvtul(x.lo), gy_cvtul(x.hi)}; }
 GY_FN vu64 gy_to_u64(vf32 x) { return vu64{gy_cvtul(GY_C(gy_lo(x), gy_hf64)), gy_cvtul(GY_C(gy_hi(x), gy_hf64))}; }
-GY_FN vu64 gy_to_u64(vbool x) { return gy_to_u64(gy_ones(x)); }
 #endif
 //% gy_to_bool
 #define GY_X(n) GY_FN sbool gy_to_bool(s##n x) { return x != 0; }
