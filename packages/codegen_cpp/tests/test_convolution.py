@@ -23,6 +23,7 @@ _WHOLE = {
     "padding that exceeds the image": ((1, 2, 3, 5), (1, 5, 5, 16), (2, 2), (3, 4), False, False),
     "panels in parts": ((2, 4, 5, 64), (16, 3, 3, 32), (1, 1), (1, 1), True, True),
     "bands of rows": ((1, 21, 40, 96), (1, 3, 1, 16), (2, 1), (1, 0), True, False),
+    "parts of an image": ((2, 7, 9, (16, 5, 24)), (1, 3, 3, 32), (1, 1), (1, 1), True, True),
 }
 
 
@@ -31,7 +32,10 @@ def _text(name, x, panels, steps, padding, relu, adds):
         (n + 2 * p - k) // s + 1
         for n, p, k, s in zip(x[1:3], padding, panels[1:3], steps, strict=True)
     ), panels[0] * panels[3])  # fmt: skip
-    shapes = [x, (*panels[:3], x[3], panels[3]), (sizes[3],), *([sizes] if adds else []), sizes]
+    channels = x[3] if isinstance(x[3], tuple) else (x[3],)
+    first, *others = ((*x[:3], n) for n in channels)
+    weight = (*panels[:3], sum(channels), panels[3])
+    shapes = [first, weight, (sizes[3],), *others, *([sizes] if adds else []), sizes]
     names = [f"p{n}" for n in range(len(shapes))]
     numbers = zip(("down", "right", "top", "left"), (*steps, *padding), strict=True)
     attributes = ", ".join(f"{k}={n}" for k, n in numbers)

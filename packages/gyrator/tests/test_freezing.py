@@ -607,6 +607,48 @@ def test_kernels_convolve_in_tiles(tmp_path, wrapper):
     assert not calls(record)
 
 
+_JOINED = ((20, 5, 7), (24, 10, 14))
+"""Sizes of two images, of which one is enlarged to join the other."""
+
+
+class Joined(nn.Module):
+    """Convolutions of two images that are joined: different ones, of which one has other readers,
+    two that something else reads joined too, and twice the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ConvTranspose2d(20, 12, 2, 2)
+        self.join = normed(nn.Conv2d(36, 16, 3, padding=1, bias=False))
+        self.again = nn.Conv2d(40, 16, 3, stride=2, bias=True)
+        self.last = nn.Conv2d(32, 16, 3)
+
+    def forward(self, x, y):
+        joined = self.join(torch.cat([y, self.up(x)], 1)).relu()
+        read = torch.cat([joined, y], 1)
+        return self.again(read), read.sum(), self.last(torch.cat([joined, joined], 1))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+def test_kernels_convolve_images_before_they_are_joined(tmp_path, wrapper):
+    """Unless something else reads what they are joined to. NaN and infinities stay in place."""
+    if cpu_isa() != "avx512":
+        pytest.skip("convolutions need the registers of AVX-512")
+    torch._dynamo.reset()
+    model, records = Joined().eval(), []
+    x, y = (torch.randn(2, *n).to(memory_format=torch.channels_last) for n in _JOINED)
+    special = y.clone()
+    special[0, 0, 2, 3], special[1, 23, 9, 13] = float("nan"), float("-inf")
+    with session(tmp_path, records, wrapper=wrapper) as ours:
+        run = torch.compile(model, backend=ours.backend, dynamic=False)
+        for images in (y, special):
+            for actual, expected in zip(run(x, images), model(x, images), strict=True):
+                torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+    (record,) = records
+    assert calls(record) == ["_convolution_transpose_pointwise"]
+    assert sum("aten.cat.default" in k.ops for k in record.kernels) == 1
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
 def test_refused_convolutions_are_calls(tmp_path, monkeypatch, wrapper):

@@ -404,7 +404,8 @@ def test_convolutions_with_panels_are_registered_with_the_other_ops() -> None:
     x, weight, bias = torch.randn(2, 3, 8, 9), torch.randn(32, 3, 3, 4), torch.randn(32)
     addend = torch.randn(2, 32, 4, 8)
     panels = weight.view(2, 16, 3, 3, 4).permute(0, 3, 4, 2, 1).contiguous()
-    result = torch.ops.gyrator.panel_conv(x, panels, bias, addend, [2, 1], [1, 1], True)
+    images, op = [*x.split([1, 2], 1)], torch.ops.gyrator.panel_conv
+    result = op(images, panels, bias, addend, [2, 1], [1, 1], True)
     plain = torch.nn.functional.conv2d(x, weight, bias, [2, 1], [1, 1])
     torch.testing.assert_close(result, (plain + addend).relu())
     assert result.is_contiguous(memory_format=torch.channels_last)

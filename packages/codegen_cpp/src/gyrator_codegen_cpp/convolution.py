@@ -15,6 +15,7 @@ from gyrator_ir.define import frozen
 from gyrator_ir.expr import ZERO, contiguous_strides
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.loop.nodes import TensorRef
+from gyrator_ir.loop.templates import convolution_images
 from gyrator_ir.loop.templates import literal as literal_attribute
 from gyrator_ir.source import KernelSource
 
@@ -31,10 +32,11 @@ def convolution_unsupported(kernel: TemplateKernel, isa: Isa) -> str:
     """Return why there is no kernel for a convolution, or an empty string."""
     if isa is not Isa.AVX512:
         return "convolutions need the registers of AVX-512"
-    tensors = (*kernel.inputs[1:], *kernel.outputs)
-    x = kernel.inputs[0]
-    constants = (*x.strides, *(n for t in (x, *tensors) for n in t.shape))
-    if any(static(n) is None for n in constants) or x.offset is not ZERO:
+    images, more = convolution_images(kernel.inputs)
+    tensors = (*kernel.inputs[1:3], *more, *kernel.outputs)
+    strides = (n for x in images for n in x.strides)
+    constants = (*strides, *(n for t in (*images, *tensors) for n in t.shape))
+    if any(static(n) is None for n in constants) or any(x.offset is not ZERO for x in images):
         return "the sizes of a convolution are not constant"
     if not all(t.offset is ZERO and t.strides == contiguous_strides(t.shape) for t in tensors):
         return "the tensors of a convolution are not in row-major order"
@@ -91,8 +93,8 @@ class _Plan:
     def of(cls, kernel: TemplateKernel, cores: int, isa: Isa) -> "_Plan":
         """Return the plan of a convolution: tiles of whole rows if several fit, else of as many
         pixels as leave few at the end of a row."""
-        _, _, width, channels = _sizes(kernel.inputs[0])
-        panels, *_, features = _sizes(kernel.inputs[1])
+        _, _, width, _ = _sizes(kernel.inputs[0])
+        panels, _, _, channels, features = _sizes(kernel.inputs[1])
         batch, rows, columns, _ = _sizes(kernel.outputs[0])
         vectors = features // isa.lanes
         down = literal_attribute(kernel.attributes, "down", int)
@@ -122,10 +124,11 @@ def _body(kernel: TemplateKernel, cores: int, isa: Isa) -> tuple[str, str]:
     w, plan = Writer(), _Plan.of(kernel, cores, isa)
     w.line("(void)sizes;")
     parameters(w, kernel, str)
-    x, panels, bias, *addend = kernel.inputs
+    x, panels, bias = kernel.inputs[:3]
+    images, addend = convolution_images(kernel.inputs)
     (out,) = kernel.outputs
-    batch, height, width, channels = _sizes(x)
-    count, tall, wide, _, _ = _sizes(panels)
+    batch, height, width, _ = _sizes(x)
+    count, tall, wide, channels, _ = _sizes(panels)
     _, rows, columns, features = _sizes(out)
     down, right, top, left = (
         literal_attribute(kernel.attributes, name, int) for name in ("down", "right", "top", "left")
@@ -136,8 +139,6 @@ def _body(kernel: TemplateKernel, cores: int, isa: Isa) -> tuple[str, str]:
     step = right * channels
     below = down * ((columns - 1) * step + wide * channels) if plan.pixels > plan.line else 0
     tile = ", ".join(map(str, (plan.pixels, plan.last, plan.vectors, step, plan.line, below)))
-    image, *within = (static(n) for n in x.strides)
-    steps = ", ".join(map(str, within))
     more = f"{addend[0].buffer} + image * {math.prod(_sizes(out)[1:])}" if addend else "nullptr"
     w.line("si64 next = 0;")
     w.line(f"#pragma omp parallel if ({tasks} > 1)")
@@ -148,9 +149,10 @@ def _body(kernel: TemplateKernel, cores: int, isa: Isa) -> tuple[str, str]:
             f"const si64 part = task / {batch * bands}, band = task % {bands}, "
             f"image = task / {bands} % {batch};"
         )
+        w.line(f"const gy_channels parts[] = {{{', '.join(map(_channels, images))}}};")
         w.line(
-            f"const gy_image window = {{{x.buffer} + image * {image}, {height}, {width}, "
-            f"{channels}, {steps}, {tall}, {wide}, {down}, {top}, {left}}};"
+            f"const gy_image window = {{parts, {len(images)}, {height}, {width}, {channels}, "
+            f"{tall}, {wide}, {down}, {top}, {left}}};"
         )
         w.line(
             f"gy_convolve<{tile}>(window, {panels.buffer}, {bias.buffer}, {more}, "
@@ -161,6 +163,13 @@ def _body(kernel: TemplateKernel, cores: int, isa: Isa) -> tuple[str, str]:
         )
     w.line("return 0;")
     return tile, w.text
+
+
+def _channels(x: TensorRef) -> str:
+    """Return the initializer of the channels of an image."""
+    image, *steps = (static(n) for n in x.strides)
+    numbers = ", ".join(map(str, (static(x.shape[3]), *steps)))
+    return f"{{{x.buffer} + image * {image}, {numbers}}}"
 
 
 def _sizes(t: TensorRef) -> Sequence[int]:

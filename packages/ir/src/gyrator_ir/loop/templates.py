@@ -3,13 +3,23 @@
 from collections.abc import Mapping, Sequence
 from math import gcd
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gyrator_ir.expr import ONE, ZERO, Const, Expr
 from gyrator_ir.loop.nodes import Arg, Literal, TemplateKind, TensorRef
 from gyrator_ir.types import DType
 
 Number = TypeVar("Number", bool, int, float)
+_T = TypeVar("_T", bound="_Shaped")
+
+
+class _Shaped(Protocol):
+    """A tensor, or what describes one."""
+
+    @property
+    def shape(self) -> Any:
+        """The lengths of its dimensions."""
+        ...
 
 
 def template_error(
@@ -65,24 +75,42 @@ def _gradients(inputs: Sequence[TensorRef], outputs: Sequence[TensorRef]) -> str
 
 
 def _convolution(inputs: Sequence[TensorRef], outputs: Sequence[TensorRef]) -> str:
-    if len(inputs) not in (3, 4) or len(outputs) != 1:
+    if len(inputs) < 3 or len(outputs) != 1:
         got = f"{len(inputs)} and {len(outputs)}"
-        return f"a convolution takes 3 or 4 tensors and returns 1, not {got}"
+        return f"a convolution takes 3 or more tensors and returns 1, not {got}"
     ranks = [4, 5, 1] + [4] * (len(inputs) - 2)
     if message := _wrong_ranks("the convolution's", (*inputs, *outputs), ranks):
         return message
-    (x, panels, bias, *more), (out,) = inputs, outputs
+    (x, panels, bias), (out,) = inputs[:3], outputs
+    images, more = convolution_images(inputs)
+    if len(more) > 1:
+        return f"a convolution adds 1 tensor to its result, not {len(more)}"
+    channels = sum((t.shape[3] for t in images), ZERO)
     count, *window, _, width = panels.shape
     features = count * width
     return _first_wrong(
         [
-            (x, DType.F32, x.shape),
-            (panels, DType.F32, (count, *window, x.shape[3], width)),
+            *((t, DType.F32, (*x.shape[:3], t.shape[3])) for t in images),
+            (panels, DType.F32, (count, *window, channels, width)),
             (bias, DType.F32, (features,)),
             (out, DType.F32, (x.shape[0], *out.shape[1:3], features)),
             *((m, DType.F32, out.shape) for m in more),
         ]
     )
+
+
+def convolution_images(inputs: Sequence[_T]) -> tuple[tuple[_T, ...], tuple[_T, ...]]:
+    """Return the images of a convolution, whose channels follow each other, and what is added to
+    its result.
+
+    The inputs are the first image, the panels, the bias, the other images, and perhaps what is
+    added. The images are as many as the panels have channels for.
+    """
+    x, panels, _, *rest = inputs
+    channels, count = x.shape[3], 0
+    while channels != panels.shape[3] and count < len(rest):
+        channels, count = channels + rest[count].shape[3], count + 1
+    return (x, *rest[:count]), tuple(rest[count:])
 
 
 def _wrong_ranks(owner: str, tensors: Sequence[TensorRef], ranks: Sequence[int]) -> str:

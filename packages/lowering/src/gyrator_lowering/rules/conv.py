@@ -297,7 +297,7 @@ def conv_tbc(
 
 def panel_conv(
     b: LoopBuilder,
-    x: TensorValue,
+    images: Sequence[TensorValue],
     panels: TensorValue,
     bias: TensorValue,
     addend: TensorValue | None,
@@ -310,21 +310,18 @@ def panel_conv(
     Raises:
         FallbackToAten: if kernels have no template for it.
     """
-    target = b.targets.get(x.device.type)
+    target = b.targets.get(bias.device.type)
     if target is None or TemplateKind.CONVOLUTION.value not in target.capabilities.templates:
         raise FallbackToAten
     pixels = (0, 2, 3, 1)
     image, row, pixel, feature = contiguous_strides([b.out.shape[d] for d in pixels])
     out = b.buffer(evolve(b.out, strides=(image, feature, row, pixel)))
-    images = x.permuted(pixels)
-    is_fixed = x.offset is ZERO and all(isinstance(n, Const) for n in x.strides)
-    if not is_fixed or x.stored is not x.dtype:
-        images = b.copy(images)
-    more = () if addend is None else (addend.permuted(pixels),)
-    inputs = (images, *(_in_rows(b, t) for t in (panels, bias, *more)))
+    x, *others = (_fixed(b, t.permuted(pixels)) for t in images)
+    more = () if addend is None else (_in_rows(b, addend.permuted(pixels)),)
+    inputs = (x, _in_rows(b, panels), _in_rows(b, bias), *others, *more)
     numbers = zip(("down", "right", "top", "left"), (*stride, *padding), strict=True)
     attributes = (*((name, Literal(n)) for name, n in numbers), ("relu", Literal(relu)))
-    call = call_of(b, (x, panels, bias, addend, stride, padding, relu), {}, (out.buffer,))
+    call = call_of(b, (images, panels, bias, addend, stride, padding, relu), {}, (out.buffer,))
     b.operations.append(
         Template(
             call.name,
@@ -337,6 +334,12 @@ def panel_conv(
         )
     )
     return out
+
+
+def _fixed(b: LoopBuilder, t: TensorValue) -> TensorValue:
+    """Return a tensor with constant strides at the beginning of a buffer, copied if necessary."""
+    is_fixed = t.offset is ZERO and all(isinstance(n, Const) for n in t.strides)
+    return t if is_fixed and t.stored is t.dtype else b.copy(t)
 
 
 def _in_rows(b: LoopBuilder, t: TensorValue) -> TensorValue:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import torch
 
 SCHEMA = (
-    "panel_conv(Tensor x, Tensor panels, Tensor bias, Tensor? addend, int[2] stride, "
+    "panel_conv(Tensor[] images, Tensor panels, Tensor bias, Tensor? addend, int[2] stride, "
     "int[2] padding, bool relu) -> Tensor"
 )
 
 
 def fake_panel_conv(
-    x: torch.Tensor,
+    images: Sequence[torch.Tensor],
     panels: torch.Tensor,
     bias: torch.Tensor,
     addend: torch.Tensor | None,
@@ -21,14 +21,15 @@ def fake_panel_conv(
     relu: bool,
 ) -> torch.Tensor:
     """Return a fake result of `panel_conv`."""
+    x = images[0]
     numbers = zip(x.shape[2:], padding, panels.shape[1:3], stride, strict=True)
-    image = [(n + 2 * p - k) // s + 1 for n, p, k, s in numbers]
-    result = x.new_empty(x.shape[0], *image, bias.shape[0])
+    sizes = [(n + 2 * p - k) // s + 1 for n, p, k, s in numbers]
+    result = x.new_empty(x.shape[0], *sizes, bias.shape[0])
     return result.permute(0, 3, 1, 2)
 
 
 def panel_conv(
-    x: torch.Tensor,
+    images: Sequence[torch.Tensor],
     panels: torch.Tensor,
     bias: torch.Tensor,
     addend: torch.Tensor | None,
@@ -39,7 +40,7 @@ def panel_conv(
     """Return a convolution in channels-last layout.
 
     Args:
-        x: images, of shape (batch, channels, height, width).
+        images: of shape (batch, channels, height, width); their channels follow each other.
         panels: the weight, of shape (panels, rows and columns of the window, channels, features of
             a panel).
         bias: of shape (features,).
@@ -49,6 +50,7 @@ def panel_conv(
         relu: whether `relu` is applied.
     """
     weight = panels.permute(0, 4, 3, 1, 2).flatten(0, 1)
+    x = torch.cat(list(images), 1)
     result = torch.nn.functional.conv2d(x, weight, bias, list(stride), list(padding))
     if addend is not None:
         result = result + addend

@@ -11,7 +11,7 @@ from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.loop.formulas import SCORE_INDICES
 from gyrator_ir.loop.nodes import Arg, Buffer, Formula, Literal, TemplateKind
-from gyrator_ir.loop.templates import ENDLESS, piece_of
+from gyrator_ir.loop.templates import ENDLESS, convolution_images, piece_of
 from gyrator_testing.interp.body import Cell, Frame
 from gyrator_testing.interp.dtypes import Array
 from gyrator_testing.interp.index import Number
@@ -293,8 +293,9 @@ def _flex_gradients(
 def _convolution(
     inputs: Sequence[Array], outputs: Sequence[Array], attributes: Mapping[str, Any]
 ) -> None:
-    x, panels, bias, *more = inputs
-    (out,) = outputs
+    panels, bias = inputs[1:3]
+    images, more = convolution_images(inputs)
+    x, (out,) = np.concatenate(images, axis=3), outputs
     _, tall, wide, channels, _ = panels.shape
     weight = np.moveaxis(panels, 0, -2).reshape(tall, wide, channels, -1)
     down, right = attributes["down"], attributes["right"]

@@ -25,26 +25,39 @@ template <si64 R, si64 N, si64 S, si64 P, si64 D> static __attribute__((noinline
   });
 }
 #endif
-//% gy_image
-// An image of `height` rows and `width` pixels, the elements between rows, pixels and channels, and the window that moves
-// over the image.
-struct gy_image {
+//% gy_image gy_channels
+// Some channels of an image, and the elements between its rows, pixels and channels.
+struct gy_channels {
   const sf32 *at;
-  si64 height, width, channels, row, pixel, channel, tall, wide, down, top, left;
+  si64 count, row, pixel, channel;
+};
+// An image of `height` rows and `width` pixels, whose channels are those of some parts, and the window that moves over the image.
+struct gy_image {
+  const gy_channels *parts;
+  si64 count, height, width, channels, tall, wide, down, top, left;
 };
 //% gy_padded_row
 // `count` pixels of row `at` of an image, from `left` pixels before its beginning, and zeros outside of it.
-GY_FN void gy_padded_row(sf32 *to, gy_image x, si64 at, si64 count) {
+GY_FN void gy_padded_row(sf32 *to, const gy_image &x, si64 at, si64 count) {
   const si64 channels = x.channels, inside = at < 0 || at >= x.height ? 0 : gy_least(x.width, count > x.left ? count - x.left : 0);
   const si64 before = inside ? x.left : count;
   __builtin_memset(to, 0, sizeof(sf32) * before * channels);
   if (!inside) return;
-  const sf32 *const from = x.at + at * x.row;
   to += before * channels;
-  if (x.channel == 1 && x.pixel == channels) __builtin_memcpy(to, from, sizeof(sf32) * inside * channels);
-  else
-    for (si64 i = 0; i < inside; i++)
-      for (si64 c = 0; c < channels; c++) to[i * channels + c] = from[i * x.pixel + c * x.channel];
+  for (si64 k = 0, first = 0; k < x.count; first += x.parts[k++].count) {
+    const gy_channels part = x.parts[k];
+    const sf32 *const from = part.at + at * part.row;
+    if (part.channel == 1 && part.pixel == channels && part.count == channels) __builtin_memcpy(to, from, sizeof(sf32) * inside * channels);
+    else
+      for (si64 i = 0; i < inside; i++) {
+        si64 c = 0;
+#if GY_VEC
+        if (part.channel == 1)
+          for (; c + GY_LANES <= part.count; c += GY_LANES) gy_store(to + i * channels + first + c, gy_vload(from + i * part.pixel + c));
+#endif
+        for (; c < part.count; c++) to[i * channels + first + c] = from[i * part.pixel + c * part.channel];
+      }
+  }
   __builtin_memset(to + inside * channels, 0, sizeof(sf32) * (count - before - inside) * channels);
 }
 //% gy_convolve : GY_LAMBDA
@@ -52,7 +65,7 @@ GY_FN void gy_padded_row(sf32 *to, gy_image x, si64 at, si64 count) {
 // Rows `first` to `last` of a convolution of an image, of `columns` pixels, for the features of panels `low` to `high`. The
 // rows are first copied with their padding, so that windows are plain loads. A panel stays in L2 while it meets all rows. A
 // tile has R pixels; the last one of a row, or of the image if a tile has whole rows of P pixels, has Q, if Q is not 0.
-template <si64 R, si64 Q, si64 N, si64 S, si64 P, si64 D> GY_FN void gy_convolve(gy_image x, const sf32 *panels, const sf32 *bias, const sf32 *addend, sf32 *to, si64 first, si64 last, si64 columns, si64 low, si64 high, si64 features, bool relu) {
+template <si64 R, si64 Q, si64 N, si64 S, si64 P, si64 D> GY_FN void gy_convolve(const gy_image &x, const sf32 *panels, const sf32 *bias, const sf32 *addend, sf32 *to, si64 first, si64 last, si64 columns, si64 low, si64 high, si64 features, bool relu) {
   constexpr si64 W = N * GY_LANES, G = R / P;
   const si64 row = (columns - 1) * S + x.wide * x.channels, rows = (last - first - 1) * x.down + x.tall;
   const si64 length = x.wide * x.channels, size = x.tall * length * W;

@@ -14,7 +14,7 @@ from gyrator_lowering.fx_passes.products.post_ops import only_reader
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 aten = torch.ops.aten
-_LANES = 16
+_LANES, _RANK = 16, 4
 _FEW_CHANNELS = 4
 _LEAST_PIXELS = 4
 """The least number of pixels of the result, to hide the latency of additions."""
@@ -72,7 +72,7 @@ def convolve_in_panels(gm: GraphModule, node: Any) -> None:
     panels = contiguous(call, call(aten.permute.default, split, [0, 3, 4, 2, 1]))
     op = torch.ops.gyrator.panel_conv.default
     two = ([*n] if len(n) == 2 else [*n, *n] for n in (stride, padding))
-    new = insert_like(gm, end, op, _unmoved(x), panels, bias, other, *two, relu)
+    new = insert_like(gm, end, op, _images(x), panels, bias, other, *two, relu)
     replace(gm, end, new)
     for done in (last, node):
         if done is not end and not done._erased:
@@ -81,9 +81,28 @@ def convolve_in_panels(gm: GraphModule, node: Any) -> None:
         gm.graph.erase_node(x)
 
 
+def _images(x: Any) -> list[Node]:
+    """Return the images that `x` concatenates, or of which it is a copy, if nothing else reads it:
+    the kernel copies them anyway."""
+    parts = _joined(x) if len(x.users) == 1 else []
+    return parts or [_unmoved(x)]
+
+
+def _joined(x: Any) -> list[Node]:
+    """Return the channels-last images whose channels `x` concatenates; empty if there are none."""
+    if x.target is not aten.cat.default or x.args[1:] not in ((1,), (-3,)):
+        return []
+    parts: list[Node] = x.args[0]
+    fakes = [n.meta["val"] for n in parts]
+    whole = all(
+        f.dim() == _RANK and f.dtype == torch.float32 and f.shape[1] > 0 and f.stride(1) == 1
+        for f in fakes
+    )
+    return list(parts) if whole else []
+
+
 def _unmoved(x: Any) -> Node:
-    """Return the images of which `x` is a channels-last copy, if they have few channels: the kernel
-    copies them anyway."""
+    """Return the images of which `x` is a channels-last copy, if they have few channels."""
     last = x.target is aten.clone.default and x.kwargs == {"memory_format": torch.channels_last}
     few = x.meta["val"].shape[1] <= _FEW_CHANNELS
     source: Node = x.args[0] if last and few else x
