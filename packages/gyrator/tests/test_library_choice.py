@@ -21,6 +21,7 @@ from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator.targets import discover
 from gyrator_lowering.fx_passes import NOTHING, ImageConvolution, Packed, Product
+from gyrator_lowering.torch_bridge.panels import in_panels
 from gyrator_runtime import profile
 from gyrator_runtime.device import cpu_isa
 from gyrator_runtime.profile import Timing
@@ -212,6 +213,35 @@ def test_kernels_are_a_candidate_of_max_autotune(
         assert sum(_calls(records).values()) == (way == "library")
         assert _calls(records)[LINEAR] == (onednn and way == "library")
         torch.testing.assert_close(got, layer(x))
+
+
+@pytest.mark.skipif(cpu_isa() == "plain", reason="kernels have no vectors")
+def test_kernels_are_measured_with_the_tiles_of_their_rows(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And are right for any sizes; products of as many rows, or of many, share one."""
+    requested, compiled = [], library_choice.panel_product
+
+    def panel_product(*args: Any) -> Any:
+        requested.append(args[-1])
+        return compiled(*args)
+
+    def packed(_: Measure, product: Product, *rest: Any) -> str:
+        multiply, width = rest[-1]
+        x, out = torch.randn(product.rows, product.depth), torch.empty(product.rows, 96)
+        weight = torch.randn(96, product.depth)
+        multiply(x, in_panels(weight, width), out)
+        torch.testing.assert_close(out, x @ weight.T, rtol=1e-4, atol=1e-4)
+        return ""
+
+    monkeypatch.setattr(library_choice, "panel_product", panel_product)
+    monkeypatch.setattr(Measure, "packed", packed)
+    with opened() as session:
+        choice = LibraryChoice(session.engine(session.options).context, Budget(0))
+        for rows, depth in ((64, 33), (64, 40), (80, 33), (600, 33), (300, 33)):
+            product = Product("cpu", rows, depth, 96, turned=True)
+            assert choice.packed(product, NOTHING, False) == Packed()
+    assert requested == [64, 80, 126]
 
 
 def test_nothing_is_decided_on_a_busy_machine(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:

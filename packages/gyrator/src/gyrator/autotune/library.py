@@ -33,7 +33,7 @@ from gyrator.autotune.integers import (
 )
 from gyrator.autotune.kernels import Budget, remember, remembered
 from gyrator.autotune.layouts import channels_last_faster, timed, undisturbed
-from gyrator.autotune.panels import PanelProduct, panel_product
+from gyrator.autotune.panels import OWN_ROWS, PanelProduct, panel_product, tiled_rows
 from gyrator.autotune.tiles import DIRECT, TILED, tiled_and_direct
 from gyrator.engine.context import CompilerContext
 from gyrator_ir.define import define, frozen
@@ -158,8 +158,9 @@ class LibraryChoice:
     in_bytes: bool = True
     """Whether quantised tensors may be multiplied as integers."""
     _measured: dict[str, Measured] = field(factory=dict)
-    _panels: dict[str, PanelProduct | None] = field(factory=dict)
-    """The kernels of products of panels that were compiled, by device type."""
+    _panels: dict[tuple[str, int], PanelProduct | None] = field(factory=dict)
+    """The kernels of products of panels that were compiled, by device type and the rows for which
+    they are tiled."""
 
     def __call__(self, product: Product) -> bool:
         """Return whether to use oneDNN for a product."""
@@ -178,7 +179,7 @@ class LibraryChoice:
 
         Each product is measured once per machine, with and without a bias.
         """
-        question = (*_PACKINGS, _COLD_BYTES, product, after, biased, self._exact)
+        question = (*_PACKINGS, _COLD_BYTES, OWN_ROWS, product, after, biased, self._exact)
 
         def measured(measure: Measure) -> str | None:
             kernel = self._panel_kernel(product)
@@ -195,9 +196,10 @@ class LibraryChoice:
             return None
         if product.dtype != torch.float32 or not self._is_here(product.device):
             return None
-        if product.device not in self._panels:
-            self._panels[product.device] = panel_product(self.context, product.device, width)
-        kernel = self._panels[product.device]
+        tiled = product.device, tiled_rows(product.rows)
+        if tiled not in self._panels:
+            self._panels[tiled] = panel_product(self.context, product.device, width, tiled[1])
+        kernel = self._panels[tiled]
         return None if kernel is None else (kernel, width)
 
     def allows(self, device: str, after: Activation) -> bool:

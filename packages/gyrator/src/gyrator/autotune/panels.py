@@ -21,31 +21,43 @@ from gyrator_lowering.torch_bridge.random_ops import register_ops
 PanelProduct = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
 """Writes `gyrator::panel_mm` of two tensors to the third, as kernels of programs write to memory
 that was planned."""
-_ROWS, _DEPTH, _PANELS = 126, 512, 80
-"""The sizes for which the kernel is tiled. They differ, so that they are different symbols."""
+_ROWS, _DEPTH, _PANELS = 126, 512, (80, 96)
+"""The sizes for which the kernel is tiled. They differ, so that they are different symbols: of the
+panels, the first number that is not that of rows."""
+OWN_ROWS = 256
+"""Up to this number of rows, the kernel is tiled for those of its product: tiles for others would
+compute up to a tenth more. Many rows fill the tallest tiles."""
 
 
-def panel_product(context: CompilerContext, device: str, width: int) -> PanelProduct | None:
+def tiled_rows(rows: int) -> int:
+    """Return the rows for which the kernel of a product is tiled."""
+    return rows if rows <= OWN_ROWS else _ROWS
+
+
+def panel_product(
+    context: CompilerContext, device: str, width: int, rows: int
+) -> PanelProduct | None:
     """Return a product of matrices of any sizes with panels of this many columns, by a kernel that
-    is compiled once per machine; None if it cannot be compiled."""
+    is tiled for a number of rows, and compiled once per machine; None if it cannot be compiled."""
     compiler = context.trial(extern_kernels="library")
     try:
-        call = compiler.compile(_graph(device, width), "inference").call
+        call = compiler.compile(_graph(device, width, rows), "inference").call
     except GyratorError:
         return None
     return lambda x, panels, out: call([x, panels, out])
 
 
-def _graph(device: str, width: int) -> GraphModule:
+def _graph(device: str, width: int, rows: int) -> GraphModule:
     register_ops()
+    count = next(n for n in _PANELS if n != rows)
     mode = FakeTensorMode(shape_env=ShapeEnv())
     changes, stays = DimDynamic.DYNAMIC, DimDynamic.STATIC
     graph = Graph()
     nodes: list[Node] = []
     for name, sizes, dims in (
-        ("x", (_ROWS, _DEPTH), (changes, changes)),
-        ("panels", (_PANELS, _DEPTH, width), (changes, changes, stays)),
-        ("out", (_ROWS, _PANELS * width), (changes, changes)),
+        ("x", (rows, _DEPTH), (changes, changes)),
+        ("panels", (count, _DEPTH, width), (changes, changes, stays)),
+        ("out", (rows, count * width), (changes, changes)),
     ):
         node = graph.placeholder(name)
         symbolic: Any = StatelessSymbolicContext(dynamic_sizes=[*dims])
