@@ -111,6 +111,8 @@ def _bind(scope: Scope, s: Bind) -> None:
     if varying:
         scope.line(f"si64 {name}_lanes[GY_LANES];", f"gy_store({name}_lanes, {name});")
         scope.varying |= {s.symbol}
+        if operands[0].dtype is DType.I32 and s.mask is None and not s.wrap:
+            scope.narrow[s.symbol] = scope.operand(s.value, varying)
 
 
 def address(
@@ -156,7 +158,10 @@ def _row(scope: Scope, s: Load | Store) -> str:
 
 
 def _vector_index(scope: Scope, access: IndexAccess) -> tuple[str, str]:
-    """Return the uniform offset of a gather, and the `i64` vector of offsets that vary by lane."""
+    """Return the uniform offset of a gather, and the vector of offsets that vary by lane."""
+    (first, factor), *others = access.terms
+    if not others and factor is ONE and Sym(first) in scope.narrow:
+        return scope.index(access.uniform), scope.narrow[Sym(first)]
     total = ""
     for name, factor in access.terms:
         symbol = Sym(name)

@@ -99,6 +99,8 @@ class Scope:
     env: dict[str, Value] = field(factory=dict)
     varying: frozenset[Sym] = frozenset()
     """Symbols whose values vary by lane."""
+    narrow: dict[Sym, str] = field(factory=dict)
+    """Vectors of 32-bit integers that are equal to symbols which vary by lane."""
     symbols: dict[Sym, str] = field(factory=dict)
     """Texts of symbols, if different from their names."""
     pointers: dict[tuple[str, Expr], str] = field(factory=dict)
@@ -113,7 +115,8 @@ class Scope:
 
     def nested(self, **changes: Any) -> "Scope":
         """Return a nested scope, whose definitions are not visible in this one."""
-        return evolve(self, env=dict(self.env), pointers=dict(self.pointers), **changes)
+        return evolve(self, env=dict(self.env), pointers=dict(self.pointers),
+                      narrow=dict(self.narrow), **changes)  # fmt: skip
 
     def block(self, head: str) -> AbstractContextManager[None]:
         """Emit a block in braces."""

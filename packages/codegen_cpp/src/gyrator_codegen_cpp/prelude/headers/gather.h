@@ -24,6 +24,11 @@ GY_FN vf64 gy_hard_gather(const sf64 *p, vi64 i, vbool m) {
   return vf64{(gy_hf64)__builtin_ia32_gatherdiv8df(gy_hf64{}, p, (Q)i.lo, (su8)k, 8),
     (gy_hf64)__builtin_ia32_gatherdiv8df(gy_hf64{}, p, (Q)i.hi, (su8)(k >> 8), 8)};
 }
+GY_FN vf64 gy_hard_gather(const sf64 *p, vi32 i, vbool m) {
+  su32 k = gy_lane_bits(m);
+  return vf64{(gy_hf64)__builtin_ia32_gathersiv8df(gy_hf64{}, p, gy_lo(i), (su8)k, 8),
+    (gy_hf64)__builtin_ia32_gathersiv8df(gy_hf64{}, p, gy_hi(i), (su8)(k >> 8), 8)};
+}
 #elif GY_ISA == 256 && defined(__clang__)
 typedef long long gy_gi __attribute__((vector_size(32)));
 GY_FN vf32 gy_hard_gather(const sf32 *p, vi64 i, vbool m) {
@@ -52,7 +57,7 @@ GY_FN vf64 gy_hard_gather(const sf64 *p, vi64 i, vbool m) {
     (gy_hf64)__builtin_ia32_gatherdiv4df(gy_hf64{}, p, (Q)i.hi, (gy_hf64)gy_hi64_of(m), 8)};
 }
 #endif
-#if GY_VEC
+#if GY_VEC && GY_ISA != 512
 GY_FN vf64 gy_hard_gather(const sf64 *p, vi32 i, vbool m) {
   return gy_hard_gather(p, vi64{__builtin_convertvector(gy_lo(i), gy_hi64), __builtin_convertvector(gy_hi(i), gy_hi64)}, m);
 }
@@ -114,19 +119,29 @@ template <class P, class I, class M> GY_FN auto gy_gather_set(const P *p, I i, M
 template <class V, class P> GY_FN V gy_gather_loads(const P *p, vi64 i) {
   return V{p[i.lo[0]], p[i.lo[1]], p[i.lo[2]], p[i.lo[3]], p[i.hi[0]], p[i.hi[1]], p[i.hi[2]], p[i.hi[3]]};
 }
+template <class V, class P> GY_FN V gy_gather_loads(const P *p, vi32 i) {
+  return V{p[i[0]], p[i[1]], p[i[2]], p[i[3]], p[i[4]], p[i[5]], p[i[6]], p[i[7]]};
+}
 template <class V, class P> GY_FN V gy_gather_halves(const P *p, vi64 i) {
   return V{{p[i.lo[0]], p[i.lo[1]], p[i.lo[2]], p[i.lo[3]]}, {p[i.hi[0]], p[i.hi[1]], p[i.hi[2]], p[i.hi[3]]}};
+}
+template <class V, class P> GY_FN V gy_gather_halves(const P *p, vi32 i) {
+  return V{{p[i[0]], p[i[1]], p[i[2]], p[i[3]]}, {p[i[4]], p[i[5]], p[i[6]], p[i[7]]}};
 }
 #endif
 //% gy_gather
 template <class P> GY_FN auto gy_gather(const P *p, si64 i) { return gy_sload(p + i); }
 #if GY_ISA == 256
-GY_FN vf32 gy_gather(const sf32 *p, vi64 i) { return gy_gather_loads<vf32>(p, i); }
-GY_FN vi32 gy_gather(const si32 *p, vi64 i) { return gy_gather_loads<vi32>(p, i); }
-GY_FN vu32 gy_gather(const su32 *p, vi64 i) { return gy_gather_loads<vu32>(p, i); }
-GY_FN vf64 gy_gather(const sf64 *p, vi64 i) { return gy_gather_halves<vf64>(p, i); }
-GY_FN vi64 gy_gather(const si64 *p, vi64 i) { return gy_gather_halves<vi64>(p, i); }
-GY_FN vu64 gy_gather(const su64 *p, vi64 i) { return gy_gather_halves<vu64>(p, i); }
+#define GY_X(n) \
+  GY_FN v##n gy_gather(const s##n *p, vi64 i) { return gy_gather_loads<v##n>(p, i); } \
+  GY_FN v##n gy_gather(const s##n *p, vi32 i) { return gy_gather_loads<v##n>(p, i); }
+GY_X(f32) GY_X(i32) GY_X(u32)
+#undef GY_X
+#define GY_X(n) \
+  GY_FN v##n gy_gather(const s##n *p, vi64 i) { return gy_gather_halves<v##n>(p, i); } \
+  GY_FN v##n gy_gather(const s##n *p, vi32 i) { return gy_gather_halves<v##n>(p, i); }
+GY_X(f64) GY_X(i64) GY_X(u64)
+#undef GY_X
 #endif
 #if GY_VEC
 template <class P> GY_FN auto gy_gather(const P *p, vi64 i) { return gy_gather_set(p, i, gy_every{}); }

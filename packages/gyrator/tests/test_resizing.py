@@ -1,0 +1,68 @@
+"""Images resized by interpolation, and their gradients, against eager."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+MODES = {3: ("linear",), 4: ("bilinear", "bicubic"), 5: ("trilinear",)}
+
+
+def resized(x):
+    """Return an image resized in many ways, some of them to more than a vector of columns."""
+    results = []
+    for mode in MODES[x.dim()]:
+        for corners, size in ((True, (3, 19, 37)), (False, (2, 1, 7))):
+            own = size[-(x.dim() - 2) :]
+            results.append(F.interpolate(x, size=own, mode=mode, align_corners=corners))
+        results.append(F.interpolate(x, scale_factor=1.7, mode=mode))
+        results.append(F.interpolate(x, scale_factor=0.6, mode=mode, recompute_scale_factor=True))
+    return results
+
+
+def image(rank, dtype=torch.float32, batch=2):
+    return torch.randn((batch, 3, 4, 9, 18)[:2] + (4, 9, 18)[5 - rank :]).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("rank", MODES)
+def test_sizes_and_scales(session, rank, dtype):
+    x = image(rank, dtype)
+    want = resized(x)
+    if dtype is torch.bfloat16:  # Eager rounds weights and sums, too.
+        want = [one.to(dtype) for one in resized(x.double())]
+    torch.testing.assert_close(torch.compile(resized, backend=session.backend)(x), want)
+
+
+def test_strides_and_extents_of_one_and_none(session):
+    def all_of(images):
+        return [F.interpolate(x, size=(5, 21), mode=m) for x in images for m in MODES[4]]
+
+    x = image(4)
+    images = [x.mT, x[:, :, ::2, ::3], x[:, :, :1], x[..., :1], x[:0], x.flip(0)[:1]]
+    images.append(x.contiguous(memory_format=torch.channels_last))
+    got = torch.compile(all_of, backend=session.backend)(images)
+    torch.testing.assert_close(got, all_of(images))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_any_size(session, mode):
+    def run(x, like):
+        return F.interpolate(x, size=like.shape[-2:], mode=mode) * 2
+
+    compiled = torch.compile(run, backend=session.backend, dynamic=True)
+    for size, out in (((9, 18), (19, 37)), ((30, 7), (11, 50)), ((3, 64), (64, 21))):
+        x, like = torch.randn(2, 3, *size), torch.empty(out)
+        torch.testing.assert_close(compiled(x, like), run(x, like))
+
+
+@pytest.mark.parametrize("rank", MODES)
+def test_gradients(session, rank):
+    def run(x):
+        size = (3, 5, 21)[-(x.dim() - 2) :]
+        return [F.interpolate(x, size=size, mode=mode) for mode in MODES[rank]]
+
+    x = image(rank, torch.float64).requires_grad_()
+    want, got = run(x), torch.compile(run, backend=session.backend)(x)
+    weights = [torch.randn_like(one) for one in want]
+    gradients = [torch.autograd.grad(results, x, weights) for results in (got, want)]
+    torch.testing.assert_close(*gradients)
