@@ -182,7 +182,7 @@ def _log_tail(f: mp.mpf) -> mp.mpf:
 
 def _log_s(z: mp.mpf) -> mp.mpf:
     s = mp.sqrt(z)
-    return (2 * mp.atanh(s) - 2 * s) / s**3
+    return (2 * mp.atanh(s) - 2 * s) / s**3 if s else mp.mpf(2) / 3
 
 
 def _odd_tail(f: Function) -> Function:
@@ -356,6 +356,7 @@ def _wide_targets() -> Iterator[Fit]:
     low, high = mp.mpf("-0.03715"), mp.mpf("0.06257")
     yield Fit("log_table_wide", _log_tail, low, high, 8, lambda f: f * f / abs(mp.log1p(f)), f64)
     yield Fit("log_wide", _log_s, _ZERO, _Z_LOG, 6, lambda z: z, f64)
+    yield Fit("log_pow_wide", _log_s, _ZERO, _Z_LOG, 7, lambda z: z, f64, leading=1)
     yield Fit("sin_wide", _odd_tail(mp.sin), _ZERO, _QUARTER**2, 5, lambda z: z, f64)
     yield Fit("cos_wide", _cos_tail, _ZERO, _QUARTER**2, 5, lambda z: z * z, f64)
     yield Fit("asin_wide", _odd_tail(mp.asin), _ZERO, mp.mpf("0.2501"), 12, lambda z: z, f64)

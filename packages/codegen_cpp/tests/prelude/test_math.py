@@ -447,16 +447,40 @@ def test_remainders_of_doubles_are_exact(vector_isa, folder):
 
 def test_powers_of_vectors_with_at_most_one_special_lane(isa, folder):
     """Vectors of positive finite numbers take a path of their own; no other lane may take it."""
-    library = build(elementwise("f32", "gy_pow(a, b)", "f32 f32", "f32"), isa, folder)
+    library = build(binary("pow"), isa, folder)
     rng = np.random.default_rng(7)
     a = rng.integers(1, 0x7F800000, 64000).astype(np.uint32).view(np.float32)
     b = (rng.uniform(-140, 140, 64000) / np.log(a.astype(np.float64) + 1e-50)).astype(np.float32)
     odd = np.float32([0, -0.0, -2, np.inf, -np.inf, np.nan])
+    a[:12000:3] *= -1
+    b[:12000:6] = np.rint(b[:12000:6])
     a[40000:52000:24], b[52000::24] = np.resize(odd, 500), np.resize(odd, 500)
     with np.errstate(all="ignore"):
         want = np.power(widen(a), widen(b))
     for kind in "sv" if isa is not Isa.PLAIN else "s":
         assert ulps(library.map(f"f32_{kind}", "f32", a, b), want).max() <= 0.51
+        wide = library.map(f"f64_{kind}", "f64", widen(a), widen(b))
+        np.testing.assert_allclose(wide, want, rtol=2.3e-16, atol=0)
+
+
+def test_powers_of_doubles_are_within_one_unit(vector_isa, folder):
+    library = build(binary("pow"), vector_isa, folder)
+    rng = np.random.default_rng(8)
+    a = np.concatenate([rng.lognormal(0, 1, 200), 1 + rng.normal(0, 1e-3, 200)])
+    a = np.concatenate(
+        [a, np.exp(rng.uniform(-700, 700, 200)), 2.0 ** rng.uniform(-1074, -1010, 200)]
+    )
+    b = np.where(
+        rng.random(800) < 0.2, rng.normal(0, 3, 800), rng.uniform(-744, 709, 800) / np.log(a)
+    )
+    a[::7], b[::7] = -a[::7], np.rint(b[::7])
+    got = library.map("f64_v", "f64", a, b)
+    with mpmath.workdps(60):
+        for x, y, g in zip(a, b, got, strict=True):
+            e = mpmath.power(mpmath.mpf(float(x)), mpmath.mpf(float(y)))
+            if abs(e) < mpmath.mpf(2) ** 1024:
+                unit = mpmath.ldexp(1, max(int(mpmath.frexp(e)[1]) - 53, -1074))
+                assert abs(mpmath.mpf(float(g)) - e) <= unit, (x, y, g, e)
 
 
 def test_pow_follows_ieee_at_every_pair_of_specials(isa, folder):
