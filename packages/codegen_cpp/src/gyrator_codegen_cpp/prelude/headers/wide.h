@@ -342,12 +342,13 @@ template <class T> GY_FN T gy_log10_w(T x) {
 }
 GY_WIDE(log10)
 //% gy_trig_parts_w
-// x = i pi/2 + r + e: the difference from the first part of pi/2 is exact for |x| < 1e9. Then the sine
-// and the cosine of r + e in two parts, and i as an integer with only its two lowest bits meaningful.
+// x = i pi/2 + r + e: the difference from the first part of pi/2 is exact for |x| < 1e9, and a multiple of 2^-53, so that where
+// it is the smaller of two terms, their sum loses nothing. Then the sine and the cosine of r + e in two parts, and i as an
+// integer with only its two lowest bits meaningful.
 template <class T> GY_FN auto gy_trig_parts_w(T x, T &s, T &sl, T &c, T &cl) {
   T t = gy_mad(x, T{} + 0.6366197723675814, T{} + 6755399441055744.0), n = t - 6755399441055744.0;
   T a = gy_mad(n, T{} - 1.5707963267948966, x), b = n * -6.123233995736766e-17, e;
-  T r = gy_any_sum_w(a, b, e);
+  T r = gy_sum_w(a, b, e);
   e = gy_mad(n, T{} + 1.4973849048591698e-33, e + gy_mad(n, T{} - 6.123233995736766e-17, -b));
   T z = r * r, half = z * -0.5, lost;
   T p = gy_poly(z, 1.5896500386409638e-10, -2.505075318224346e-08, 2.755731366151056e-06, -0.00019841269829723584,
@@ -375,27 +376,27 @@ GY_FN bool gy_any_w(vi32 m) { return gy_lane_bits(vbool{m}) != 0; }
 GY_FN bool gy_any_w(gy_hq64 m) { return gy_lane_bits_w((gy_hi64)m) != 0; }
 #endif
 #endif
-//% GY_WIDE_TRIG : gy_trig_parts_w gy_flip_sign
+//% GY_WIDE_TRIG : gy_trig_parts_w gy_flip_sign gy_any_w
 // Beyond 1e9 the C library is called lane by lane.
 #if GY_ISA == 0
 #define GY_WIDE_TRIG(name) GY_FN sf64 gy_##name##_f64(sf64 x) { return __builtin_##name(x); }
 #else
 #define GY_WIDE_TRIG(name) \
   static __attribute__((noinline)) sf64 gy_##name##_one(sf64 x) { return gy_abs(x) < 1e9 ? gy_##name##_w(x) : __builtin_##name(x); } \
-  static __attribute__((noinline)) gy_hf64 gy_##name##_half(gy_hf64 x) { \
-    su32 far = gy_lane_bits_w((gy_hi64)~(gy_abs(x) < 1e9)); \
-    gy_hf64 r = gy_##name##_w(x); \
-    if (__builtin_expect(far != 0, 0)) { \
-      sf64 t[GY_LANES / 2], u[GY_LANES / 2]; \
-      gy_stu(t, x); \
-      gy_stu(u, r); \
-      for (; far; far &= far - 1) u[__builtin_ctz(far)] = __builtin_##name(t[__builtin_ctz(far)]); \
-      r = gy_ldu<gy_hf64>(u); \
-    } \
-    return r; \
+  static __attribute__((noinline, cold)) vf64 gy_##name##_far(vf64 x, vf64 r) { \
+    sf64 t[GY_LANES], u[GY_LANES]; \
+    gy_store(t, x); \
+    gy_store(u, r); \
+    for (si32 i = 0; i < GY_LANES; i++) if (!(gy_abs(t[i]) < 1e9)) u[i] = __builtin_##name(t[i]); \
+    return gy_vload(u); \
   } \
-  GY_FN sf64 gy_##name##_f64(sf64 x) { return gy_##name##_one(x); } \
-  GY_FN vf64 gy_##name##_f64(vf64 x) { return vf64{gy_##name##_half(x.lo), gy_##name##_half(x.hi)}; }
+  static __attribute__((noinline)) gy_hf64 gy_##name##_half(gy_hf64 x) { return gy_##name##_w(x); } \
+  GY_FN vf64 gy_##name##_f64(vf64 x) { \
+    vf64 r = {gy_##name##_half(x.lo), gy_##name##_half(x.hi)}; \
+    gy_hi64 low = gy_bits(gy_abs(x.lo)), high = gy_bits(gy_abs(x.hi)); \
+    return __builtin_expect(gy_any_w(gy_sel(low > high, low, high) >= 0x41cdcd6500000000), 0) ? gy_##name##_far(x, r) : r; \
+  } \
+  GY_FN sf64 gy_##name##_f64(sf64 x) { return gy_##name##_one(x); }
 #endif
 //% gy_sin_f64 : GY_WIDE_TRIG
 template <class T> GY_FN T gy_sin_w(T x) {
