@@ -17,6 +17,7 @@ from gyrator.engine.context import CompilerContext
 from gyrator.engine.engine import Engine
 from gyrator.engine.lazy import ShippedWrapper
 from gyrator.frontend.aot import Frontend
+from gyrator.frontend.dynamo.collector import watch_compiles
 from gyrator.frontend.fake_kernels import register_fake_kernels
 from gyrator.frontend.freezing import SharedConstants
 from gyrator.graphs.compiled import NO_DECOMPOSITIONS, Decompositions
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from gyrator_lowering.table import LoweringTable
 
 register_fake_kernels()  # before Dynamo traces what a session compiles
+watch_compiles()
 
 _WRAPPERS = MappingProxyType(
     {
