@@ -2,7 +2,8 @@
 
 Each model runs on fresh inputs in inference and in training; results, buffers and gradients must
 equal eager's bit for bit. Calls are timed alternately with the default numerics and with eager
-mode. On a CPU the measure is the processor time of one thread, which is robust against other load.
+mode, in each order as often: a call takes up to a quarter longer if the one before it used other
+code. On a CPU the measure is the processor time of one thread, which is robust against other load.
 """
 
 import argparse
@@ -10,7 +11,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from math import exp, log
+from itertools import cycle, islice, permutations
+from math import exp, inf, log
 from statistics import fmean
 
 import torch
@@ -129,14 +131,18 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 def _least(calls: Sequence[Callable[[], float]], rounds: int) -> list[float]:
-    """Return the minimum time of each function, called alternately on one thread."""
-    threads = torch.get_num_threads()
+    """Return the minimum time of each function, called alternately on one thread, in each order in
+    turn."""
+    threads, least = torch.get_num_threads(), [inf] * len(calls)
+    orders = cycle(permutations(range(len(calls))))
     torch.set_num_threads(1)
     try:
-        times = [[call() for call in calls] for _ in range(max(rounds, 1))]
+        for order in islice(orders, max(rounds, 1)):
+            for k in order:
+                least[k] = min(least[k], calls[k]())
     finally:
         torch.set_num_threads(threads)
-    return [min(column) for column in zip(*times, strict=True)]
+    return least
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
