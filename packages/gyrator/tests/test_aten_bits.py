@@ -1,7 +1,10 @@
 """`numerics="bitwise"`: sums, norms and activations that kernels compute with ATen's bits."""
 
 import itertools
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -408,6 +411,26 @@ def test_known_bits_are_those_of_rules() -> None:
     assert found.keys() == {op.rpartition(".")[0] for op in EXACT_RULES}
     assert found == aten_bits.checksums()
     assert known() <= found.keys()
+
+
+@pytest.mark.parametrize("capability", ["avx2", "default"])
+def test_the_number_of_threads_does_not_change_samples(capability: str) -> None:
+    # A process of its own, because ATen chooses its kernels once.
+    text = """
+import torch
+from gyrator.targets.aten_bits import checksums
+torch.set_num_threads(1)
+one = checksums()
+torch.set_num_threads(2)
+two = checksums()
+print(*(op for op in one if one[op] != two[op]))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", text],
+        env={**os.environ, "ATEN_CPU_CAPABILITY": capability},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert not run.stdout.split()
 
 
 def test_only_bitwise_sessions_look_for_bits(session: Session, bitwise: Session) -> None:

@@ -56,6 +56,16 @@ def _rows(op: Callable[..., Tensor], count: int) -> Sample:
     return sample
 
 
+def _softmax_gradients(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    """Return gradients of softmax for rows without a rest, and for single rows: those of several
+    rows with a rest depend on the number of threads."""
+    shapes = ((7, 5), (7, 8), (7, 48), (7, 288), (1, 12), (1, 33), (1, 275))
+    return tuple(
+        aten._softmax_backward_data(*(t[: n * size].view(n, size) for t in (x, y)), -1, x.dtype)
+        for n, size in shapes
+    )
+
+
 def _short(op: Callable[..., Tensor], count: int) -> Sample:
     """Return the sample of an op on `count` tensors of 24 elements, of which vectors of eight
     elements leave others to scalar functions than vectors of sixteen."""
@@ -118,7 +128,7 @@ _SAMPLES: Mapping[str, tuple[int, Sample]] = MappingProxyType(
             lambda x, y, z: (aten._safe_softmax(x.view(28, 74), -1),),
         ),
         "aten._log_softmax": (0xD14C6F8A, _rows(aten._log_softmax, 1)),
-        "aten._softmax_backward_data": (0x286E8725, _rows(aten._softmax_backward_data, 2)),
+        "aten._softmax_backward_data": (0xC5108759, _softmax_gradients),
         "aten._log_softmax_backward_data": (0x2EDCC095, _rows(aten._log_softmax_backward_data, 2)),
         "aten._native_batch_norm_legit_no_training": (0x2C2266EE, _batch_norms),
         "aten.native_layer_norm": (0xB0A539F8, _layer_norms),
@@ -134,7 +144,7 @@ _WIDE: Mapping[str, int] = MappingProxyType(
         "aten._softmax": 0x91B81F2D,
         "aten._safe_softmax": 0xFD4EFF15,
         "aten._log_softmax": 0x0A54B656,
-        "aten._softmax_backward_data": 0xAC5FF4D7,
+        "aten._softmax_backward_data": 0x68E456D7,
         "aten._log_softmax_backward_data": 0x7ADFE4E5,
     }
 )
