@@ -18,6 +18,7 @@ from torch._dynamo.utils import (
 from torch._guards import CompileContext, TracingContext, compile_context, detect_fake_mode
 
 from gyrator.engine.context import GraphCompiler
+from gyrator.engine.idle_options import warn_idle
 from gyrator.frontend.direct import GraphFacts, callable_for, dependents, facts_of, protecting
 from gyrator.frontend.double_backward import Replay, forward_mode, with_double_backward
 from gyrator.frontend.draws import draws, repeat_without_states, save_draws
@@ -237,6 +238,8 @@ class Frontend:
             if run is None:
                 return None
             runs.append(run if folding is None else with_constants(folding, run, self.constants))
+        devices = {x.device.type for x in inputs if isinstance(x, torch.Tensor)}
+        warn_idle(self.options, self.compiler.context.targets, devices, phases[0])
         replay = Replay.of(function, inputs, facts.refusal or refusal)
         back = runs[1] if len(runs) > 1 else None
         call = callable_for(facts, runs[0], back, replay, inputs)
