@@ -198,6 +198,32 @@ def test_a_function_compiles_fx_host_programs(opened: Open) -> None:
     assert len(seen) == 1
 
 
+def test_a_graph_compiler_that_fails_leaves_the_cache_alone(opened: Open) -> None:
+    def broken(gm: torch.fx.GraphModule) -> None: ...
+
+    x = torch.randn(3)
+    for compiler, code in ((lambda gm: gm, ""), (broken, "GY-FX-005"), ("nobody", "GY-FX-004")):
+        torch._dynamo.reset()
+        with (
+            opened({"wrapper": "fx", "fx_compiler": compiler, "strict": False}) as session,
+            warnings.catch_warnings(record=True) as seen,
+        ):
+            warnings.simplefilter("always", GyratorWarning)
+            result = torch.compile(torch.sin, backend=session.backend)(x)
+        torch.testing.assert_close(result, x.sin())
+        codes = [str(w.message)[:9] for w in seen if w.category is GyratorWarning]
+        assert codes == [code] * bool(code)
+
+
+def test_a_graph_compiler_is_not_looked_up_without_its_wrapper(opened: Open) -> None:
+    x = torch.randn(3)
+    with opened({"fx_compiler": "nobody"}) as session, pytest.warns(match="GY-OPTION-006"):
+        result = torch.compile(torch.sin, backend=session.backend, fullgraph=True)(x)
+    torch.testing.assert_close(result, x.sin())
+    with opened({"fx_compiler": "nobody", "strict": True}) as session:
+        torch.compile(torch.cos, backend=session.backend)(x)
+
+
 # Options that do nothing
 
 

@@ -116,6 +116,18 @@ def test_a_compiler_takes_the_graph() -> None:
     assert isinstance(actual.module.kernels, torch.nn.Module)
 
 
+@pytest.mark.parametrize(
+    ("compiler", "message"),
+    [
+        (lambda gm: None, "returned None, which cannot be called"),
+        (lambda gm: gm.nothing, "raised AttributeError: .*nothing"),
+    ],
+)
+def test_a_compiler_that_fails_is_named(compiler: Any, message: str) -> None:
+    with pytest.raises(GyratorError, match=f"GY-FX-005: the graph compiler .*lambda.* {message}"):
+        loaded(compiler=compiler)
+
+
 def other(gm: torch.fx.GraphModule) -> Callable[..., Any]:
     return gm
 
@@ -134,11 +146,22 @@ def test_compilers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_compiler("mine") is other
 
 
-@pytest.mark.parametrize("name", ["nobody", "nobody:compile", "math:nothing", ":x", "math:"])
-def test_a_compiler_that_is_not_there(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("nobody", ""), (":x", ""), ("math:", ""),
+        ("nobody:compile", ": No module named 'nobody'"),
+        ("math:nothing", ": module 'math' has no attribute 'nothing'"),
+        ("math:pi", ": it is a float, not a function"),
+    ],
+)  # fmt: skip
+def test_a_compiler_that_is_not_there(name: str, why: str) -> None:
     with pytest.raises(GyratorError) as caught:
         find_compiler(name)
-    assert caught.value.diagnostic.code == "GY-FX-004"
+    problem = caught.value.diagnostic
+    assert (problem.code, problem.message) == (
+        "GY-FX-004", f"there is no graph compiler {name!r}{why}"
+    )  # fmt: skip
 
 
 def test_dead_code_elimination_keeps_effects() -> None:

@@ -238,7 +238,7 @@ class CompilerContext:
         )
 
     def _fx_compiler(self) -> Callable[..., Any] | None:
-        if not self.options.fx_compiler:
+        if not self.options.fx_compiler or self.options.wrapper != "fx":
             return None
         from gyrator_wrapper_fx.load import find_compiler  # only FX host programs need it
 

@@ -49,6 +49,8 @@ _DEPTH = 3
 _PIECES = "pieces"
 _TRANSIENT = ("GY-COMPILE-003", "GY-BUILD-002", "GY-BUILD-003")
 """Codes of errors that may not recur with more time or memory."""
+_FX_COMPILER = ("GY-FX-004", "GY-FX-005")
+"""Codes of errors of the graph compiler that the user chose."""
 _ACCURACY_LEVEL = 4
 """PyTorch's repro level that compares results."""
 _WARNED = ("GY-LOWER-030", "GY-LOWER-031")
@@ -185,8 +187,11 @@ class Engine:
     def find(self, key: str, phase: Phase) -> Boxed | None:
         """Return the program stored under the hex digest of a key, or None."""
         watch = Stopwatch()
-        with watch.stage("load"):
-            stored = self._stored(CacheKey("programs", key, {}), None)
+        try:
+            with watch.stage("load"):
+                stored = self._stored(CacheKey("programs", key, {}), None)
+        except GyratorError:  # the caller compiles the graph, which reports it
+            return None
         if stored is None:
             return None
         record = stored.record(phase, True, tuple(watch.seconds.items()))
@@ -277,10 +282,13 @@ class Engine:
         return self._in_pieces(gm, phase, error, depth)
 
     def _stored(self, key: CacheKey, gm: torch.fx.GraphModule | None) -> StoredProgram | None:
-        """Return the stored program; None if there is none that is valid here."""
+        """Return the stored program; None if there is none that is valid here. Raises errors of
+        the user's graph compiler, which are no fault of the program."""
         try:
             return load_program(self.context.cache, key, gm, self.context.running())
         except Exception as error:  # any failure to load is recovered by compiling
+            if isinstance(error, GyratorError) and error.diagnostic.code in _FX_COMPILER:
+                raise
             message = error.diagnostic.message if isinstance(error, GyratorError) else str(error)
             self.context.cache.discard(key, message or type(error).__name__)
             return None
