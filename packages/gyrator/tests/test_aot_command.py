@@ -77,6 +77,14 @@ def test_a_package_of_another_program_does_not_agree(
     checked = _json(capsys, "check", tmp_path / "other.gya", program, status=1)
     assert checked["failed"] == 5
 
+    class Two(torch.nn.Module):
+        def forward(self, tokens: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tokens + 1, weights + 1
+
+    save(export(Two(), inputs), tmp_path / "two.pt2")
+    assert main(["aot", "check", str(tmp_path / "other.gya"), str(tmp_path / "two.pt2")]) == 1
+    assert "differs: 3 results, eager mode 2" in capsys.readouterr().out
+
 
 def test_a_standalone_package_and_its_library(
     program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -102,13 +110,20 @@ def test_several_programs_have_names(
     path = tmp_path / "two.gya"
     _json(capsys, "compile", f"a={program}", f"b={program}", "-o", path, "--target", "plain")
     assert aot.load(path).entries == ("a", "b")
-    assert main(["aot", "compile", str(program), str(program)]) == 2
-    assert "GY-AOT-004" in capsys.readouterr().err
+    for names, message in (
+        ((f"{program}", f"{program}"), "several programs need names: NAME=FILE"),
+        ((f"a={program}", f"a={program}"), "the names of the programs must differ"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["aot", "compile", *names])
+        assert message in capsys.readouterr().err
     assert main(["aot", "check", str(path), str(program)]) == 2
     assert "GY-PACKAGE-005" in capsys.readouterr().err
     (tmp_path / "text.pt2").write_text("no program")
     assert main(["aot", "compile", str(tmp_path / "text.pt2")]) == 2
-    assert "GY-AOT-004" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("GY-AOT-004")
+    assert main(["aot", "compile", str(tmp_path / "nothing.pt2")]) == 2
+    assert capsys.readouterr().err.startswith("gyrator: ")
 
 
 @pytest.mark.parametrize("when", ["compile", "load"])

@@ -136,6 +136,27 @@ def test_numbers_of_runs_are_checked(line: str, capsys: pytest.CaptureFixture[st
     assert "is not a whole number from " in _refused(capsys, *line.split())
 
 
+def test_a_report_needs_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The function, which takes time, is not even looked for."""
+    folder = tmp_path / "nowhere"
+    output = _refused(capsys, "report", "model.py:make", "-o", str(folder / "report.html"))
+    assert f"there is no folder {folder}" in output
+
+
+def test_an_option_needs_a_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "loop.gy"
+    file.write_text("loop.program 1 @main\n  return\n")
+    assert main(["opt", str(file), "--option", "fusion"]) == 2
+    assert "'fusion' is no option with a value\n  help: write it as NAME=VALUE" in (
+        capsys.readouterr().err
+    )
+
+
+def test_brackets_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["options"]) == 0
+    assert "gyrator[verify]" in capsys.readouterr().out
+
+
 def test_the_cache_is_pruned_or_moved(capsys: pytest.CaptureFixture[str]) -> None:
     assert "separate commands" in _refused(capsys, "cache", "export", "x.zip", "--prune", "1MB")
 

@@ -118,8 +118,9 @@ class Options:
     )
     size_asserts: bool = _option(
         False,
-        "Raise an error if the result of a custom op differs in size or stride from that of its "
-        "fake implementation, instead of copying the result.",
+        "Raise an error if the result of a custom op differs in stride from that of its fake "
+        "implementation, instead of copying the result. A result of another size is always an "
+        "error.",
     )
     nan_asserts: bool = _option(
         False,
@@ -234,8 +235,18 @@ TORCHINDUCTOR: Mapping[str, str] = MappingProxyType({
     "fx_wrapper": '`wrapper="fx"`',
     "emulate_precision_casts": '`numerics="eager"`, the default,',
     "deterministic": '`numerics="bitwise"`',
-    "epilogue_fusion": "a pass, which `Session(passes=...)` edits,",
-    "pattern_matcher": "a pass, which `Session(passes=...)` edits,",
+    **dict.fromkeys(
+        (
+            "epilogue_fusion", "prologue_fusion", "aggressive_fusion", "pattern_matcher",
+            "joint_custom_pre_pass", "joint_custom_post_pass", "post_grad_custom_pre_pass",
+            "post_grad_custom_post_pass", "_pre_fusion_custom_pass", "_post_fusion_custom_pass",
+        ),
+        "a pass, which `Session(passes=...)` edits,",
+    ),
+    "custom_partitioner_fn": "`Session(parts=...)`",
+    "implicit_fallbacks": "always on (`strict` raises)",
+    "fx_graph_remote_cache": "`gyrator cache export` and `import`",
+    "autotune_remote_cache": "`gyrator cache export` and `import`",
     "shape_padding": "the pass `pad-products`",
     "layout_optimization": "the pass `channels-last`",
     "compile_threads": "`threads`",
@@ -289,7 +300,7 @@ def make_options(
     for name, value in overriding.items():
         if name not in fields:
             known = TORCHINDUCTOR.get(name)
-            help = f"TorchInductor's is {known} here" if known else _near(name, fields)
+            help = f"TorchInductor's is {known} here" if known else _near(str(name), fields)
             raise OptionError.of("GY-OPTION-001", f"unknown option {name!r}", help=help)
         chosen[name] = _checked(fields[name], value)
     return attrs.evolve(environment_options() if base is None else base, **chosen)
@@ -333,7 +344,10 @@ def options_of_text(texts: Iterable[str]) -> dict[str, Any]:
     types = {f.name: type(f.default) for f in attrs.fields(Options)}
     options: dict[str, Any] = {}
     for text in texts:
-        name, _, value = text.partition("=")
+        name, equals, value = text.partition("=")
+        if not equals:
+            message = f"{text!r} is no option with a value"
+            raise OptionError.of("GY-OPTION-003", message, help="write it as NAME=VALUE")
         options[name] = value
         if types.get(name) is bool:
             options[name] = _BOOLS.get(value.lower(), value)
@@ -356,8 +370,9 @@ def _checked(option: "attrs.Attribute[Any]", value: Any) -> Any:
     if expected is str and isinstance(value, os.PathLike):
         value = os.fspath(value)
     if type(value) is not expected:
-        article = "an" if expected is int else "a"
-        wrong = f"must be {article} {expected.__name__}, not {value!r}"
+        kinds = {bool: "True or False", int: "a whole number"}
+        kind = "one of " + ", ".join(map(repr, choices)) if choices else "a string"
+        wrong = f"must be {kinds.get(expected, kind)}, not {value!r}"
     elif isinstance(value, int) and value < 0:
         wrong = f"must not be negative, but is {value}"
     elif choices and value not in choices:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from rich.console import Console
@@ -35,8 +36,11 @@ _SIZE_RANGE = 64
 def run_compile(args: argparse.Namespace) -> int:
     """Compile exported programs into a package."""
     named = [text.rpartition("=") for text in args.program]
-    if len(named) > 1 and not all(name for name, _, _ in named):
-        raise _bad("multiple programs must be named: NAME=FILE")
+    names = [name for name, _, _ in named]
+    if len(names) > 1 and not all(names):
+        args.parser.error("several programs need names: NAME=FILE")
+    if len(names) > len(set(names)):
+        args.parser.error("the names of the programs must differ")
     entries = {name or "forward": EntryPoint(_exported(Path(file))) for name, _, file in named}
     path = args.package or Path(named[0][2]).with_suffix(".gya")
     target = tuple(filter(None, args.target.split(","))) or None
@@ -60,17 +64,15 @@ def run_compile(args: argparse.Namespace) -> int:
 
 
 def _exported(path: Path) -> torch.export.ExportedProgram:
+    path.stat()  # raises if there is no such file, where torch prints a traceback as well
     try:
+        if not is_zipfile(path):
+            raise ValueError("it is no zip archive")
         return torch.export.load(path)
     except Exception as error:  # torch raises various errors for other files
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise _bad(f"{path} is not an exported program: {error}") from error
-
-
-def _bad(message: str) -> OptionError:
-    help = "write the program with torch.export.save"
-    return OptionError.of("GY-AOT-004", message, help=help)
+        message = f"{path} is not an exported program: {error}"
+        help = "write the program with torch.export.save"
+        raise OptionError.of("GY-AOT-004", message, help=help) from error
 
 
 def run_list(args: argparse.Namespace) -> int:
@@ -134,12 +136,17 @@ def run_check(args: argparse.Namespace) -> int:
         error, bound = _difference(results, expected)
         sizes = [list(t.shape) for t in inputs if isinstance(t, torch.Tensor)]
         rows.append({"sizes": sizes, "error": error, "bound": bound, "agrees": error <= bound})
+        if len(results) != len(expected):
+            rows[-1]["counts"] = [len(results), len(expected)]
     failed = sum(not row["agrees"] for row in rows)
 
     def show(console: Console) -> None:
         for row in rows:
             mark = "matches" if row["agrees"] else "[red]differs[/red]"
-            console.print(f"{row['sizes']} {mark}: {row['error']:.2g} of {row['bound']:.2g}")
+            measured = f"{row['error']:.2g} of {row['bound']:.2g}"
+            if "counts" in row:
+                measured = "{} results, eager mode {}".format(*row["counts"])
+            console.print(f"{row['sizes']} {mark}: {measured}")
         console.print(f"{len(rows) - failed} of {len(rows)} inputs match eager mode")
 
     emit(args, {"entry": entry.name, "runs": rows, "failed": failed}, show)

@@ -12,6 +12,7 @@ from typing import Literal
 
 import torch
 from attrs import asdict
+from rich.text import Text
 
 from gyrator.cli.output import emit, table
 from gyrator.config import Config, read_config
@@ -48,7 +49,7 @@ def examine(config: Config | None = None) -> tuple[Finding, ...]:
 def run(args: argparse.Namespace) -> int:
     """Print the findings; return 1 if anything does not work."""
     findings = examine()
-    rows = [(f"[{_COLOURS[f.state]}]{f.state}[/]", f.subject, f.detail, f.advice) for f in findings]
+    rows = [(Text(f.state, _COLOURS[f.state]), f.subject, f.detail, f.advice) for f in findings]
     titles = ("", "subject", "detail", "advice")
     data = [asdict(f) for f in findings]
     emit(args, data, lambda console: console.print(table(titles, rows)))

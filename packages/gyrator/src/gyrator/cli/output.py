@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 def emit(args: argparse.Namespace, data: Any, show: Callable[[Console], object]) -> None:
@@ -23,11 +24,11 @@ def say(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Return a table of strings."""
+def table(titles: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> Table:
+    """Return a table of strings, which contain no markup: brackets are what they are."""
     result = Table(*titles)
     for row in rows:
-        result.add_row(*row)
+        result.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     return result
 
 

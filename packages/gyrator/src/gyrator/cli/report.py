@@ -34,6 +34,8 @@ def run_explain(args: argparse.Namespace) -> int:
 
 def run_report(args: argparse.Namespace) -> int:
     """Write the report of the function."""
+    if not args.output.parent.is_dir():  # known before anything is compiled and timed
+        args.parser.error(f"argument -o: there is no folder {args.output.parent}")
     print(_explained(args, args.runs).save(args.output))
     return 0
 
@@ -61,7 +63,7 @@ def _subject(text: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     result = make()
     fn, *arguments = result if isinstance(result, tuple) else (result,)
     if not callable(fn):
-        raise _no_subject(f"{text} returned a {type(fn).__name__}", _RETURNS)
+        raise _no_subject(f"{text} returned {fn!r}", _RETURNS)
     _check_call(fn, arguments, f"{text} returned {len(arguments)} arguments")
     return fn, tuple(arguments)
 
