@@ -76,12 +76,15 @@ class Ops:
         """Return a rule's result, or why the rule cannot be used and nothing was emitted."""
         mark = self.b.mark()
         self.b.reads_empty_view = False
+        is_tensor = isinstance(self.b.node.meta.get("val"), torch.Tensor)
         try:
             result = rule(
                 self.b,
                 *[self._readable(a) for a in args],
                 **{k: self._readable(v) for k, v in kwargs.items()},
             )
+            if is_tensor and isinstance(result, complex | float | int | str | None):
+                raise TypeError(f"it returned {result!r}, not a tensor")
             emitted = self.b.operations[mark[1] :]
             self.b.operations[mark[1] :] = with_checks(emitted, partial(facts_of, self.b.symbols))
             if lack := self._missing_capability(mark):
