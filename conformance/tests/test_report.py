@@ -162,5 +162,7 @@ def test_the_command_line_refuses_what_makes_no_sense(capsys):
     assert main(["-k", "nothing-like-this"]) == 2
     assert main(["--list", "-k", "bert and static and training and float32"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "cpu/python/bert/static/training/float32"
-    with pytest.raises(SystemExit):
-        main(["--dtypes", "int3"])
+    for option, name in (("--dtypes", "int3"), ("--wrapper", "rust")):
+        with pytest.raises(SystemExit):
+            main([option, name])
+        assert f"'{name}': choose from" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from attrs import evolve
 from rich.console import Console
 from rich.progress import Progress
 
+from gyrator.options import list_options
 from gyrator_conformance.cells import DTYPES, Cell, Selection
 from gyrator_conformance.command import USAGE, add_limits, names, progress, terminal
 from gyrator_conformance.models import all_models
@@ -141,7 +142,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--target", type=names(), default=("cpu",), help="names of targets, default cpu")
-    add("--wrapper", type=names(), default=("python",), help="host languages, default python")
+    wrappers = list_options()["wrapper"]["choices"]
+    add(
+        "--wrapper",
+        type=names(wrappers),
+        default=("python",),
+        help="host languages, default python",
+    )
     add("-k", dest="keyword", default="", help="expression over names of cells, as pytest's -k")
     add("--dtypes", type=names(tuple(DTYPES)), default=tuple(DTYPES), help="element types")
     both = ("inference", "training")
