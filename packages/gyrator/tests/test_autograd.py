@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from gyrator.config import Config
 from gyrator.frontend.double_backward import DoubleBackwardError
@@ -172,6 +173,47 @@ def test_gradients_of_gradients_that_cannot_be_had(compiled: Compile) -> None:
     y = compiled(lambda x, c: (x + c).sin())(x, scale)
     scale.mul_(2)
     first(y, x)
+
+
+class Cubed(torch.autograd.Function):
+    """Cubes, by a gradient of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x.pow(3)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return g * 3 * x.square()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "recomputed"])
+def test_custom_gradients_are_differentiated_once(compiled: Compile, again: bool) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        cubed = checkpoint(Cubed.apply, x, use_reentrant=False) if again else Cubed.apply(x)
+        return cubed * y.sin()
+
+    x, y = leaves(torch.randn(5), torch.randn(5))
+    (g,) = torch.autograd.grad(compiled(f)(x, y).sum(), x, create_graph=True)
+    torch.testing.assert_close(g, 3 * x.square() * y.sin())
+    with pytest.raises(DoubleBackwardError, match=r"GY-COMPILE-010.*`torch\.autograd\.Function"):
+        torch.autograd.grad(g.sum(), x)
+
+
+def test_gradients_of_gradients_of_what_checks_matrices(compiled: Compile) -> None:
+    start = torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 3, dtype=torch.float64)
+
+    def second(f: Callable[..., Any]) -> Any:
+        x, w = leaves(*start)
+        (g,) = torch.autograd.grad(f(x, w).sum(), w, create_graph=True)
+        return torch.autograd.grad(g.square().sum(), (x, w))
+
+    def solve(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve(w @ w.mT + torch.eye(3, dtype=torch.float64), x)
+
+    assert_like_eager(second, solve, compiled)
 
 
 def test_inputs_live_no_longer_than_in_eager_mode(compiled: Compile) -> None:

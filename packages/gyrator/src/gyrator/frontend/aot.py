@@ -3,7 +3,7 @@ partitioner."""
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
@@ -594,7 +594,7 @@ class Tracing:
             return "it generates random numbers"
         if (
             metadata is None
-            or metadata.tokens
+            or (metadata.tokens and not _only_checks(self.modules.values()))
             or any(i.mutates_data or i.mutates_metadata for i in metadata.input_info)
         ):
             return "it has side effects, such as writing to its inputs"
@@ -628,6 +628,18 @@ class Tracing:
             return None
         forward, backward = self.modules["forward"], self.modules["backward"]
         return facts_of(self.metadata, inputs, forward, backward, self.refusal)
+
+
+def _only_checks(graphs: Iterable[torch.fx.GraphModule]) -> bool:
+    """Return whether the only ordered side effects of some graphs are errors that they may raise,
+    as those of singular matrices."""
+    effects = torch.ops.higher_order.with_effects
+    ordered = [
+        node.args[1]
+        for graph in graphs
+        for node in graph.graph.find_nodes(op="call_function", target=effects)
+    ]
+    return bool(ordered) and set(ordered) <= {torch.ops.aten._linalg_check_errors.default}
 
 
 def _unwraps(graph: torch.fx.GraphModule) -> bool:

@@ -16,6 +16,7 @@ import torch
 from attrs import field
 from torch.autograd import forward_ad
 
+from gyrator.frontend.dynamo.custom_gradients import differentiated_once
 from gyrator.frontend.gradients import compiles_autograd, is_batched
 from gyrator.graphs.compiled import untraced
 from gyrator_ir.define import frozen
@@ -99,6 +100,10 @@ class Replay:
         if self.refusal:
             raise _error(self.refusal, provenance=_lines(self.function))
         create = torch.is_grad_enabled()
+        function = self.function
+        if create:
+            why = "it calls a `torch.autograd.Function`, which is differentiated only once"
+            function = differentiated_once(function, _error(why, provenance=_lines(function)))
         inputs = [_resolved(index, *entry) for index, entry in enumerate(saved)]
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
@@ -106,7 +111,7 @@ class Replay:
                 stack.enter_context(torch.autocast(kind, dtype, enabled, cache_enabled=False))
             # A view of each: one input may depend on another, and partial derivatives are needed.
             parts = [x.view_as(x) if w else x for x, w in zip(inputs, needed, strict=True)]
-            results = self.function(*parts)
+            results = function(*parts)
         results = [*results, *(results[k]._base for k in self.bases)]
         pairs = [
             (r, g)
