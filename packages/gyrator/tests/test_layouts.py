@@ -105,6 +105,28 @@ def test_results(
     assert all(c.dtype == dtype and not c.gradients for c in convolutions)
 
 
+def test_batches_whose_size_depends_on_data(
+    convolutions: list[ImageConvolution], opened: Callable[..., Session]
+) -> None:
+    model = nn.Conv2d(3, 4, 3).eval()
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return model(x[x[:, 0, 0, 0] > 0]).relu()
+
+    with (
+        opened() as session,
+        torch.no_grad(),
+        torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True),
+    ):
+        compiled = torch.compile(run, backend=session.backend, fullgraph=True)
+        for sign in (1, -1):
+            signs = torch.tensor([sign, sign, 1, sign, -1]).view(5, 1, 1, 1)
+            x = torch.randn(5, 3, 8, 8).abs() * signs
+            torch.testing.assert_close(compiled(x), run(x))
+    (call,) = convolutions
+    assert call.input == (1, 3, 8, 8)
+
+
 @pytest.mark.parametrize("wrapper", ["python", "cpp"])
 def test_gradients(
     convolutions: list[ImageConvolution], opened: Callable[..., Session], wrapper: str

@@ -148,7 +148,7 @@ class ChannelsLast:
     def _may_measure(self, operands: Sequence[Any]) -> bool:
         """Return whether the layout of these operands of a convolution should be measured."""
         fakes = [a.meta["val"] for a in operands]
-        is_candidate = fakes[0].device.type in self.choosing and fakes[0].numel() != 0
+        is_candidate = fakes[0].device.type in self.choosing and _elements(fakes[0]) > 0
         return is_candidate and fakes[0].dtype in _DTYPES and _images(fakes, any_batch=True)
 
 
