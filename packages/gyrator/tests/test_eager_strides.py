@@ -157,7 +157,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
 SEVERAL = {
     "log_sigmoid", "batch_norm_training", "unpool", "rrelu", "rrelu_training", "index_fill",
     "one_hot", "poisson", "fourier_of_shared_places", "real_of_shared_places",
-    "scattered", "scattered_columns", "normal", "normal_deviation",
+    "scaled", "scattered", "scattered_columns", "normal", "normal_deviation",
 }  # fmt: skip
 """What takes calls, or more than one kernel."""
 

@@ -55,6 +55,14 @@ TORCH: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[torch.Tensor, .
         lambda n: (complex_of(n, 1).expand(n, 4),),
     ),
     "0-d": (lambda x: (x * 1j).imag + 0, lambda n: (torch.randn(()),)),
+    "ldexp of integers": (
+        lambda k, e: torch.ldexp(k, e[0]),
+        lambda n: (torch.arange(n), torch.randn(n).bfloat16()),
+    ),
+    "ldexp of floats": (
+        lambda x, e: torch.ldexp(x, e[0]),
+        lambda n: (torch.randn(n), torch.randn(n).bfloat16()),
+    ),
     "shuffle of one group": (
         lambda x: (F.channel_shuffle(x, 1), x.add_(1))[0] + x,
         lambda n: (torch.randn(n, 2, 3, 3),),

@@ -83,6 +83,7 @@ _SLOPES = (
 _GAMMAS = aten.mvlgamma.default
 _SHUFFLE = aten.channel_shuffle.default
 _NORM = aten.linalg_vector_norm.default
+_LDEXP = aten.ldexp.Tensor
 _ISIN = aten.isin.Tensor_Tensor
 _NUMBER_ISIN = aten.isin.Scalar_Tensor
 _FEW = 10.0
@@ -116,6 +117,15 @@ def _norm(
     if not dim or not x.dim() or min(dim) >= 0:
         return NotImplemented
     return _NORM(x, ord, [d % x.dim() for d in dim], keepdim, dtype=dtype)
+
+
+def _times_power_of_two(x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    """`ldexp`, for which torch's decomposition and fake kernel always raise a tensor to a power.
+    Eager raises a number unless it needs another dtype than that of a number."""
+    if x.dtype is torch.float32 or not (x.is_floating_point() or x.is_complex()):
+        return x * torch.pow(2.0, exponent)
+    product: torch.Tensor = decomposition_table[_LDEXP](x, exponent)
+    return product
 
 
 def _isin(
@@ -166,6 +176,7 @@ CORRECTIONS: Mapping[torch._ops.OpOverload, Callable[..., Any]] = MappingProxyTy
         _GAMMAS: _log_gammas,
         _SHUFFLE: _shuffled,
         _NORM: _norm,
+        _LDEXP: _times_power_of_two,
         _ISIN: _isin,
         _NUMBER_ISIN: _is_number_in,
     }
@@ -266,7 +277,9 @@ def exact_decompositions(table: LoweringTable | None = None) -> Decompositions:
     """Return those of `default_decompositions` that preserve eager's bits."""
     decompositions = default_decompositions(table)
     moves = {
-        op: function for op, function in decompositions.items() if str(op).split(".")[1] in _MOVES
+        op: function
+        for op, function in decompositions.items()
+        if str(op).split(".")[1] in _MOVES or op is _LDEXP
     }
     return moves | _of_libraries()
 
