@@ -82,6 +82,30 @@ def test_ops_of_torch_whose_metas_are_wrong(name: str, wrapper: str) -> None:
         same(run(*[x.clone() for x in arguments]), expected)
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("rows", [(), (5,)])
+def test_a_loss_whose_formula_in_torch_is_wrong(rows: tuple[int, ...], reduction: str) -> None:
+    labels = [
+        [3, 0, -1, 1, 2],
+        [1, -1, 0, 2, 3],
+        [0, 1, 2, 3, 4],
+        [-1, 1, 2, 3, 4],
+        [4, 2, 1, 0, -1],
+    ]
+    target = torch.tensor(labels if rows else labels[0])
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return F.multilabel_margin_loss(x, target, reduction=reduction)
+
+    x = torch.randn(*rows, 5, requires_grad=True)
+    run = torch.compile(f, backend=compiled("python"))
+    same(run(x.detach()), f(x.detach()))
+    got, want = run(x), f(x)
+    same(got.detach(), want.detach())
+    gradients = [torch.autograd.grad(loss.square().sum(), x)[0] for loss in (got, want)]
+    torch.testing.assert_close(*gradients)
+
+
 @pytest.fixture(scope="module")
 def liars() -> Iterator[None]:
     """Ops whose fake functions say something else than they do."""

@@ -1,7 +1,7 @@
 """The ops that AOTAutograd decomposes before lowering: the long tail that has no rule."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -84,6 +84,7 @@ _GAMMAS = aten.mvlgamma.default
 _SHUFFLE = aten.channel_shuffle.default
 _NORM = aten.linalg_vector_norm.default
 _LDEXP = aten.ldexp.Tensor
+_MARGINS = aten.multilabel_margin_loss_forward.default
 _ISIN = aten.isin.Tensor_Tensor
 _NUMBER_ISIN = aten.isin.Scalar_Tensor
 _FEW = 10.0
@@ -126,6 +127,27 @@ def _times_power_of_two(x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor
         return x * torch.pow(2.0, exponent)
     product: torch.Tensor = decomposition_table[_LDEXP](x, exponent)
     return product
+
+
+def _margins(
+    x: torch.Tensor, target: torch.Tensor, reduction: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`multilabel_margin_loss_forward`, for which torch's decomposition adds, for each position
+    after the labels of a row, the margin of class 0."""
+    count = x.shape[-1] if x.dim() else 1
+    rows, labels = x.reshape(-1, count), target.reshape(-1, count)
+    classes = torch.arange(count, device=x.device)
+    end = torch.where(labels == -1, classes, count).amin(-1, keepdim=True)
+    is_label = classes < end
+    # Beside an infinite score no margin counts.
+    scores = rows.gather(1, torch.where(is_label, labels, 0))
+    scores = torch.where(is_label, scores, torch.inf)
+    is_target = (classes == torch.where(is_label, labels, -1).unsqueeze(-1)).any(1)
+    margins = 1.0 - scores.unsqueeze(-1) + rows.unsqueeze(1)
+    counts = (margins > 0) & ~is_target.unsqueeze(1)
+    losses = torch.where(counts, margins / count, 0.0).sum((1, 2))
+    loss = (losses, losses.mean(), losses.sum())[reduction]
+    return loss.view(x.shape[:-1]) if reduction == 0 else loss, is_target.to(x.dtype).view(x.shape)
 
 
 def _isin(
@@ -177,6 +199,7 @@ CORRECTIONS: Mapping[torch._ops.OpOverload, Callable[..., Any]] = MappingProxyTy
         _SHUFFLE: _shuffled,
         _NORM: _norm,
         _LDEXP: _times_power_of_two,
+        _MARGINS: _margins,
         _ISIN: _isin,
         _NUMBER_ISIN: _is_number_in,
     }
@@ -213,19 +236,30 @@ _REWRITTEN = (
 does not round as eager's op does or multiplies different matrices."""
 
 
-@contextmanager
-def whole_ops() -> Iterator[None]:
+def whole_ops() -> AbstractContextManager[None]:
     """Make torch trace the ops of `_REWRITTEN` as eager runs them, without its own formulas, and
     those of `_FORMULAS` by ours."""
+    return _traced_as(dict.fromkeys(_REWRITTEN) | dict(_FORMULAS))
+
+
+def right_formulas() -> AbstractContextManager[None]:
+    """Make torch trace ours in place of formulas that are wrong, which it traces, for gradients,
+    whatever decompositions it is given."""
+    return _traced_as({str(_MARGINS).removeprefix("aten."): _margins})
+
+
+@contextmanager
+def _traced_as(formulas: Mapping[str, Callable[..., Any] | None]) -> Iterator[None]:
+    """Replace the formulas of ATen's ops; None leaves an op whole."""
     saved: list[tuple[Any, dict[Any, Any]]] = []
-    for name in (*_REWRITTEN, *_FORMULAS):
+    for name, formula in formulas.items():
         packet, overload = name.split(".")
         op = getattr(getattr(torch.ops.aten, packet, None), overload, None)
         if op is not None:
             saved.append((op, dict(op.py_kernels)))
             for key in _TRACED:
                 op.py_kernels.pop(key, None)
-                if (formula := _FORMULAS.get(name)) is not None:
+                if formula is not None:
                     op.py_kernels[key] = formula
             op._dispatch_cache.clear()
     try:

@@ -385,6 +385,7 @@ class Tracing:
             default_decompositions,
             edited,
             exact_decompositions,
+            right_formulas,
             whole_ops,
         )
 
@@ -397,7 +398,7 @@ class Tracing:
         decompositions = edited(table(self.compile_graph.context.rules), changes)
         mode = detect_fake_mode(inputs) if bitwise else None
         with (
-            whole_ops() if bitwise else nullcontext(),
+            whole_ops() if bitwise else right_formulas(),
             nullcontext() if mode is None else with_eager_strides(mode),
             _without_autograd_cache(),
             _views_by_strides(inputs),
