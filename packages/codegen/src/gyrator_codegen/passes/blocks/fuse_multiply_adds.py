@@ -9,12 +9,12 @@ from typing import ClassVar
 from attrs import evolve
 
 from gyrator_codegen.passes.rewriting import KernelPass
-from gyrator_ir.body.nodes import Let, Reduce, ReduceKind, ScanStep
+from gyrator_ir.body.nodes import Let, Load, Reduce, ReduceKind, ScanStep, Store
 from gyrator_ir.body.rewrite import AnyStatement, defined, types_of
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.modes import EXACT_NUMERICS
+from gyrator_ir.modes import EXACT_NUMERICS, StoreMode
 from gyrator_ir.tile.nodes import Method, TiledKernel
 from gyrator_ir.types import DType
 
@@ -65,9 +65,15 @@ def _adds_products(kernel: Kernel) -> bool:
     short: set[str] = set()
     """Values of at least 32 bits that a 16-bit float represents, so that products are exact."""
     products: set[str] = set()
+    buffers: set[str] = set()
+    """Those that products are stored to. A load of a local need not round what is stored."""
     for s in kernel.statements:
         added = s.op in _SUMS if isinstance(s, Let) else _is_sum(s)
-        of_product = isinstance(s, Let | Reduce) and not products.isdisjoint(s.args)
+        of_product = (
+            s.value in products
+            if isinstance(s, Store)
+            else isinstance(s, Let | Reduce) and not products.isdisjoint(s.args)
+        )
         if isinstance(s, ScanStep) or (added and of_product):
             return True
         if isinstance(s, Reduce) and s.kind not in _FOLDS:
@@ -80,6 +86,10 @@ def _adds_products(kernel: Kernel) -> bool:
         short.difference_update(defined(s))
         products.difference_update(defined(s))
         types |= types_of(s, kernel.storage)
+        if isinstance(s, Store) and of_product:
+            buffers.add(s.buffer)
+        if isinstance(s, Load) and s.buffer in buffers:
+            products.add(s.name)
         if not isinstance(s, Let) or s.dtype not in _LONG:
             continue
         if widened:
@@ -90,4 +100,6 @@ def _adds_products(kernel: Kernel) -> bool:
 
 
 def _is_sum(s: AnyStatement) -> bool:
+    if isinstance(s, Store):
+        return s.mode is StoreMode.TOTAL
     return isinstance(s, Reduce) and s.kind is ReduceKind.SUM
