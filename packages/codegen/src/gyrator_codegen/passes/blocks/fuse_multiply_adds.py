@@ -1,7 +1,8 @@
 """`fuse-multiply-adds`: let products round together with the sums of dot reductions.
 
 A fused multiply-add is one instruction instead of two. The products of 16-bit floats are exact in
-`f32`, so that their sums stay the same; those of wider floats lose one rounding each.
+`f32`, unless those of `bf16` overflow or vanish, so that their sums stay the same; those of wider
+floats lose one rounding each.
 """
 
 from typing import ClassVar
