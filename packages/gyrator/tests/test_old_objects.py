@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -66,3 +67,19 @@ def test_an_end_without_a_start_changes_nothing() -> None:
 def test_compiles_are_watched_once() -> None:
     watch_compiles()
     assert len(callback_handler.start_callbacks) == len(callback_handler.end_callbacks) == 1
+
+
+def test_compiles_are_watched_again_after_a_reset() -> None:
+    """Also after one during a compile, which Dynamo does not end then."""
+
+    def backend(gm: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        with suppress(AssertionError):  # that a compile is under way
+            torch._dynamo.reset()
+        return gm.forward
+
+    x = torch.randn(3)
+    torch.compile(torch.sin, backend=backend)(x)
+    assert gc.get_freeze_count()
+    assert torch.equal(torch.compile(torch.neg, backend="gyrator")(x), -x)
+    assert len(callback_handler.start_callbacks) == len(callback_handler.end_callbacks) == 1
+    assert not gc.get_freeze_count()

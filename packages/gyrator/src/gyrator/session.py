@@ -118,6 +118,7 @@ class Session:
         options: Mapping[str, Any] | None = None,
     ) -> Callable[..., Any]:
         """Compile a Dynamo graph; called by `torch.compile(f, backend=session.backend)`."""
+        watch_compiles()  # Dynamo may have been reset
         frontend = self.frontend(make_options(mode, options, self.options))
         with only_new_objects():
             return frontend.compile(gm, example_inputs)

@@ -24,7 +24,7 @@ class Compiles:
         self._block.enter_context(only_new_objects())
 
     def end(self, _compile: object) -> None:
-        """Include them again; nothing if `start` was not called for this compile."""
+        """Include them again; nothing if `start` was not called."""
         self._block.close()
 
 
@@ -32,7 +32,8 @@ _COMPILES = Compiles()
 
 
 def watch_compiles() -> None:
-    """Have Dynamo announce compiles, until `torch._dynamo.reset` is called."""
+    """Have Dynamo announce compiles, until `torch._dynamo.reset` is called. If that was during a
+    compile, which so has no end, the end of the next one counts for both."""
     if _COMPILES.start not in callback_handler.start_callbacks:
         callback_handler.register_start_callback(_COMPILES.start)
         callback_handler.register_end_callback(_COMPILES.end)
