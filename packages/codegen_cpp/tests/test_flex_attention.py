@@ -91,6 +91,55 @@ def test_every_block_of_scores_computes_the_same(text: str, build_folder) -> Non
     assert len(texts) == len(tiled.candidates) > 3
 
 
+WINDOWS = """kernel t on cpu template flex_attention (p0, p1, p1, p2) -> ({outputs}) with {{scale=0.5, row_block=128, column_block=128, lists=0}}
+  parameter p0: f32[2, 2, 49, 24] strides [4704, 24, 96, 1] on cpu
+  parameter p1: f32[2, 1, 70, 24] strides [1680, 0, 1, 70] on cpu
+  parameter p2: f32[49, 70] strides [70, 1] on cpu
+  parameter p3: f32[2, 2, 49, 24] strides [2352, 1, 48, 2] on cpu
+  parameter p4: f32[2, 2, 49] strides [98, 49, 1] on cpu
+  parameter p5: f32[2, 2, 49] strides [98, 49, 1] on cpu
+  formula score (score) -> d
+    e = load p2[i2*70 + i3]
+    d: f32 = add score, e
+  formula mask () -> a
+    a: bool = const true
+"""  # noqa: E501
+NOTHING, INFINITE, NAN, BOTH, NEGATIVE = range(5)
+"""Rows with special scores."""
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "plain"])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_special_scores_of_short_rows(isa: str, outputs: int, build_folder) -> None:
+    if why := lacking(isa):
+        pytest.skip(why)
+    names = ["p3", "p4", "p5"][:outputs]
+    lines = WINDOWS.format(outputs=", ".join(names)).splitlines()
+    unused = tuple(f"  parameter {n}:" for n in ("p4", "p5") if n not in names)
+    text = "\n".join(line for line in lines if not line.startswith(unused))
+    (kernel,) = map(read_launchable, parse_lines(text))
+    rng = np.random.default_rng(3)
+    sizes = {"p0": 2 * 4704, "p1": 2 * 1680, "p2": 49 * 70, "p3": 2 * 2352, "p4": 196, "p5": 196}
+    buffers = {n: rng.standard_normal(s, np.float32) for n, s in sizes.items()}
+    mask = buffers["p2"].reshape(49, 70)
+    mask[NOTHING] = -np.inf
+    mask[[INFINITE, BOTH], [3, 69]] = np.inf
+    mask[[NAN, BOTH], [69, 2]] = np.nan
+    mask[NEGATIVE, :66] = -np.inf
+    used = {n: buffers[n] for n in ("p0", "p1", "p2", *names)}
+    expected = {name: array.copy() for name, array in used.items()}
+    with np.errstate(invalid="ignore", divide="ignore"):
+        run_template(kernel, expected, {})
+    units = CppBackend().emit([kernel], ShapeFacts(), (), target(isa))
+    flags = [*FLAGS, *Isa.of(isa).flags]
+    library = BuiltKernels(
+        [kernel], units, lambda u: built(text_file(u.text, "flex", build_folder), flags), None
+    )
+    assert library("t", used) == 0
+    for name in names:
+        np.testing.assert_allclose(used[name], expected[name], rtol=1e-5, atol=2e-5)
+
+
 def test_a_template_needs_the_size_of_its_blocks() -> None:
     (kernel,) = map(read_launchable, parse_lines(CAUSAL))
     bound, backend = target("avx2"), CppBackend()

@@ -289,9 +289,10 @@ class _Flex:
                 w.line(f"if (code) {report};")
             else:
                 w.line("(void)code;")
+        limits = "true" if len(self.kernel.outputs) > 2 else "false"
         w.line(
-            f"gy_fold_scores(scores, {columns}, count, width, {scale}, limit, total, acc, "
-            f"{values});"
+            f"gy_fold_scores<{limits}>(scores, {columns}, count, width, {scale}, limit, total, "
+            f"acc, {values});"
         )
         w.line(f"{self._rows_of(2, group, 'start', 'width', 'values')};")
         w.line(
@@ -302,11 +303,14 @@ class _Flex:
     def _finish(self) -> None:
         """Emit the stores of the results."""
         w, (out, *rows) = self.writer, self.kernel.outputs
+        at = self._at(out, "batch", "head", "first")
+        step, across = (self._show(s) for s in out.strides[2:])
+        to = f"(({STORAGE[out.dtype]} *){at}), {step}, {across}"
+        padded, length = self._padded(2), self._length(2)
+        w.line(f"gy_put_means(acc, {padded}, total, count, {length}, {to});")
+        if not rows:
+            return
         with w.block("for (si64 i = 0; i < count; i++) {"):
-            w.line("const sf32 sum = total[i] == 0 ? 1.0f : total[i];")
-            with w.block(f"for (si64 k = 0; k < {self._length(2)}; k++) {{"):
-                at = self._at(out, "batch", "head", "(first + i)", "k")
-                w.line(f"gy_store({at}, acc[i * {self._padded(2)} + k] / sum);")
             values = (
                 "limit[i] * 1.44269504f + gy_log2(total[i])",
                 "limit[i] * 1.44269504f",

@@ -64,7 +64,7 @@ template <class P> GY_FN void gy_turn_tile(const P *from, si64 step, sf32 *to, s
   GY_EACH_LANE(GY_TURN_WRITE)
 }
 //% gy_columns_of
-// The same, turned: each row becomes one of the columns of `to`, zeros up to `ld`.
+// The same, turned: each row becomes one of the columns of `to`, zeros up to `ld`, a multiple of GY_LANES.
 template <class P> GY_FN void gy_columns_of(const P *from, si64 step, si64 across, si64 rows, si64 length, sf32 *to, si64 ld) {
   si64 i = 0;
   if (across == 1)
@@ -75,31 +75,56 @@ template <class P> GY_FN void gy_columns_of(const P *from, si64 step, si64 acros
         for (si64 j = i; j < i + GY_LANES; j++) to[k * ld + j] = gy_sload(from + j * step + k);
     }
   for (si64 k = 0; k < length; k++) {
+    for (si64 j = i; j < ld; j += GY_LANES) gy_store(to + k * ld + j, gy_pack_splat(0.0f));
     for (si64 j = i; j < rows; j++) to[k * ld + j] = gy_sload(from + j * step + k * across);
-    for (si64 j = rows; j < ld; j++) to[k * ld + j] = 0;
   }
 }
+//% gy_larger gy_largest
+// The larger one, or `b` where either is NaN: one instruction, where gy_maximum has four.
+template <class T> GY_FN T gy_larger(T a, T b) { return a > b ? a : b; }
+GY_FOLD(gy_largest, gy_larger)
 //% gy_fold_scores
 // Scores become weights, less the largest score of their row so far; rows of `acc`, the sums of
 // what was weighted before, are scaled down where that grows. Scores from `width` on do not count.
-GY_FN void gy_fold_scores(sf32 *scores, si64 ld, si64 rows, si64 width, sf32 scale, sf32 *limit, sf32 *total, sf32 *acc, si64 lda) {
-  const si64 whole = (width + GY_LANES - 1) / GY_LANES * GY_LANES;
+// `scale` is positive, so that the largest score is that of the largest product. NaN reaches sums
+// and totals by its weight, and `limit` if that is a result.
+template <bool results> GY_FN void gy_fold_scores(sf32 *scores, si64 ld, si64 rows, si64 width, sf32 scale, sf32 *limit, sf32 *total, sf32 *acc, si64 lda) {
+  const si64 whole = (width + GY_LANES - 1) / GY_LANES * GY_LANES, tail = whole - GY_LANES;
+  const gy_pack factor = gy_pack_splat(scale);
   for (si64 i = 0; i < rows; i++, scores += ld, acc += lda) {
-    const gy_pack factor = gy_pack_splat(scale);
-    gy_pack top = gy_pack_splat(limit[i]);
-    for (si64 k = width; k < whole; k++) scores[k] = -__builtin_inff();
-    for (si64 k = 0; k < whole; k += GY_LANES) top = gy_maximum(top, gy_pack_load(scores + k) * factor);
-    const sf32 most = gy_hmax(top), shift = most == -__builtin_inff() ? 0.0f : most;
-    const sf32 decay = gy_exp(limit[i] - shift);
+    gy_pack top = gy_pack_load(scores + tail);
+    GY_V(top = gy_select(gy_lane_mask(width - tail), top, gy_pack_splat(-__builtin_inff()));)
+    gy_store(scores + tail, top);
+    for (si64 k = 0; k < tail; k += GY_LANES) top = results ? gy_maximum(gy_pack_load(scores + k), top) : gy_larger(gy_pack_load(scores + k), top);
+    const sf32 before = limit[i], own = (results ? gy_hmax(top) : gy_largest(top)) * scale;
+    const sf32 most = results ? gy_maximum(own, before) : gy_larger(own, before);
+    const sf32 shift = most == -__builtin_inff() ? 0.0f : most;
+    const gy_pack off = gy_pack_splat(shift);
     gy_pack sum = gy_pack_splat(0.0f);
     for (si64 k = 0; k < whole; k += GY_LANES) {
-      const gy_pack weight = gy_exp(gy_pack_load(scores + k) * factor - gy_pack_splat(shift));
+      const gy_pack weight = gy_exp(gy_pack_load(scores + k) * factor - off);
       gy_store(scores + k, weight);
       sum = sum + weight;
     }
-    limit[i] = most;
-    total[i] = total[i] * decay + gy_hsum(sum);
-    if (decay != 1.0f)
+    // Nothing was summed before if there was no limit.
+    if (before != most && before != -__builtin_inff()) {
+      const sf32 decay = gy_exp(before - shift);
+      total[i] *= decay;
       for (si64 k = 0; k < lda; k += GY_LANES) gy_store(acc + k, gy_pack_load(acc + k) * gy_pack_splat(decay));
+    }
+    limit[i] = most;
+    total[i] += gy_hsum(sum);
+  }
+}
+//% gy_put_means
+// Rows of sums, divided by their total weights, to rows of `length` elements, `across` apart. What
+// has no weight becomes 0.
+template <class P> GY_FN void gy_put_means(const sf32 *acc, si64 lda, const sf32 *total, si64 rows, si64 length, P *to, si64 step, si64 across) {
+  for (si64 i = 0; i < rows; i++, acc += lda, to += step) {
+    const sf32 factor = 1.0f / (total[i] == 0 ? 1.0f : total[i]);
+    si64 k = 0;
+    if (across == 1)
+      for (; k + GY_LANES <= length; k += GY_LANES) gy_store(to + k, gy_pack_load(acc + k) * gy_pack_splat(factor));
+    for (; k < length; k++) gy_store(to + k * across, acc[k] * factor);
   }
 }
