@@ -140,6 +140,36 @@ def test_special_scores_of_short_rows(isa: str, outputs: int, build_folder) -> N
         np.testing.assert_allclose(used[name], expected[name], rtol=1e-5, atol=2e-5)
 
 
+FAR = """kernel t on cpu template flex_attention (q, q, v, m) -> (y) with {scale=0.5, row_block=64, column_block=64, lists=0}
+  parameter q: f32[1, 1, 20, 4] strides [80, 80, 4, 1] on cpu
+  parameter v: f32[1, 1, 20, 4] strides [80, 80, 4, 1] on cpu
+  parameter m: f32[20] strides [1] on cpu
+  parameter y: f32[1, 1, 20, 4] strides [80, 80, 4, 1] on cpu
+  formula score (score) -> d
+    e = load m[i3]
+    d: f32 = add score, e
+  formula mask () -> a
+    a: bool = const true
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "plain"])
+def test_weights_are_not_subnormal(isa: str, build_folder) -> None:
+    if why := lacking(isa):
+        pytest.skip(why)
+    (kernel,) = map(read_launchable, parse_lines(FAR))
+    buffers = {n: np.zeros(80, np.float32) for n in "qvy"} | {"m": np.full(20, -95, np.float32)}
+    buffers["m"][0] = 0
+    buffers["v"][4:] = 1e38  # exp(-95) times this would not be small
+    units = CppBackend().emit([kernel], ShapeFacts(), (), target(isa))
+    flags = [*FLAGS, *Isa.of(isa).flags]
+    library = BuiltKernels(
+        [kernel], units, lambda u: built(text_file(u.text, "flex", build_folder), flags), None
+    )
+    assert library("t", buffers) == 0
+    np.testing.assert_array_equal(buffers["y"], 0)
+
+
 def test_a_template_needs_the_size_of_its_blocks() -> None:
     (kernel,) = map(read_launchable, parse_lines(CAUSAL))
     bound, backend = target("avx2"), CppBackend()

@@ -87,10 +87,11 @@ GY_FOLD(gy_largest, gy_larger)
 // Scores become weights, less the largest score of their row so far; rows of `acc`, the sums of
 // what was weighted before, are scaled down where that grows. Scores from `width` on do not count.
 // `scale` is positive, so that the largest score is that of the largest product. NaN reaches sums
-// and totals by its weight, and `limit` if that is a result.
+// and totals by its weight, and `limit` if that is a result. Weights that would be subnormal are 0,
+// as in ATen: multiplying by one takes a hundred times as long, and masks of -100 make many.
 template <bool results> GY_FN void gy_fold_scores(sf32 *scores, si64 ld, si64 rows, si64 width, sf32 scale, sf32 *limit, sf32 *total, sf32 *acc, si64 lda) {
   const si64 whole = (width + GY_LANES - 1) / GY_LANES * GY_LANES, tail = whole - GY_LANES;
-  const gy_pack factor = gy_pack_splat(scale);
+  const gy_pack factor = gy_pack_splat(scale), least = gy_pack_splat(-87.3f), none = gy_pack_splat(-__builtin_inff());
   for (si64 i = 0; i < rows; i++, scores += ld, acc += lda) {
     gy_pack top = gy_pack_load(scores + tail);
     GY_V(top = gy_select(gy_lane_mask(width - tail), top, gy_pack_splat(-__builtin_inff()));)
@@ -102,7 +103,8 @@ template <bool results> GY_FN void gy_fold_scores(sf32 *scores, si64 ld, si64 ro
     const gy_pack off = gy_pack_splat(shift);
     gy_pack sum = gy_pack_splat(0.0f);
     for (si64 k = 0; k < whole; k += GY_LANES) {
-      const gy_pack weight = gy_exp(gy_pack_load(scores + k) * factor - off);
+      const gy_pack score = gy_pack_load(scores + k) * factor - off;
+      const gy_pack weight = gy_exp(score < least ? none : score);
       gy_store(scores + k, weight);
       sum = sum + weight;
     }
