@@ -120,6 +120,85 @@ def test_libraries_are_called_by_default(check, offering) -> None:
     assert call.reason == "library"
 
 
+@pytest.fixture
+def quick_with_few_keys(check, monkeypatch) -> None:
+    """Let the target compute attention to at most 12 keys sooner than its library, and remove what
+    graphs do not use, as AOTAutograd does."""
+    trace = check.trace
+
+    def live(*args, **kwargs):
+        gm = trace(*args, **kwargs)
+        gm.graph.eliminate_dead_code()
+        return gm
+
+    monkeypatch.setattr(check, "trace", live)
+    target = check.targets["cpu"]
+    target = offers(target, kinds=frozenset({TemplateKind.FLEX_ATTENTION}))
+    few = evolve(target, heuristics=evolve(target.heuristics, attention_keys=12))
+    monkeypatch.setitem(check.targets, "cpu", few)
+
+
+@pytest.mark.parametrize("kind", ["none", "boolean", "added", "broadcast"])
+def test_few_keys(kind: str, check, quick_with_few_keys) -> None:
+    masks = {
+        "none": None,
+        "boolean": boolean(9, 12),
+        "added": torch.randn(2, 4, 9, 12).where(boolean(9, 12), -torch.inf),
+        "broadcast": torch.randn(1, 12),
+    }
+    more = [m for m in (masks[kind],) if m is not None]
+
+    def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *mask: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        return attend(q, k, v, *mask, scale=0.3)
+
+    inputs = tensors((2, 9, 4, 8), (2, 12, 4, 8), (2, 12, 4, 8))
+    program = check(fn, *inputs, *more)
+    (template,) = [op for op in program.operations if isinstance(op, Template)]
+    assert template.kind is TemplateKind.FLEX_ATTENTION
+    assert not any(isinstance(op, Extern) for op in program.operations)
+
+
+def test_few_keys_of_dynamic_sizes(check, quick_with_few_keys) -> None:
+    def fn(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        positions = torch.arange(1.0, 5.0)
+        q, k = (t.unsqueeze(-1) * positions for t in (q, k))
+        return attend(q, k, k.cos(), mask)
+
+    inputs = tensors((2, 3, 8), (2, 3, 10), (8, 10))
+    other = tensors((3, 4, 5), (3, 4, 70), (5, 70))
+    program = check(fn, *inputs, other=tuple(other))
+    assert any(isinstance(op, Template) for op in program.operations)
+
+
+@pytest.mark.parametrize(
+    ("shape", "keys", "options", "dtype"),
+    [
+        ((2, 4, 9, 8), 13, {}, torch.float32),
+        ((2, 4, 7, 8), 12, {}, torch.float32),
+        ((2, 4, 9, 136), 12, {}, torch.float32),
+        ((2, 4, 9, 8), 9, {"is_causal": True}, torch.float32),
+        ((2, 4, 9, 8), 12, {"scale": -0.5}, torch.float32),
+        ((2, 4, 9, 8), 12, {}, torch.bfloat16),
+    ],
+    ids=["keys", "rows", "length", "causal", "scale", "dtype"],
+)
+def test_other_attention_stays_a_call(
+    shape, keys, options, dtype, check, quick_with_few_keys
+) -> None:
+    q, k = tensors(shape, (*shape[:2], keys, shape[3]), dtype=dtype)
+    program = check.lower(lambda q, k: attend(q, k, k, **options), (q, k))
+    assert not any(isinstance(op, Template) for op in program.operations)
+    assert any(isinstance(op, Extern) for op in program.operations)
+
+
+def test_gradients_read_what_the_library_saves(check, quick_with_few_keys) -> None:
+    op = "aten._scaled_dot_product_flash_attention_for_cpu"
+    calls = (f"{op}.default", f"{op}_backward.default")
+    programs = check.gradients(attend, *tensors(*[(2, 4, 9, 8)] * 3), externs=calls)
+    assert not any(isinstance(op, Template) for p in programs for op in p.operations)
+
+
 def reference(q, k, v, mask, causal, scale):
     """Attention with grouped key heads, and the logarithms of the sums."""
     ratio = q.shape[1] // k.shape[1]

@@ -127,6 +127,9 @@ class Heuristics:
     panel_columns: int = field(default=0, validator=natural)
     """The columns of such a tile of `float32`: kernels prefer to read a constant matrix from panels
     of this many columns. 0 if they do not."""
+    attention_keys: int = field(default=0, validator=natural)
+    """`FLEX_ATTENTION` is faster than the library's attention of `f32`, with several queries and at
+    most this many keys; 0 if it is not."""
     unfused_bias: bool = False
     """The library's convolutions do not fuse the bias, so that adding it may as well be fused into
     a kernel."""

@@ -101,6 +101,7 @@ def cpu_target(isa: str, cores: int) -> Target:
             register_tiles=isa != "plain",
             quick_quotients=isa == "avx2",
             panel_columns=_PANEL_COLUMNS.get(isa, 0),
+            attention_keys=128 if isa == "avx512" else 0,
         ),
     )
 

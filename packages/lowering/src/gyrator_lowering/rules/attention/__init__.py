@@ -16,6 +16,7 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.attention import gradients
+from gyrator_lowering.rules.attention.few_keys import has_few_keys, lower_few_keys
 from gyrator_lowering.rules.attention.parts import lower_few_rows, parts_of_few_rows
 from gyrator_lowering.rules.attention.scores import (
     Attention,
@@ -47,12 +48,17 @@ def _forward(last_row_sees_all: bool) -> Rule:
             if b.generates:
                 raise
             return called(b, *args, **kwargs)
-        parts = parts_of_few_rows(b, a) if used == frozenset({0}) else 0
-        if not parts and not b.generates:
+        alone = used == frozenset({0})
+        parts = parts_of_few_rows(b, a) if alone else 0
+        few_keys = alone and not parts and has_few_keys(b, a)
+        if not parts and not few_keys and not b.generates:
             return called(b, *args, **kwargs)
         out = b.buffer(b.exact_spec(results[0]))
-        if parts:
-            lower_few_rows(b, a, parts, out)
+        if parts or few_keys:
+            if parts:
+                lower_few_rows(b, a, parts, out)
+            else:
+                lower_few_keys(b, a, out)
             return out if single else (out, *(None for _ in results[1:]))
         sums = None
         if 1 in used and (results[1].numel() or not results[0].numel()):

@@ -154,7 +154,7 @@ def lower_few_rows(b: LoopBuilder, a: Attention, parts: int, out: TensorValue) -
         ("column_block", Literal(_COLUMNS if columns >= parts * _COLUMNS else _SHORT)),
         ("lists", Literal(0)),
     )
-    problem = lower_parts(b, inputs, attributes, _formulas(mask), parts, _together(a), [out])
+    problem = lower_parts(b, inputs, attributes, mask_formulas(mask), parts, _together(a), [out])
     assert not problem, problem
 
 
@@ -173,7 +173,7 @@ def _most_parts(columns: int) -> int:
     return min(max(columns // _COLUMNS, min(columns // _SHORT, _SHORT_PARTS)), _MOST_PARTS)
 
 
-def _formulas(mask: TensorRef | None) -> tuple[Formula, Formula]:
+def mask_formulas(mask: TensorRef | None) -> tuple[Formula, Formula]:
     """Return the formulas that add a mask of numbers to the scores, or apply one of booleans."""
     score = Formula("score", ("score",), (), "score")
     seen = ConstStatement("seen", True, DType.BOOL)
