@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gyrator_ir.checks import natural
 from gyrator_ir.diagnostics import ParseError, VerifyError
-from gyrator_ir.passes import Level, Off, PassEdits, PassError, Pipeline, Tracer
+from gyrator_ir.passes import Level, Off, PassEdits, PassError, Pipeline, Tracer, configured
 from gyrator_ir.text.passes import parse_pipeline, show_pipeline
 
 
@@ -189,6 +189,7 @@ NONE = PassEdits()
         (NONE.last("list", Fuse()), "009", "no level 'list'", "did you mean 'lists'?"),
         (NONE.without("xyz", level="lists"), "001", "on the level lists", "there are lists: "),
         (NONE.without("fuse").after("fuse", Append()), "001", "no pass 'fuse'", "there are"),
+        (NONE.configured("fuse", limit="x"), "003", "cannot be 'x'", "of the type `int`, now 3"),
         (NONE.configured("fuse", limt=3), "002", "no option 'limt'", "did you mean 'limit'?"),
     ],
 )
@@ -200,10 +201,87 @@ def test_edits_that_name_nothing(edits, code, message, help):
     assert message in diagnostic.message and help in diagnostic.help
 
 
-@pytest.mark.parametrize("one", [Fuse, "fuse", print])
-def test_what_is_no_pass_is_refused(one):
-    with pytest.raises(PassError, match="GY-PASS-010"):
+@frozen
+class Nameless:
+    def run(self, program):
+        return program
+
+
+@frozen
+class Idle:
+    name: ClassVar[str] = "idle"
+    run: object = None
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (Fuse, "it is a class, not an object"), ("fuse", "str is not a class of attrs"),
+        (print, "is not a class of attrs"), (Nameless(), "Nameless has no `name`"),
+        (Idle(), "Idle has no method `run`"),
+    ],
+)  # fmt: skip
+def test_what_is_no_pass_is_refused(one, why):
+    with pytest.raises(PassError, match=f"GY-PASS-010: .* is not a pass: .*{why}"):
         PassEdits().after("fuse", one)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("limit", "x"), ("limit", 2.0), ("limit", True), ("limit", None), ("limit", -1),
+        ("keep", ("a",)), ("keep", frozenset({1})), ("mode", "bold"), ("ratio", "0.5"),
+        ("order", [1]), ("order", (1, "2")), ("loud", 1), ("level", "middle"), ("note", None),
+        ("limits", (("a", 1, 2),)), ("limits", (("a", "b"),)),
+    ],
+)  # fmt: skip
+def test_options_of_another_type_are_refused(option, value):
+    with pytest.raises(PassError) as caught:
+        configured(Fuse(), {option: value})
+    diagnostic = caught.value.diagnostic
+    assert diagnostic.code == "GY-PASS-003"
+    assert repr(value) in diagnostic.message and option in diagnostic.message
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("limit", 0), ("keep", frozenset("a")), ("mode", Mode.BOLD), ("ratio", None), ("ratio", 2),
+        ("order", ()), ("order", (1, 2)), ("loud", True), ("level", "high"), ("note", ""),
+        ("limits", (("a", 1), ("b", 2))),
+    ],
+)  # fmt: skip
+def test_options_of_the_type_of_a_field_are_accepted(option, value):
+    assert getattr(configured(Fuse(), {option: value}), option) == value
+
+
+@frozen
+class Broken:
+    name: ClassVar[str] = "broken"
+    error: Exception
+
+    def run(self, program):
+        raise self.error
+
+
+def test_a_pass_that_raises_is_blamed():
+    line = Broken.run.__code__.co_firstlineno + 1
+    with pytest.raises(PassError) as caught:
+        Pipeline(LISTS, (Broken(KeyError("nothing")),)).run([])
+    diagnostic = caught.value.diagnostic
+    assert diagnostic.code == "GY-PASS-014" and "not Gyrator's code" in diagnostic.help
+    assert diagnostic.message == (
+        f"pass 'broken' of the level lists raised KeyError: 'nothing', at {__file__}:{line} in run"
+    )
+    assert isinstance(caught.value.__cause__, KeyError)
+    with pytest.raises(VerifyError, match="GY-TEST-001"):  # which says what is wrong
+        Pipeline(LISTS, (Broken(VerifyError.of("GY-TEST-001", "a reason")),)).run([])
+
+
+def test_a_pass_of_gyrator_that_raises_is_not():
+    ours = type("Ours", (Broken,), {"__module__": "gyrator_scheduler.passes.ours"})
+    with pytest.raises(KeyError, match="nothing"):
+        Pipeline(LISTS, (ours(KeyError("nothing")),)).run([])
 
 
 def test_the_part_of_a_pipeline_up_to_a_pass():

@@ -6,7 +6,19 @@ This module is independent of the IR: a `Level` describes the programs of a pipe
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches, unified_diff
 from time import perf_counter
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Protocol,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import attrs
 from attrs import evolve, field
@@ -14,6 +26,7 @@ from attrs import evolve, field
 from gyrator_ir.deadline import NEVER, Deadline
 from gyrator_ir.define import define, frozen
 from gyrator_ir.diagnostics import GyratorError, VerifyError
+from gyrator_ir.user_code import blamed, is_ours
 
 M = TypeVar("M")
 
@@ -110,7 +123,15 @@ class Tracer:
 
 
 def _run(level: Level[M], pass_: Pass[M], program: M) -> tuple[M, bool]:
-    result = pass_.run(program)
+    try:
+        result = pass_.run(program)
+    except Exception as error:
+        if isinstance(error, GyratorError) or is_ours(type(pass_)):
+            raise
+        why = blamed(error, type(pass_).run)
+        message = f"pass {pass_.name!r} of the level {level.name} raised {why}"
+        help = "this is not Gyrator's code: correct the pass, or remove it from `passes`"
+        raise PassError.of("GY-PASS-014", message, help=help) from error
     if level.in_place and isinstance(result, bool):
         return program, result
     if level.in_place or not isinstance(result, level.cls):
@@ -152,7 +173,8 @@ class Pipeline(Generic[M]):
         """Run the passes in order.
 
         Raises:
-            PassError: GY-PASS-011, if a pass does not return a program.
+            PassError: GY-PASS-011, if a pass does not return a program, and GY-PASS-014, if a
+                user's pass raises an error that is not a `GyratorError`.
             VerifyError: if a pass violates an invariant; with `verify="each"` it names the pass.
         """
         run = _run if tracer is None else tracer.run
@@ -285,7 +307,7 @@ class PassEdits:
 
         Raises:
             PassError: GY-PASS-001 for an unknown pass, GY-PASS-002 for an unknown option,
-                GY-PASS-009 for an unknown level.
+                GY-PASS-003 for an invalid value, GY-PASS-009 for an unknown level.
         """
         by_level = {p.level.name: p for p in pipelines}
         for edit in self.edits:
@@ -316,14 +338,59 @@ def configured(pass_: Any, options: Mapping[str, Any]) -> Any:
     """Return a pass with some of its options replaced.
 
     Raises:
-        PassError: GY-PASS-002 for an unknown option.
+        PassError: GY-PASS-002 for an unknown option, GY-PASS-003 for a value that is not of the
+            type of the field, or that its validator rejects.
     """
     fields = {f.name: f for f in attrs.fields(type(pass_)) if f.init}
-    for name in options:
+    types = _field_types(type(pass_))
+    for name, value in options.items():
         if name not in fields:
             message = f"pass {pass_.name!r} has no option {name!r}"
             raise PassError.of("GY-PASS-002", message, help=nearest(name, fields))
-    return evolve(pass_, **options)
+        type_ = types.get(name, Any)
+        if fields[name].converter is None and not _is_of(value, type_):
+            kind = type_.__name__ if isinstance(type_, type) else str(type_)
+            message = f"option {name!r} of pass {pass_.name!r} cannot be {value!r}"
+            help = f"it is of the type `{kind}`, now {getattr(pass_, name)!r}"
+            raise PassError.of("GY-PASS-003", message, help=help)
+    try:
+        return evolve(pass_, **options)
+    except (TypeError, ValueError) as error:
+        message = f"pass {pass_.name!r}: {error}"
+        help = "pass a value that the option's validator accepts"
+        raise PassError.of("GY-PASS-003", message, help=help) from error
+
+
+def _field_types(cls: type) -> dict[str, Any]:
+    try:
+        return get_type_hints(cls)
+    except NameError:  # names that only type checkers import
+        return {}
+
+
+def _is_of(value: Any, type_: Any) -> bool:
+    """Return whether a value is of the type of a field; true for types that are not understood."""
+    origin, args = get_origin(type_), get_args(type_)
+    if origin in (Union, UnionType):
+        return any(_is_of(value, choice) for choice in args)
+    if origin is Literal:
+        return any(type(value) is type(a) and value == a for a in args)
+    if type_ in (None, NoneType):
+        return value is None
+    if type_ in (int, float):  # neither is a bool, and an int will do for a float
+        return isinstance(value, int | type_) and not isinstance(value, bool)
+    if isinstance(origin, type):
+        items: Any = value
+        if not isinstance(value, origin):
+            return False
+        if origin in (list, set, frozenset) or (origin is tuple and args[-1:] == (...,)):
+            return all(_is_of(item, args[0]) for item in items)
+        if origin is tuple:
+            return len(items) == len(args) and all(map(_is_of, items, args))
+        return True
+    if isinstance(type_, type) and not getattr(type_, "_is_protocol", False):
+        return isinstance(value, type_)
+    return True
 
 
 def nearest(name: str, names: Mapping[str, object]) -> str:
@@ -336,8 +403,20 @@ def nearest(name: str, names: Mapping[str, object]) -> str:
 
 def _checked(passes: tuple[Any, ...]) -> tuple[Any, ...]:
     for p in passes:
-        if not attrs.has(type(p)) or not hasattr(p, "run") or not isinstance(p.name, str):
-            message = f"{p!r} is not a pass"
+        if problem := _no_pass(p):
             help = "pass an object of a frozen attrs class with `name` and `run`"
-            raise PassError.of("GY-PASS-010", message, help=help)
+            raise PassError.of("GY-PASS-010", f"{p!r} is not a pass: {problem}", help=help)
     return passes
+
+
+def _no_pass(p: Any) -> str:
+    """Return why an object is not a pass; empty if it is one."""
+    if isinstance(p, type):
+        return "it is a class, not an object"
+    if not attrs.has(type(p)):
+        return f"{type(p).__name__} is not a class of attrs"
+    if not callable(getattr(p, "run", None)):
+        return f"{type(p).__name__} has no method `run`"
+    if not isinstance(getattr(p, "name", None), str):
+        return f"{type(p).__name__} has no `name`, a string that edits refer to"
+    return ""
