@@ -226,6 +226,31 @@ def test_bad_replacements_are_refused(
     assert message in str(raised.value)
 
 
+def test_a_replacement_takes_the_arguments_of_its_pattern() -> None:
+    for replace in (lambda x, y, z: x * y, lambda x: x, lambda x, y, *, scale: x * y):
+        with pytest.raises(
+            PatternError, match=r"GY-PATTERN-003.* takes \(.*the pattern takes \(x,"
+        ):
+            Rewrite("bad", product, replace, (SAMPLE, SAMPLE))
+    Rewrite("good", product, lambda a, b, scale=2: a * b * scale, (SAMPLE, SAMPLE))
+    Rewrite("op", product, torch.ops.aten.mul.Tensor, (SAMPLE, SAMPLE))
+
+
+def _raising(*arguments: Any) -> Any:
+    raise LookupError("of mine")
+
+
+@pytest.mark.parametrize("role", ["where", "replace"])
+def test_functions_of_a_pattern_that_raise_are_blamed(compiled: Compile, role: str) -> None:
+    functions: dict[str, Any] = {"replace": product, "where": lambda match: True, role: _raising}
+    run = compiled(product, Rewrite("bad", product, examples=(SAMPLE, SAMPLE), **functions))
+    with pytest.raises(Exception, match="GY-PATTERN-004") as caught:
+        run(torch.randn(8, 5), torch.randn(8, 5))
+    line = _raising.__code__.co_firstlineno + 1
+    raised = f"raised LookupError: of mine, at {__file__}:{line} in _raising"
+    assert f"`{role}` of the pattern 'bad' {raised}" in str(caught.value)
+
+
 def test_what_a_rewrite_does_is_in_its_digest() -> None:
     def made(factor: float) -> Rewrite:
         def replace(x: Tensor, y: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gyrator_ir.content import value_hash
 from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import GyratorError
+from gyrator_ir.user_code import blamed
 from gyrator_lowering.builder.program import each
 from gyrator_lowering.decompositions import default_decompositions
 from gyrator_lowering.fx_passes.views.remove_noop import RemoveNoop
@@ -85,7 +86,8 @@ class Rewrite:
         PatternError: GY-PATTERN-001 for a `search` that no graph can contain: it computes nothing,
             generates random numbers, writes, or does not use an argument. GY-PATTERN-002, when the
             pass runs, for results of another shape, dtype, device or strides; GY-PATTERN-003 for a
-            `replace` that writes to a tensor, or creates one from literal numbers.
+            `replace` that takes other arguments, writes to a tensor, or creates one from literal
+            numbers; GY-PATTERN-004, when the pass runs, if `where` or `replace` raises an error.
     """
 
     name: str
@@ -105,6 +107,7 @@ class Rewrite:
         """Trace the pattern."""
         object.__setattr__(self, "content_hash", self._digest())
         object.__setattr__(self, "_pattern", _Pattern.of(self.name, self.search, self.examples))
+        self._check_parameters()
 
     def run(self, gm: GraphModule) -> bool:
         """Replace all matches in place; return whether there were any."""
@@ -113,10 +116,36 @@ class Rewrite:
             if anchor.graph is not gm.graph or anchor._erased:
                 continue
             occurrence = _Search(self._pattern, gm).at(anchor)
-            if occurrence is not None and self.where(occurrence.match):
+            if occurrence is not None and self._is_wanted(occurrence.match):
                 self._replace(gm, occurrence)
                 changed = True
         return changed
+
+    def _check_parameters(self) -> None:
+        try:
+            signature = inspect.signature(self.replace)
+        except (TypeError, ValueError):  # a function that is not written in Python
+            return
+        try:
+            signature.bind(*self.examples)
+        except TypeError:
+            message = (
+                f"the replacement of {self.name!r} takes {signature}, "
+                f"but the pattern takes ({', '.join(self._pattern.names)})"
+            )
+            help = "give both functions the same parameters, in the same order"
+            raise PatternError.of("GY-PATTERN-003", message, help=help) from None
+
+    def _is_wanted(self, match: Match) -> bool:
+        try:
+            return self.where(match)
+        except Exception as error:
+            raise self._failed("where", self.where, error) from error
+
+    def _failed(self, role: str, function: Callable[..., Any], error: Exception) -> PatternError:
+        message = f"`{role}` of the pattern {self.name!r} raised {blamed(error, function)}"
+        help = "this is not Gyrator's code: correct the function, or remove the pattern"
+        return PatternError.of("GY-PATTERN-004", message, help=help)
 
     def _replace(self, gm: GraphModule, occurrence: "_Occurrence") -> None:
         order = {node: k for k, node in enumerate(gm.graph.nodes)}
@@ -144,7 +173,10 @@ class Rewrite:
     def _traced(self, occurrence: "_Occurrence") -> GraphModule:
         """Trace `replace` on the values at an occurrence, with its tensors as placeholders."""
         values = [fake_of(v) for v in occurrence.values]
-        replacement = _trace(self.replace, values)
+        try:
+            replacement = _trace(self.replace, values)
+        except Exception as error:
+            raise self._failed("replace", self.replace, error) from error
         for node in replacement.graph.nodes:
             problem = ""
             if node.op == "get_attr":
