@@ -437,6 +437,66 @@ def test_a_rule_that_fails(config: Config, broken: Any, strict: bool) -> None:
                 torch.testing.assert_close(fn(x), x.sin() + 1)
 
 
+def _same(b: Any, x: Any, *rest: Any, **options: Any) -> Any:
+    return b.copy(x)
+
+
+def _none(b: Any, x: Any, *rest: Any, **options: Any) -> Any:
+    return x.nothing
+
+
+def _first_of(b: Any, x: Any, *rest: Any, **options: Any) -> Any:
+    return (b.copy(x),)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("op", "rule", "function", "message"),
+    [
+        ("aten.sum.dim_IntList", _same, lambda x: x.sum(1) + 1,
+         r"it returned f32\[4, 6\], but the op returns f32\[4\]"),
+        ("aten.gt.Scalar", _same, lambda x: (x > 1) | (x < 0),
+         r"it returned f32\[4, 6\], but the op returns bool\[4, 6\]"),
+        ("aten.sort.default", _same, lambda x: x.sort(1),
+         r"it returned f32\[4, 6\] for 2 results"),
+        ("aten.sort.default", _first_of, lambda x: x.sort(1),
+         r"it returned \(f32\[4, 6\]\) for 2 results"),
+        ("aten.sort.default", lambda b, x, *rest, **options: (b.copy(x), b.copy(x)),
+         lambda x: x.sort(1), r"it returned f32\[4, 6\], but the op returns i64\[4, 6\]"),
+        ("aten.gt.Scalar", _none, lambda x: x > 1, "AttributeError: .*'nothing'"),
+    ],
+)  # fmt: skip
+def test_a_rule_of_the_user_is_blamed(
+    config: Config, op: str, rule: Any, function: Any, message: str, strict: bool
+) -> None:
+    rules = LoweringTable({**default_table().rules, op: rule})
+    options = {"progress": False, "strict": strict, "cache": False}
+    with Session(options=options, config=config, rules=rules) as session:
+        torch._dynamo.reset()
+        run, x = torch.compile(function, backend=session.backend), torch.randn(4, 6)
+        failed = rf"GY-LOWER-030: the rule of {op} failed: .*{message}, at {__file__}:\d+ in "
+        if strict:
+            with pytest.raises(Exception, match=rf"{failed}(.|\n)*which is not Gyrator's"):
+                run(x)
+        else:
+            with pytest.warns(GyratorWarning, match=failed):
+                torch.testing.assert_close(run(x), function(x))
+
+
+def test_a_rule_may_return_any_shape_that_can_be_equal(config: Config) -> None:
+    def doubled(b: Any, x: Any) -> Any:
+        return b.pointwise(lambda ops, index: ops.get(x, index) * 2)
+
+    rules = LoweringTable({**default_table().rules, "aten.sin.default": doubled})
+    options = {"progress": False, "strict": True, "cache": False}
+    with Session(options=options, config=config, rules=rules) as session:
+        torch._dynamo.reset()
+        run = torch.compile(lambda x: x.sin() + 1, backend=session.backend, dynamic=True)
+        for shape in ((3, 4), (5, 7), (0, 2), (1, 1)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(run(x), x * 2 + 1)
+
+
 def test_numbers_that_are_converted_as_tensors(session: Session) -> None:
     flex = torch.nn.attention.flex_attention.flex_attention
     fn = lambda q: flex(q, q, q, score_mod=lambda s, b, h, i, j: s * 0.1)  # noqa: E731

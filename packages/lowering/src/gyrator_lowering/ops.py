@@ -1,6 +1,6 @@
 """Lowering of one op call: by a rule, as a view, or as a call of ATen."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -15,6 +15,7 @@ from gyrator_ir.loop.nodes import Extern, TypeArg
 from gyrator_ir.modes import Numerics
 from gyrator_ir.target import Capabilities
 from gyrator_ir.types import BYTE_FLOATS, HOST, DType
+from gyrator_ir.user_code import blamed, is_ours
 from gyrator_lowering.bitwise import why_not_bitwise
 from gyrator_lowering.builder.capabilities import accessed_buffers, is_complete, missing_capability
 from gyrator_lowering.builder.empty import with_checks
@@ -76,15 +77,13 @@ class Ops:
         """Return a rule's result, or why the rule cannot be used and nothing was emitted."""
         mark = self.b.mark()
         self.b.reads_empty_view = False
-        is_tensor = isinstance(self.b.node.meta.get("val"), torch.Tensor)
         try:
             result = rule(
                 self.b,
                 *[self._readable(a) for a in args],
                 **{k: self._readable(v) for k, v in kwargs.items()},
             )
-            if is_tensor and isinstance(result, complex | float | int | str | None):
-                raise TypeError(f"it returned {result!r}, not a tensor")
+            self._check_results(result, self.b.node.meta.get("val"))
             emitted = self.b.operations[mark[1] :]
             self.b.operations[mark[1] :] = with_checks(emitted, partial(facts_of, self.b.symbols))
             if lack := self._missing_capability(mark):
@@ -102,12 +101,29 @@ class Ops:
         except UnsupportedError:
             raise
         except Exception as error:  # a rule that fails costs speed, never a result
-            failed = f"the rule of {info.name} failed: {type(error).__name__}: {error}"
+            failed = f"the rule of {info.name} failed: {blamed(error, rule)}"
+            help = REPORT if is_ours(rule) else _CORRECT
             if self.b.options.strict:
-                raise self.b.unsupported("GY-LOWER-030", failed, help=REPORT) from error
+                raise self.b.unsupported("GY-LOWER-030", failed, help=help) from error
             reason = f"GY-LOWER-030: {failed}"
         self.b.rewind(mark)
         return None, reason
+
+    def _check_results(self, result: Any, fake: Any) -> None:
+        """Raise TypeError unless tensors that a rule returns have the shapes and dtypes of the
+        current node's results."""
+        if isinstance(fake, list | tuple):
+            if not isinstance(result, list | tuple) or len(result) != len(fake):
+                raise TypeError(f"it returned {_described(result)} for {len(fake)} results")
+            for item, expected in zip(result, fake, strict=True):
+                if item is not None:  # a result that nothing reads
+                    self._check_results(item, expected)
+        elif isinstance(fake, torch.Tensor):
+            dtype, shape = self.b.dtype_of(fake), self.b.symbols.sizes(fake.shape)
+            fits = isinstance(result, TensorValue) and result.dtype is dtype
+            if not (fits and _may_equal(result.shape, shape)):
+                expected = _form(dtype, shape)
+                raise TypeError(f"it returned {_described(result)}, but the op returns {expected}")
 
     def _exact_rule(self, info: OpInfo) -> Rule | None:
         """In bitwise mode, return the rule that has the bits of the device's ATen, if there is
@@ -298,6 +314,25 @@ class Ops:
         return result
 
 
+def _may_equal(one: Sequence[Expr], other: Sequence[Expr]) -> bool:
+    """Return whether two shapes are equal for some sizes."""
+    return len(one) == len(other) and all(
+        a is b or not isinstance(a - b, Const) for a, b in zip(one, other, strict=True)
+    )
+
+
+def _described(result: Any) -> str:
+    if isinstance(result, TensorValue):
+        return _form(result.dtype, result.shape)
+    if isinstance(result, list | tuple):
+        return f"({', '.join(map(_described, result))})"
+    return repr(result)
+
+
+def _form(dtype: DType, shape: Sequence[Expr]) -> str:
+    return f"{dtype.value}[{', '.join(map(str, shape))}]"
+
+
 def _any_complex(fakes: Iterable[torch.Tensor], values: Iterable[Any]) -> bool:
     """Return whether a result or an argument of a node is complex."""
     return any(fake.is_complex() for fake in fakes) or any(
@@ -307,6 +342,7 @@ def _any_complex(fakes: Iterable[torch.Tensor], values: Iterable[Any]) -> bool:
 
 
 REPORT = "this is a bug of Gyrator: please report it"
+_CORRECT = "correct the rule, which is not Gyrator's, or remove it from the session's `rules`"
 _WRITES_ROWS = (
     torch.ops.aten._log_softmax_backward_data.default,
     torch.ops.aten._softmax_backward_data.default,
