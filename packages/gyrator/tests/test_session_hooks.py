@@ -15,7 +15,9 @@ from gyrator.config import Config
 from gyrator.engine.idle_options import idle
 from gyrator.options import Options, make_options
 from gyrator.targets.cpu import CppLoader
-from gyrator_ir.diagnostics import GyratorError
+from gyrator_ir.diagnostics import GyratorError, InputError
+from gyrator_lowering.default import default_table
+from gyrator_lowering.table import LoweringTable
 from gyrator_runtime.warn import GyratorWarning
 
 aten = torch.ops.aten
@@ -97,6 +99,45 @@ def test_bad_tables_are_refused_when_the_session_opens(opened: Open) -> None:
 
     with pytest.raises(GyratorError, match="GY-OPTION-005"):
         opened(decompositions={aten.softplus.default: bad})
+
+
+@pytest.mark.parametrize("rules", [{}, {"aten.sin.default": doubled}, default_table().rules, 3])
+def test_rules_are_a_table(opened: Open, rules: Any) -> None:
+    kind = type(rules).__name__
+    message = rf"GY-STAGE-001: Session\(rules=...\) takes a LoweringTable, not an? {kind}"
+    with pytest.raises(InputError, match=rf"{message}\n.*default_table\(\)\.rules"):
+        opened(rules=rules)
+
+
+def rule(b: Any, x: Any) -> Any:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("op", "help"),
+    [
+        ("aten.sinn.default", "did you mean 'aten.sin.default'?"),
+        ("aten.sin.defualt", "did you mean 'aten.sin.default'?"),
+        ("aten::sin", "did you mean 'aten.sin'?"),
+        ("aten.nothing_of_the_kind", "define the op before the session"),
+        ("aten.sin.default", ""),
+        ("aten.sin", ""),
+        ("library_that_is_not_imported.op", ""),
+    ],
+)
+def test_rules_of_misspelt_ops_are_told_of(opened: Open, op: str, help: str) -> None:
+    tables = (
+        LoweringTable({**default_table().rules, op: rule}),
+        LoweringTable(default_table().rules, {op: rule}),
+    )
+    for table in tables:
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always", GyratorWarning)
+            opened(rules=table)
+        message = f"GY-LOWER-044: there is no op {op!r}, for which the session has a lowering rule"
+        expected = [f"{message}\n  help: {help}"] if help else []
+        assert [str(w.message) for w in seen] == expected
+        assert all(w.filename == __file__ for w in seen)
 
 
 # Parts of graphs for another compiler

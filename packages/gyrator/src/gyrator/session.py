@@ -28,11 +28,13 @@ from gyrator.store.content_hash import decompositions_hash, passes_hash
 from gyrator.store.travel import record
 from gyrator.targets import TargetDefinition, installed, probed
 from gyrator_ir.backend import WrapperBackend
+from gyrator_ir.checks import takes
 from gyrator_ir.define import define
 from gyrator_ir.passes import PassEdits
 from gyrator_ir.target import Target
 from gyrator_runtime.cache import Cache, make_key
 from gyrator_runtime.collector import only_new_objects
+from gyrator_runtime.warn import warn
 
 if TYPE_CHECKING:
     from gyrator.frontend.saved_graphs import CompiledArtifact
@@ -69,7 +71,8 @@ class Session:
     options: Options = field(factory=environment_options, converter=_as_options)
     config: Config = field(factory=read_config)
     rules: LoweringTable | None = None
-    """The lowering rules; None for the default table."""
+    """The lowering rules; None for the default table. Raises InputError (GY-STAGE-001) for what is
+    no table; warns of rules for ops that do not exist (GY-LOWER-044)."""
     passes: PassEdits = field(factory=PassEdits)
     """Passes to add, replace or drop. Raises PassError for an edit of an unknown pass."""
     _targets: Mapping[str, tuple[TargetDefinition, Target]] | None = None
@@ -87,7 +90,16 @@ class Session:
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Check the pass edits and the decompositions before anything is compiled."""
+        """Check the rules, the pass edits and the decompositions before anything is compiled."""
+        if self.rules is not None:
+            from gyrator_lowering.misspelt import misspelt_ops
+            from gyrator_lowering.table import LoweringTable
+
+            takes("Session(rules=...)", self.rules, LoweringTable)
+            for op, near in misspelt_ops(self.rules).items():
+                help = f"did you mean {near!r}?" if near else "define the op before the session"
+                message = f"there is no op {op!r}, for which the session has a lowering rule"
+                warn("GY-LOWER-044", message, help, stacklevel=4)
         if self.passes.edits:
             from gyrator.engine.passes import pipelines  # the stages take 0.5 s to import
 

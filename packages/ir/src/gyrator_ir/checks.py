@@ -51,6 +51,8 @@ _MAKERS = MappingProxyType(
         "Schedule": _maker("gyrator_scheduler.stage.schedule", "kernel"),
         "TileProgram": _maker("tile", "tile"),
         "HostProgram": _maker("gyrator_scheduler.stage.plan_host", "host"),
+        "LoweringTable": "to add rules to Gyrator's, pass `LoweringTable({**default_table().rules, "
+        "**rules})`; both are in `gyrator_lowering`, in `table` and `default`",
         "Mapping": "pass the target of each device type: `{target.device: target}`",
         "Sequence": "pass the `kernels` of a host program or of a schedule",
     }

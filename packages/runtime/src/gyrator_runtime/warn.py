@@ -9,7 +9,8 @@ class GyratorWarning(UserWarning):
     """Something does not work as well as it could. Results are correct nevertheless."""
 
 
-def warn(code: str, message: str, help: str = "") -> None:
-    """Issue a warning with a stable code. By default Python shows it once per location."""
+def warn(code: str, message: str, help: str = "", stacklevel: int = 3) -> None:
+    """Issue a warning with a stable code. By default Python shows it once per location, which is
+    the line that called the caller."""
     text = Diagnostic(code, message, help=help).render()
-    warnings.warn(text, GyratorWarning, stacklevel=3)
+    warnings.warn(text, GyratorWarning, stacklevel=stacklevel)
