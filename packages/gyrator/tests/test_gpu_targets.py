@@ -127,7 +127,8 @@ def test_a_missing_triton_is_an_error(tmp_path, monkeypatch):
     context = LoaderContext(cache=Cache(tmp_path), progress=SilentProgress(), threads=1)
     with pytest.raises(GyratorError) as caught:
         NVIDIA_GPU.definition().loader(NVIDIA_GPU.target("sm_90", 132), context)
-    assert caught.value.diagnostic.code == "GY-BUILD-005"
+    diagnostic = caught.value.diagnostic  # which packages raise as well, that have no eager mode
+    assert diagnostic.code == "GY-BUILD-005" and "eager" not in diagnostic.help
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "none"])

@@ -59,6 +59,15 @@ def test_torch_knows_our_entries_whichever_is_imported_first(order: str) -> None
     subprocess.run([sys.executable, "-c", f"{order}\n{known}{requested}"], check=True)
 
 
+def test_a_file_that_cannot_be_written_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for to, why in ((tmp_path / "none" / "a.zip", "No such file"), (tmp_path, "Is a directory")):
+        assert main(["cache", "export", str(to)]) == 2
+        assert capsys.readouterr().err.startswith(f"gyrator: {to}: {why}")
+    assert not list(tmp_path.parent.glob(".*.part"))
+
+
 def test_a_cache_is_exported_and_imported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

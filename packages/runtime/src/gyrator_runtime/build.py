@@ -409,7 +409,7 @@ def _failed(unit: Unit, command: tuple[str, ...], status: int, output: str) -> B
             f"on unit {unit.name}",
             " ".join(command),
             lines,
-            "check that there is memory left; the model runs in eager mode",
+            "check that there is memory left",
         )
     return (_InternalError if internal else BuildError).of(
         "GY-BUILD-002",
@@ -425,7 +425,7 @@ def _timed_out(unit: Unit, command: tuple[str, ...], seconds: float) -> BuildErr
         "GY-BUILD-003",
         f"the compiler took more than {seconds:.0f} s on unit {unit.name}",
         " ".join(command),
-        help="the machine may be overloaded; the model runs in eager mode",
+        help="the machine may be overloaded: try again when it is not",
     )
 
 
@@ -435,5 +435,5 @@ def _not_retried(unit: Unit, command: tuple[str, ...]) -> BuildError:
         "the compiler exceeded its time limit before and is not retried",
         " ".join(command),
         (f"unit {unit.name}",),
-        "the machine may be overloaded; the model runs in eager mode",
+        "the machine may be overloaded: try again when it is not",
     )

@@ -152,7 +152,7 @@ class TritonDevice:
         here."""
         if self.driver is None:
             message = f"Gyrator has no driver to launch kernels on {self.device}"
-            help = "the model runs in eager mode; a vendor's target can provide its own loader"
+            help = "install the vendor's target, which can provide a loader of its own"
             raise BuildError.of("GY-BUILD-006", message, help=help)
         return open_driver(self.driver)
 
@@ -191,7 +191,7 @@ class TritonDevice:
             version = importlib.metadata.version("triton")
         except importlib.metadata.PackageNotFoundError:
             message = f"Triton is not installed, but kernels for {self.device} require it"
-            help = "run `pip install triton`; until then the model runs in eager mode"
+            help = "run `pip install triton`"
             raise BuildError.of("GY-BUILD-005", message, help=help) from None
         later = target.arch.endswith(AND_LATER)
         language = Language(

@@ -73,7 +73,7 @@ def make_loader(target: Target, context: LoaderContext) -> CppLoader:
         version = importlib.metadata.version("halide")
     except importlib.metadata.PackageNotFoundError:
         message = "Halide is not installed, but GYRATOR_TARGETS selects its kernels"
-        help = "run `pip install gyrator[halide]`; until then the model runs in eager mode"
+        help = "run `pip install gyrator[halide]`"
         raise BuildError.of("GY-HALIDE-005", message, help=help) from None
     base = find_toolchain(os.environ, context.cache)
     toolchain = HalideToolchain(

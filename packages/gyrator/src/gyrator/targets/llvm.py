@@ -90,7 +90,7 @@ class LlvmUnits:
                 code = compiled(unit.text, self.arch)
             except RuntimeError as error:
                 message = f"LLVM does not compile a kernel: {error}"
-                help = "please report this; until then the model runs in eager mode"
+                help = "please report this"
                 raise BuildError.of("GY-LLVM-007", message, where=unit.name, help=help) from error
             (folder / FILE).write_bytes(code)
 

@@ -47,7 +47,7 @@ class Raw:
 
 
 def write_archive(path: Path, members: Mapping[str, bytes | Raw]) -> None:
-    """Write an archive atomically, with the members in order."""
+    """Write an archive atomically, with the members in order. An OSError names `path`."""
     path = Path(path)
     work = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -58,6 +58,10 @@ def write_archive(path: Path, members: Mapping[str, bytes | Raw]) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(work, path)
+    except OSError as error:
+        if str(error.filename) != str(work):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         work.unlink(missing_ok=True)
 
