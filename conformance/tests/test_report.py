@@ -95,16 +95,39 @@ def test_a_run_goes_on_where_an_earlier_one_stopped(tmp_path, capsys):
     assert "other versions" in capsys.readouterr().out
 
 
-def test_an_interrupted_run_keeps_what_it_found(tmp_path, monkeypatch):
+def test_an_interrupted_run_keeps_what_it_found(tmp_path, monkeypatch, capsys):
     def interrupted(cells, models, targets, workers, shown, seconds):
         shown(Result(cell=cells[0], status="pass"))
         raise KeyboardInterrupt
 
     monkeypatch.setattr("gyrator_conformance.__main__.run_cells", interrupted)
     page = tmp_path / "page.json"
-    with pytest.raises(KeyboardInterrupt):
-        main(["-k", "swiglu and static", "--dtypes", "float32", "--json", str(page)])
+    chosen = ["-k", "swiglu and static", "--dtypes", "float32"]
+    assert main([*chosen, "--json", str(page)]) == 130
+    out = capsys.readouterr().out
+    assert "interrupted after 1 of 2 cells" in out and f"`--resume {page}` runs the others" in out
+    assert main(chosen) == 130 and "--json would keep them" in capsys.readouterr().out
     assert [r.status for r in read_json(page.read_text())[1]] == ["pass"]
+
+
+@pytest.mark.parametrize("text", ["{bad", "[1]", "{}", '{"versions": {}, "cells": [{"a": 1}]}'])
+def test_a_file_that_holds_no_results_is_refused(tmp_path, capsys, text):
+    bad = tmp_path / "bad.json"
+    bad.write_text(text)
+    assert main(["-k", "swiglu and static", "--resume", str(bad), "--seconds", "0"]) == 2
+    assert "bad.json holds no results of a run" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_what_is_not_there_to_resume_is_told_of(tmp_path, capsys):
+    chosen = ["-k", "swiglu and static", "--dtypes", "float32", "--seconds", "0"]
+    assert main([*chosen, "--resume", str(tmp_path / "none.json")]) == 1
+    assert "none.json does not exist" in capsys.readouterr().out.replace("\n", "")
+
+
+@pytest.mark.parametrize("option", ["--json", "--junit", "--html"])
+def test_a_report_that_cannot_be_written_is_refused_first(tmp_path, capsys, option):
+    assert main(["-k", "swiglu and static", option, str(tmp_path)]) == 2
+    assert "is a folder; give the name of a file" in capsys.readouterr().out.replace("\n", "")
 
 
 def test_junit_counts_failures_and_reasons():

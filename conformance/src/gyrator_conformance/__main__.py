@@ -9,6 +9,7 @@ from typing import Any
 
 from attrs import evolve
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
 from gyrator.options import list_options
@@ -30,9 +31,13 @@ from gyrator_conformance.suite import Worker, run_cells
 from gyrator_conformance.worker import VERIFY
 from gyrator_ir.diagnostics import GyratorError
 
+INTERRUPTED = 130
+"""The exit status that shells give a command ended by Ctrl-C."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the suite; return 0 if every cell passes or has a reason not to run, 1 if one fails."""
+    """Run the suite; return 0 if every cell passes or has a reason not to run, 1 if one fails, 2
+    for an invalid command line, 130 if the run was interrupted."""
     args = _parser().parse_args(arguments)
     console = terminal(120)
     models = all_models()
@@ -59,7 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not cells:
         console.print("[red]no cell matches[/red]; --list shows all")
         return USAGE
-    known = _earlier(args.resume, cells, console)
+    try:
+        known = _earlier(args.resume, cells, console)
+        _prepare(args)
+    except (ValueError, OSError) as error:
+        console.print(f"[red]{escape(str(error))}[/red]")
+        return USAGE
     left = [cell for cell in cells if cell not in known or known[cell].status == "fail"]
     workers = [Worker(args.limit, args.seed) for _ in range(args.jobs)]
     if args.verify:
@@ -69,6 +79,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             task = bar.add_task("", total=len(left))
             display = _Shown(console, bar, task, len(left), known)
             run_cells(left, models, targets, workers, display, args.seconds)
+    except KeyboardInterrupt:
+        done = sum(cell in known for cell in cells)
+        again = f"`--resume {args.json}` runs the others" if args.json else "--json would keep them"
+        message = f"[red]interrupted[/red] after {done} of {len(cells)} cells; {escape(again)}"
+        console.print(message, soft_wrap=True)
+        return INTERRUPTED
     finally:  # an interrupted run can be resumed
         results = [known[cell] for cell in cells if cell in known]
         _write(args, results)
@@ -88,13 +104,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _earlier(paths: Sequence[Path], cells: Sequence[Cell], console: Console) -> dict[Cell, Result]:
     """Return the results of earlier runs with the same versions for these cells; later files
-    win."""
+    win. Raises ValueError for a file that holds no results."""
     selected = set(cells)
     results_by_cell: dict[Cell, Result] = {}
     for path in paths:
         if not path.exists():
+            console.print(f"{escape(str(path))} does not exist: there is nothing to resume from it")
             continue
-        header, results = read_json(path.read_text())
+        try:
+            header, results = read_json(path.read_text())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise ValueError(f"--resume: {path} holds no results of a run ({why})") from error
         if header == versions():
             results_by_cell |= {r.cell: r for r in results if r.cell in selected}
         else:
@@ -122,6 +143,14 @@ class _Shown:
             self._console.print(f"{self._done} of {self._total} cells", highlight=False)
 
 
+def _prepare(args: argparse.Namespace) -> None:
+    """Raise OSError now for a report that could not be written after hours."""
+    for path in filter(None, (args.json, args.junit, args.html)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder; give the name of a file")
+
+
 def _write(args: argparse.Namespace, results: Sequence[Result]) -> None:
     command = shlex.join(["python", "-m", "gyrator_conformance", *sys.argv[1:]])
     writers: tuple[tuple[Path | None, Callable[[], str]], ...] = (
@@ -131,7 +160,6 @@ def _write(args: argparse.Namespace, results: Sequence[Result]) -> None:
     )
     for path, text in writers:
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text())
 
 
