@@ -7,11 +7,13 @@ from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 
+import attrs
 import pytest
 import yaml
 
 from gyrator import list_options
 from gyrator.engine.passes import pipelines
+from gyrator.targets import TargetDefinition
 
 NAME = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`")
 
@@ -55,6 +57,13 @@ def test_the_options_and_passes_of_gyrator_exist(root):
     assert found - {"rules", "decompositions", "mode"} <= options.keys()
     named = set(re.findall(r"the pass `([a-z-]+)`", text))
     assert named and named <= passes
+
+
+def test_the_fields_of_targets_are_described(root):
+    text = (root / "docs" / "how-to" / "add-a-target.md").read_text()
+    table = text.partition("|---|---|\n")[2].partition("\n\n")[0]
+    described = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert sorted(described) == sorted(f.name for f in attrs.fields(TargetDefinition))
 
 
 def pages(nav):

@@ -360,9 +360,9 @@ def _make_folder(folder: Path) -> None:
     except FileNotFoundError:
         _make_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
-    except FileExistsError:
+    except FileExistsError as error:
         if not folder.is_dir():
-            raise
+            raise NotADirectoryError(errno.ENOTDIR, "it is not a folder") from error
 
 
 def _writable_parent(root: Path, state: os.stat_result) -> Path | None:
