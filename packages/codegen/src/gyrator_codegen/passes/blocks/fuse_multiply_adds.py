@@ -47,8 +47,6 @@ class FuseMultiplyAdds(KernelPass):
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
-        if kernel.numerics in EXACT_NUMERICS or _adds_products(kernel):
-            return tiled
         folds = (s for s in kernel.statements if isinstance(s, Reduce))
         fused = tuple(
             evolve(r, fused=True)
@@ -56,7 +54,9 @@ class FuseMultiplyAdds(KernelPass):
             else r
             for s, r in zip(folds, tiled.reductions, strict=True)
         )
-        return tiled if fused == tiled.reductions else evolve(tiled, reductions=fused)
+        if fused == tiled.reductions or kernel.numerics in EXACT_NUMERICS or _adds_products(kernel):
+            return tiled
+        return evolve(tiled, reductions=fused)
 
 
 def _adds_products(kernel: Kernel) -> bool:
