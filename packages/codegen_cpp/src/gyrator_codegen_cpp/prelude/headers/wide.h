@@ -36,6 +36,18 @@ template <class T> GY_FN T gy_quotient_w(T a, T b, T d, T f) {
   T y = 1.0 / d, q = a * y;
   return gy_mad(gy_mad(-q, d, a) + gy_mad(-q, f, b), y, q);
 }
+#if GY_ISA == 512
+// From an inverse to 28 bits, for d from 2^-1000 to 2^1000.
+GY_FN gy_hf64 gy_quotient_w(gy_hf64 a, gy_hf64 b, gy_hf64 d, gy_hf64 f) {
+  gy_hf64 y = __builtin_ia32_rcp14pd512_mask(d, d, (su8)-1);
+  y = gy_mad(gy_less_mad(d, y, gy_hf64{} + 1.0), y, y);
+  gy_hf64 q = a * y;
+  return gy_mad(gy_less_mad(q, f, gy_less_mad(q, d, a) + b), y, q);
+}
+GY_FN sf64 gy_quotient_w(sf64 a, sf64 b, sf64 d, sf64 f) {
+  return gy_quotient_w(gy_hf64{} + a, gy_hf64{} + b, gy_hf64{} + d, gy_hf64{} + f)[0];
+}
+#endif
 //% gy_inverse_w
 // 1 / d to a unit or so in the last place, for d from 2^-1000 to 2^1000, floats from 2^-120 to 2^120.
 template <class T> GY_FN T gy_inverse_w(T d) { return 1 / d; }
@@ -350,14 +362,14 @@ template <class T> GY_FN auto gy_trig_parts_w(T x, T &s, T &sl, T &c, T &cl) {
   T a = gy_mad(n, T{} - 1.5707963267948966, x), b = n * -6.123233995736766e-17, e;
   T r = gy_sum_w(a, b, e);
   e = gy_mad(n, T{} + 1.4973849048591698e-33, e + gy_mad(n, T{} - 6.123233995736766e-17, -b));
-  T z = r * r, half = z * -0.5, lost;
+  T z = r * r, half = r * -0.5;
   T p = gy_poly(z, 1.5896500386409638e-10, -2.505075318224346e-08, 2.755731366151056e-06, -0.00019841269829723584,
     0.008333333333322313, -0.16666666666666632);
-  s = gy_sum_w(r, gy_mad(r * z, p, gy_mad(e, half, e)), sl);
+  s = gy_sum_w(r, gy_mad(r * z, p, gy_mad(e * half, r, e)), sl);
   T q = gy_poly(z, -1.1359452623531947e-11, 2.0875719643264413e-09, -2.7557314326729696e-07, 2.4801587289397674e-05,
     -0.0013888888888873997, 0.0416666666666666);
-  T w = gy_sum_w(T{} + 1.0, half, lost);
-  T low = gy_mad(gy_mad(r, r, -z), T{} - 0.5, gy_mad(z * z, q, gy_mad(-r, e, lost)));
+  T w = gy_mad(half, r, T{} + 1.0);
+  T low = gy_mad(z * z, q, gy_mad(-r, e, gy_mad(half, r, 1.0 - w)));
   c = gy_sum_w(w, low, cl);
   return gy_bits(t);
 }
@@ -390,19 +402,24 @@ GY_FN bool gy_any_w(gy_hq64 m) { return gy_lane_bits_w((gy_hi64)m) != 0; }
     for (si32 i = 0; i < GY_LANES; i++) if (!(gy_abs(t[i]) < 1e9)) u[i] = __builtin_##name(t[i]); \
     return gy_vload(u); \
   } \
-  static __attribute__((noinline)) gy_hf64 gy_##name##_half(gy_hf64 x) { return gy_##name##_w(x); } \
   GY_FN vf64 gy_##name##_f64(vf64 x) { \
-    vf64 r = {gy_##name##_half(x.lo), gy_##name##_half(x.hi)}; \
+    vf64 r = {gy_##name##_w(x.lo), gy_##name##_w(x.hi)}; \
     gy_hi64 low = gy_bits(gy_abs(x.lo)), high = gy_bits(gy_abs(x.hi)); \
     return __builtin_expect(gy_any_w(gy_sel(low > high, low, high) >= 0x41cdcd6500000000), 0) ? gy_##name##_far(x, r) : r; \
   } \
   GY_FN sf64 gy_##name##_f64(sf64 x) { return gy_##name##_one(x); }
 #endif
+//% gy_turn_sign_w
+// x with its sign changed where those of i and y differ.
+GY_FN sf64 gy_turn_sign_w(sf64 x, si64 i, sf64 y) { return gy_float(gy_bits(x) ^ ((i ^ gy_bits(y)) & ~0x7fffffffffffffff)); }
+GY_V(GY_FN gy_hf64 gy_turn_sign_w(gy_hf64 x, gy_hi64 i, gy_hf64 y) {
+  return gy_float(gy_bits(x) ^ ((i ^ gy_bits(y)) & ~0x7fffffffffffffff));
+})
 //% gy_sin_f64 : GY_WIDE_TRIG
 template <class T> GY_FN T gy_sin_w(T x) {
   T s, sl, c, cl;
-  auto i = gy_trig_parts_w(x, s, sl, c, cl);
-  return gy_sel(gy_abs(x) < 1e-20, x, gy_flip_sign(gy_sel((i & 1) != 0, c, s), i));
+  auto i = gy_trig_parts_w(gy_abs(x), s, sl, c, cl);
+  return gy_turn_sign_w(gy_sel((i & 1) != 0, c, s), i << 62, x);
 }
 GY_WIDE_TRIG(sin)
 //% gy_cos_f64 : GY_WIDE_TRIG
@@ -415,9 +432,10 @@ GY_WIDE_TRIG(cos)
 //% gy_tan_f64 : GY_WIDE_TRIG
 template <class T> GY_FN T gy_tan_w(T x) {
   T s, sl, c, cl;
-  auto odd = (gy_trig_parts_w(x, s, sl, c, cl) & 1) != 0;
-  T r = gy_quotient_w(gy_sel(odd, -c, s), gy_sel(odd, -cl, sl), gy_sel(odd, s, c), gy_sel(odd, sl, cl));
-  return gy_sel(gy_abs(x) < 1e-20, x, r);
+  auto i = gy_trig_parts_w(gy_abs(x), s, sl, c, cl);
+  auto odd = (i & 1) != 0;
+  T r = gy_quotient_w(gy_sel(odd, c, s), gy_sel(odd, cl, sl), gy_sel(odd, s, c), gy_sel(odd, sl, cl));
+  return gy_turn_sign_w(r, i << 63, x);
 }
 GY_WIDE_TRIG(tan)
 //% gy_erf_f64 : GY_WIDE
