@@ -464,6 +464,57 @@ def index_fill(
 # A part replaced ------------------------------------------------------------------------------
 
 
+Part = Callable[[Tracer, Sequence[Expr]], tuple[Value | None, tuple[Expr, ...]]]
+"""Returns whether an index is in a part of a tensor (None if always), and its index there."""
+
+
+def _replaced(
+    b: LoopBuilder, x: TensorValue | None, source: TensorValue, part: Part
+) -> TensorValue:
+    """`x`, or zeros, with a part replaced by `source`."""
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
+        mask, at = part(ops, index)
+        if mask is None:
+            return ops.cast(ops.get(source, at), b.out.dtype)
+        at = tuple(ZERO if s is ONE else i for s, i in zip(source.shape, at, strict=True))
+        value = ops.cast(ops.load(source, at, mask), b.out.dtype)
+        return value if x is None else ops.where(mask, value, ops.load(x, index))
+
+    return b.pointwise(body)
+
+
+def _slice(b: LoopBuilder, d: int, size: Expr, start: Any, end: Any, step: Any) -> Part:
+    """Return the slice along dimension `d`, which has `size` elements."""
+    low, high = slice_range(b, size, start, end)
+    stride = b.symbols.size(step)
+
+    def part(ops: Tracer, index: Sequence[Expr]) -> tuple[Value | None, tuple[Expr, ...]]:
+        i = index[d]
+        mask: Value | None = None
+        if low is not ZERO:
+            mask = ops.ge(ops.index(i), ops.index(low))
+        if high is not size:
+            mask = conjunction(mask, [below(ops, i, high)])
+        position = i - low
+        if stride is not ONE:
+            mask = conjunction(mask, [ops.eq(ops.index(position % stride), 0)])
+            position = position // stride
+        return mask, (*index[:d], position, *index[d + 1 :])
+
+    return part
+
+
+def _selection(d: int, position: Expr) -> Part:
+    """Return the part at one position along dimension `d`, without that dimension."""
+
+    def part(ops: Tracer, index: Sequence[Expr]) -> tuple[Value, tuple[Expr, ...]]:
+        mask = ops.eq(ops.index(index[d]), ops.index(position))
+        return mask, (*index[:d], *index[d + 1 :])
+
+    return part
+
+
 def slice_scatter(
     b: LoopBuilder,
     x: TensorValue,
@@ -474,47 +525,8 @@ def slice_scatter(
     step: Any = 1,
 ) -> TensorValue:
     """`x` with a slice replaced by `source`."""
-    out = b.out
     d = dim % x.ndim
-
-    def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
-        mask, at = _in_slice(b, ops, index, d, x.shape[d], start, end, step)
-        if mask is None:
-            return ops.cast(ops.get(source, at), out.dtype)
-        value = ops.cast(ops.load(source, _broadcast(source, at), mask), out.dtype)
-        return ops.where(mask, value, ops.cast(ops.load(x, index), out.dtype))
-
-    return b.pointwise(body, out)
-
-
-def _broadcast(value: TensorValue, index: Sequence[Expr]) -> tuple[Expr, ...]:
-    return tuple(ZERO if s is ONE else i for s, i in zip(value.shape, index, strict=True))
-
-
-def _in_slice(
-    b: LoopBuilder,
-    ops: Tracer,
-    index: Sequence[Expr],
-    d: int,
-    size: Expr,
-    start: Any,
-    end: Any,
-    step: Any,
-) -> tuple[Value | None, tuple[Expr, ...]]:
-    """Return whether an index is in a slice of `size` along `d`, and its index in the slice."""
-    low, high = slice_range(b, size, start, end)
-    stride = b.symbols.size(step)
-    i = index[d]
-    mask: Value | None = None
-    if low is not ZERO:
-        mask = ops.ge(ops.index(i), ops.index(low))
-    if high is not size:
-        mask = conjunction(mask, [below(ops, i, high)])
-    position = i - low
-    if stride is not ONE:
-        mask = conjunction(mask, [ops.eq(ops.index(position % stride), 0)])
-        position = position // stride
-    return mask, (*index[:d], position, *index[d + 1 :])
+    return _replaced(b, x, source, _slice(b, d, x.shape[d], start, end, step))
 
 
 def slice_backward(
@@ -528,34 +540,15 @@ def slice_backward(
 ) -> TensorValue:
     """Zeros, with `grad` in a slice."""
     d = dim % grad.ndim
-    size = b.symbols.size(sizes[d])
-
-    def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
-        mask, at = _in_slice(b, ops, index, d, size, start, end, step)
-        return ops.load(grad, at, mask)
-
-    return b.pointwise(body)
-
-
-def _is_at(ops: Tracer, i: Expr, position: Expr) -> Value:
-    return ops.eq(ops.index(i), ops.index(position))
+    return _replaced(b, None, grad, _slice(b, d, b.symbols.size(sizes[d]), start, end, step))
 
 
 def select_scatter(
     b: LoopBuilder, x: TensorValue, source: TensorValue, dim: int, at: Any
 ) -> TensorValue:
     """`x` with one slice of size 1 replaced by `source`."""
-    out = b.out
     d = dim % x.ndim
-    position = selected_index(b, at, x.shape[d])
-
-    def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
-        mask = _is_at(ops, index[d], position)
-        rest = (*index[:d], *index[d + 1 :])
-        value = ops.cast(ops.load(source, _broadcast(source, rest), mask), out.dtype)
-        return ops.where(mask, value, ops.load(x, index))
-
-    return b.pointwise(body, out)
+    return _replaced(b, x, source, _selection(d, selected_index(b, at, x.shape[d])))
 
 
 def select_backward(
@@ -564,12 +557,7 @@ def select_backward(
     """Zeros, with `grad` in one slice of size 1."""
     d = dim % len(sizes)
     position = wrapped_index(b, at, b.symbols.size(sizes[d]))
-
-    def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
-        rest = (*index[:d], *index[d + 1 :])
-        return ops.load(grad, rest, _is_at(ops, index[d], position))
-
-    return b.pointwise(body)
+    return _replaced(b, None, grad, _selection(d, position))
 
 
 def _overwrite(b: LoopBuilder, source: TensorValue, part: TensorValue) -> None:
