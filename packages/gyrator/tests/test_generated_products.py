@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from gyrator.autotune import kernels as autotune
 from gyrator.autotune import matmuls as products
-from gyrator.autotune.regions import Region, regions
+from gyrator.autotune.regions import regions
 from gyrator.config import Config
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
@@ -275,11 +275,11 @@ def test_the_quicker_is_taken_and_remembered(
 ) -> None:
     measured: list[str] = []
 
-    def measure(region: Region, *_: object) -> str:
-        measured.extend(str(n.target) for n in region.nodes)
+    def quickest(runs: dict[str, products.CompiledRegion], *_: object) -> str:
+        measured.extend(str(n.target) for n in runs["none"].region.nodes)
         return best
 
-    monkeypatch.setattr(products, "_measured", measure)
+    monkeypatch.setattr(products, "quickest", quickest)
     side = 12 if best == "none" else 13
     x, y = torch.randn(4, side), torch.randn(side, side)
     for extra in (1.0, 2.0):  # two graphs with one product, and what follows it

@@ -4,6 +4,7 @@ library."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -19,43 +20,78 @@ from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_lowering.rules.conv import CONVOLUTIONS
 from gyrator_lowering.rules.matmul import PRODUCTS
 from gyrator_runtime.cache import CacheKey, make_key
+from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.host.outside import empty_like
 
 _GAIN = 1.03
 """The minimum speedup of kernels, to exclude measurement noise."""
 _EXPECTED = 2.0
 """Expected seconds for compiling and measuring one region both ways."""
+Tensors = list[torch.Tensor]
 _DENSE = frozenset((*PRODUCTS, *CONVOLUTIONS))
 
 
 def faster_in_kernels(gm: GraphModule, context: CompilerContext, budget: Budget) -> frozenset[str]:
     """Return the names of the products of a graph that are faster in generated kernels.
 
-    Products are measured with the ops after them (`regions`), both ways as they will run, on data
-    of their sizes, and the choice is stored for this machine. Products that exceed the budget use
-    the library, and are measured by the next compile.
+    Products are measured with the ops after them (`regions`), both ways as they will run. Products
+    that exceed the budget use the library, and are measured by the next compile.
+    """
+    candidates = regions(gm.graph, lambda n: _measurable(n, context), _is_dense)
+
+    def faster(region: Region, tensors: Tensors, device: DeviceInterface) -> bool:
+        seconds = 0 if math.isinf(budget.left) else max(int(budget.left), 1)
+        library = context.trial(extern_kernels="library")
+        kernels = context.trial(extern_kernels="none", max_autotune=True, autotune_seconds=seconds)
+        runs = {
+            "library": CompiledRegion(library, region, tensors),
+            "none": CompiledRegion(kernels, region, tensors),
+        }
+        try:
+            return quickest(runs, device, _GAIN) == "none"
+        except UnsupportedError:  # generated kernels do not support all of the region
+            return False
+
+    chosen = chosen_regions("products", candidates, faster, context, budget, _EXPECTED)
+    return frozenset(n.name for region in chosen for n in region.products)
+
+
+def chosen_regions(
+    kind: str,
+    candidates: Iterable[Region],
+    faster: Callable[[Region, Tensors, DeviceInterface], bool],
+    context: CompilerContext,
+    budget: Budget,
+    expected: float,
+) -> list[Region]:
+    """Return the regions for which `faster` returns true.
+
+    It measures one of those that are equal on data of its sizes, in about `expected` seconds, as
+    far as the budget allows. The answers are stored for this machine and number of threads.
     """
     groups: dict[str, list[Region]] = {}
-    for region in regions(gm.graph, lambda n: _measurable(n, context), _is_dense):
+    for region in candidates:
         groups.setdefault(region.signature(), []).append(region)
-    chosen: set[str] = set()
+    answers: dict[str, bool | None] = {}
     unknown: list[tuple[str, CacheKey]] = []
     for signature, group in groups.items():
-        definition, _ = context.targets[group[0].inputs[0].meta["val"].device.type]
-        machine = definition.machine().encode()
-        parts = {"product": signature.encode(), "machine": machine, **context.identity}
-        key = make_key("products", parts)
-        best = remembered(context.cache, key)
-        if best is None:
+        definition, _ = context.targets[group[0].device.type]
+        machine = f"{definition.machine()} {torch.get_num_threads()}".encode()
+        parts = {"region": signature.encode(), "machine": machine, **context.identity}
+        key = make_key(kind, parts)
+        answers[signature] = remembered(context.cache, key)
+        if answers[signature] is None:
             unknown.append((signature, key))
-        elif best == "none":
-            chosen.update(n.name for region in group for n in region.products)
-    for signature, key in budget.each(unknown, _EXPECTED):
-        best = _measured(groups[signature][0], context, budget)
+    for signature, key in budget.each(unknown, expected):
+        region = groups[signature][0]
+        definition, target = context.targets[region.device.type]
+        device = definition.device(target)
+        # The compiler runs while torch traces with fake tensors; kernels need real ones.
+        with _disable_current_modes(), device.guard(region.device.index or 0):
+            tensors = [tensor_like(n.meta["val"]) for n in region.inputs]
+            answers[signature] = best = faster(region, tensors, device)
         remember(context.cache, key, best)
-        if best == "none":
-            chosen.update(n.name for region in groups[signature] for n in region.products)
-    return frozenset(chosen)
+    return [region for signature, group in groups.items() if answers[signature] for region in group]
 
 
 def _is_dense(node: Node) -> bool:
@@ -84,37 +120,13 @@ def _measurable(node: Node, context: CompilerContext) -> bool:
     return bool(tensors)
 
 
-def _measured(region: Region, context: CompilerContext, budget: Budget) -> str:
-    """Time a region with library products and with generated kernels; return the faster option."""
-    device = region.inputs[0].meta["val"].device
-    definition, target = context.targets[device.type]
-    interface = definition.device(target)
-    # The compiler runs while torch traces with fake tensors; kernels need real ones.
-    with _disable_current_modes(), interface.guard(device.index or 0):
-        tensors = [tensor_like(n.meta["val"]) for n in region.inputs]
-        runs: dict[str, Any] = {}
-        seconds = 0 if math.isinf(budget.left) else max(int(budget.left), 1)
-        for extern_kernels in ("library", "none"):
-            tunes = extern_kernels == "none"
-            compiler = context.trial(
-                extern_kernels=extern_kernels,
-                max_autotune=tunes,
-                autotune_seconds=seconds if tunes else 0,
-            )
-            runs[extern_kernels] = CompiledRegion(compiler, region, tensors)
-        try:
-            return quickest(runs, interface, _GAIN)
-        except UnsupportedError:  # generated kernels do not support all of the region
-            return "library"
-
-
 @frozen(eq=False)
 class CompiledRegion:
     """One way to compute a region, compiled on its first run."""
 
     compiler: GraphCompiler
     region: Region
-    tensors: list[torch.Tensor]
+    tensors: Tensors
     _compiled: list[Any] = field(factory=list)
 
     def __call__(self) -> Any:

@@ -35,6 +35,12 @@ class Region:
     inputs: tuple[Node, ...]
     results: tuple[Node, ...]
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the results."""
+        device: torch.device = (*self.results, *self.inputs)[0].meta["val"].device
+        return device
+
     def signature(self) -> str:
         """Return text that is equal for two regions that compute the same on tensors of the same
         layouts."""

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils._python_dispatch import _disable_current_modes
 
-from gyrator.autotune.kernels import Budget, quickest, remember, remembered
-from gyrator.autotune.matmuls import CompiledRegion, tensor_like
+from gyrator.autotune.kernels import Budget, quickest
+from gyrator.autotune.matmuls import CompiledRegion, Tensors, chosen_regions
 from gyrator.autotune.regions import Region, is_pure, region_of
 from gyrator.engine.context import CompilerContext
 from gyrator.graphs.fallback import eager_graph
 from gyrator_ir.host.nodes import HostProgram
-from gyrator_runtime.cache import make_key
+from gyrator_runtime.device import DeviceInterface
 
 _GAIN = 1.1
 """The minimum speedup of ATen over a kernel that is not tuned yet."""
@@ -31,29 +30,25 @@ def faster_in_aten(
     """Return the nodes of a graph that are alone in their kernels and faster in ATen, with the
     reason for calling it.
 
-    Each op is measured on data of its sizes, and the choice is stored for this machine. Ops that
-    exceed the budget stay kernels, and are measured by the next compile.
+    Ops that exceed the budget stay kernels, and are measured by the next compile.
     """
-    groups: dict[str, list[Region]] = {}
-    for node in _alone(host, gm):
-        if _measurable(node, context):
-            region = region_of([node], [node])
-            groups.setdefault(region.signature(), []).append(region)
-    answers = {}
-    unknown = []
-    for signature, group in groups.items():
-        definition, _ = context.targets[group[0].nodes[0].meta["val"].device.type]
-        machine = f"{definition.machine()} {torch.get_num_threads()}".encode()
-        parts = {"op": signature.encode(), "machine": machine, **context.identity}
-        key = make_key("single ops", parts)
-        answers[signature] = remembered(context.cache, key)
-        if answers[signature] is None:
-            unknown.append((signature, key))
-    for signature, key in budget.each(unknown, _EXPECTED):
-        answers[signature] = _measured(groups[signature][0], context)
-        remember(context.cache, key, answers[signature])
-    chosen = (group for signature, group in groups.items() if answers[signature] == "aten")
-    return {node.name: _REASON for group in chosen for region in group for node in region.nodes}
+    candidates = [region_of([n], [n]) for n in _alone(host, gm) if _measurable(n, context)]
+
+    def faster(region: Region, tensors: Tensors, device: DeviceInterface) -> bool:
+        eager = eager_graph(region.graph_module())
+        kernel = CompiledRegion(context.trial(), region, tensors)
+        runs: dict[str, Callable[[], object]] = {
+            "kernel": kernel,
+            "aten": lambda: eager(list(tensors)),
+        }
+        try:
+            kernel()
+            return quickest(runs, device, _GAIN) == "aten"
+        except Exception:  # on such data it cannot be measured
+            return False
+
+    chosen = chosen_regions("single ops", candidates, faster, context, budget, _EXPECTED)
+    return {node.name: _REASON for region in chosen for node in region.nodes}
 
 
 def _alone(host: HostProgram, gm: GraphModule) -> Iterator[Node]:
@@ -76,24 +71,3 @@ def _measurable(node: Node, context: CompilerContext) -> bool:
         and val.device.type in context.targets
         and val.numel() * val.element_size() >= _MIN_BYTES
     )
-
-
-def _measured(region: Region, context: CompilerContext) -> str:
-    """Return `aten` if an op is faster there, else `kernel`."""
-    device = region.nodes[0].meta["val"].device
-    definition, target = context.targets[device.type]
-    interface = definition.device(target)
-    # The compiler runs while torch traces with fake tensors; kernels need real ones.
-    with _disable_current_modes(), interface.guard(device.index or 0):
-        tensors = [tensor_like(n.meta["val"]) for n in region.inputs]
-        eager = eager_graph(region.graph_module())
-        kernel = CompiledRegion(context.trial(), region, tensors)
-        runs: dict[str, Callable[[], object]] = {
-            "kernel": kernel,
-            "aten": lambda: eager(list(tensors)),
-        }
-        try:
-            kernel()
-            return quickest(runs, interface, _GAIN)
-        except Exception:  # on such data it cannot be measured
-            return "kernel"
