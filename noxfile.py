@@ -319,8 +319,8 @@ def bench_tests(session: nox.Session) -> None:
     session.run(python, "-m", "pytest", "bench/tests", *session.posargs, external=True)
 
 
-RUNTIMES = ("onnx", "onnxruntime", "onnxscript", "openvino")
-"""What `bench/cpu_peers.py` compares with."""
+RUNTIMES = ("onnx", "onnxruntime", "onnxscript", "openvino", "torchao")
+"""What `bench/cpu_peers.py` compares with, and what quantises its models."""
 
 
 # ---------------------------------------------------------------- checks

@@ -1,8 +1,8 @@
 """One subject of bench/cpu_peers.py in a process of its own: `python bench/_peer.py SUBJECT MODEL
-THREADS FOLDER`.
+STEP DTYPE THREADS FOLDER`.
 
-It builds, says how far its result is from eager's, and then, for each line with a number of calls,
-answers with the seconds of one call: by the clock, and of the process.
+It builds, says how far its result is from eager's in float32, and then, for each line with a number
+of calls, answers with the seconds of one call: by the clock, and of the process.
 """
 
 import json
@@ -20,21 +20,51 @@ from torch import Tensor, nn
 Call = Callable[[], Any]
 
 
-def _torch(name: str, model: nn.Module, inputs: tuple[Tensor, ...]) -> Call:
+def _torch(name: str, model: nn.Module, step: str, inputs: tuple[Tensor, ...]) -> Call:
     """Return a call of the model as it is, or behind `torch.compile`."""
-    if name == "eager":
-        return lambda: model(*inputs)
-    frozen = " frozen" in name
-    if name.startswith("inductor"):
-        import torch._inductor.config as settings  # the peer's own switch
+    weights = list(model.parameters())
+
+    def loss(*inputs: Tensor) -> Tensor:
+        result: Tensor = model(*inputs).float().square().mean()
+        return result
+
+    compiled = _compiled(name, loss if step == "training" else model)
+    if step == "inference":
+        return lambda: compiled(*inputs)
+
+    def train() -> tuple[Tensor, ...]:
+        result = compiled(*inputs)
+        return (result, *torch.autograd.grad(result, weights))
+
+    return train
+
+
+def _compiled(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    compiler, *ways = name.split()
+    if compiler == "eager":
+        return function
+    frozen = "frozen" in ways or "tuned" in ways
+    if compiler == "inductor":
+        import torch._inductor.config as settings  # the peer's own switches
 
         settings.freezing = frozen
-        compiled = torch.compile(model)
-    else:
-        numerics = "fast" if name.endswith(" fast") else "eager"
-        options = {"strict": True, "progress": False, "freezing": frozen, "numerics": numerics}
-        compiled = torch.compile(model, backend="gyrator", options=options)
-    return lambda: compiled(*inputs)
+        settings.max_autotune = "tuned" in ways
+        return torch.compile(function)
+    numerics = "fast" if "fast" in ways else "eager"
+    options = {"strict": True, "progress": False, "freezing": frozen, "numerics": numerics}
+    return torch.compile(function, backend="gyrator", options=options)
+
+
+def _quantised(model: nn.Module, inputs: tuple[Tensor, ...]) -> nn.Module:
+    """Return the model in `int8`, as PyTorch quantises exported models for x86."""
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+
+    quantizer = x86.X86InductorQuantizer()
+    quantizer.set_global(x86.get_default_x86_inductor_quantization_config())
+    prepared = prepare_pt2e(torch.export.export(model, inputs).module(), quantizer)
+    prepared(*inputs)
+    return convert_pt2e(prepared)
 
 
 def _package(folder: Path, model: nn.Module, inputs: tuple[Tensor, ...]) -> Call:
@@ -46,17 +76,41 @@ def _package(folder: Path, model: nn.Module, inputs: tuple[Tensor, ...]) -> Call
     return lambda: package(*inputs)
 
 
-def _exported(folder: Path, model: nn.Module, inputs: tuple[Tensor, ...]) -> bytes:
+def _exported(folder: Path, dtype: str, model: nn.Module, inputs: tuple[Tensor, ...]) -> bytes:
     """Return the model as ONNX, from a file that the other runtime may have left."""
     kept = folder.parent / "model.onnx"
     if not kept.exists():
         torch.onnx.export(model, inputs, kept, dynamo=True, verbose=False, external_data=False)
+        if dtype == "int8":
+            _quantise(kept, inputs)
     return kept.read_bytes()
 
 
-def _onnxruntime(threads: int, exported: bytes, inputs: tuple[Tensor, ...]) -> Call:
+def _quantise(exported: Path, inputs: tuple[Tensor, ...]) -> None:
+    """Let ONNX Runtime quantise the products and convolutions of a file."""
+    import onnx
+    from onnxruntime import quantization
+
+    class Samples(quantization.CalibrationDataReader):
+        def __init__(self) -> None:
+            names = [i.name for i in onnx.load(exported).graph.input]
+            self.left = [dict(zip(names, [x.numpy() for x in inputs], strict=True))]
+
+        def get_next(self) -> Any:
+            return self.left.pop() if self.left else None
+
+    kinds, to = ["Conv", "Gemm", "MatMul"], exported.with_name("quantised.onnx")
+    quantization.quantize_static(
+        exported, to, Samples(), per_channel=True, op_types_to_quantize=kinds
+    )
+    to.replace(exported)
+
+
+def _onnxruntime(threads: int, dtype: str, exported: bytes, inputs: tuple[Tensor, ...]) -> Call:
     import onnxruntime
 
+    if dtype == "bfloat16":
+        raise NotImplementedError("its CPU kernels have no bfloat16")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     providers = ["CPUExecutionProvider"]
@@ -65,14 +119,14 @@ def _onnxruntime(threads: int, exported: bytes, inputs: tuple[Tensor, ...]) -> C
     return lambda: torch.from_numpy(session.run(None, named)[0])
 
 
-def _openvino(threads: int, exported: bytes, inputs: tuple[Tensor, ...]) -> Call:
+def _openvino(threads: int, dtype: str, exported: bytes, inputs: tuple[Tensor, ...]) -> Call:
     import openvino
 
     core = openvino.Core()
     settings = {
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": "bf16" if dtype == "bfloat16" else "f32",
     }
     compiled = core.compile_model(core.read_model(exported), "CPU", settings)
     request, arrays = compiled.create_infer_request(), [x.numpy() for x in inputs]
@@ -80,26 +134,39 @@ def _openvino(threads: int, exported: bytes, inputs: tuple[Tensor, ...]) -> Call
 
 
 RUNTIMES = MappingProxyType({"onnxruntime": _onnxruntime, "openvino": _openvino})
+"""These read the model in float32, and compute in the dtype themselves."""
 
 
-def main(subject: str, name: str, threads: int, folder: Path) -> None:
+def _made(subject: str, name: str, step: str, dtype: str, threads: int, folder: Path) -> Call:
+    """Return a call of the subject, after whatever it does before the first one."""
+    narrow = dtype == "bfloat16" and subject not in RUNTIMES
+    model, inputs = build(name, torch.bfloat16 if narrow else torch.float32, step)
+    if subject in RUNTIMES:
+        return RUNTIMES[subject](threads, dtype, _exported(folder, dtype, model, inputs), inputs)
+    if dtype == "int8" and subject != "eager":
+        model = _quantised(model, inputs)
+    if subject == "gyrator package":
+        return _package(folder, model, inputs)
+    return _torch(subject, model, step, inputs)
+
+
+def _numbers(result: Any) -> Tensor:
+    parts = result if isinstance(result, tuple) else (result,)
+    return torch.cat([part.detach().double().flatten() for part in parts])
+
+
+def main(subject: str, name: str, step: str, dtype: str, threads: int, folder: Path) -> None:
     """Build a subject and time it as often as is asked for."""
     answer = sys.stdout
     sys.stdout = sys.stderr  # exporters talk
     torch.set_num_threads(threads)
     folder.mkdir(parents=True, exist_ok=True)
-    model, inputs = build(name)
-    with torch.no_grad():
-        wanted = model(*inputs)
-        if subject in RUNTIMES:
-            run = RUNTIMES[subject](threads, _exported(folder, model, inputs), inputs)
-        elif subject == "gyrator package":
-            run = _package(folder, model, inputs)
-        else:
-            run = _torch(subject, model, inputs)
+    with torch.set_grad_enabled(step == "training"):
+        wanted = _numbers(_made("eager", name, step, "float32", threads, folder)())
+        run = _made(subject, name, step, dtype, threads, folder)
         for _ in range(3):
             found = run()
-        error = float((found - wanted).abs().max() / wanted.abs().max())
+        error = float((_numbers(found) - wanted).abs().max() / wanted.abs().max())
         print(json.dumps({"error": error}), file=answer, flush=True)
         for line in sys.stdin:
             calls = int(line)
@@ -111,4 +178,4 @@ def main(subject: str, name: str, threads: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
+    main(*sys.argv[1:5], int(sys.argv[5]), Path(sys.argv[6]))

@@ -1,6 +1,8 @@
-"""Gyrator against other runtimes for inference on a CPU: OpenVINO, ONNX Runtime, TorchInductor.
+"""Gyrator against other runtimes on a CPU: OpenVINO, ONNX Runtime, TorchInductor, eager.
 
     nox -s bench -- cpu-peers [--models BERT,...] [--subjects gyrator,...] [--threads 1] ...
+    nox -s bench -- cpu-peers --step training
+    nox -s bench -- cpu-peers --dtype int8
 
 Each subject has a process of its own, so that thread pools and allocators of one cannot help or
 hurt another; the processes take turns. Every number is a ratio: the peer's least time by ours. With
@@ -15,29 +17,49 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from _clock import geomean
 from _environment import environment
 from _peer_models import PEERS
 from _tables import Sheet
+from attrs import astuple, frozen
 from rich.console import Console
 
 SUBJECTS = (
     "gyrator", "gyrator frozen", "gyrator frozen fast", "gyrator package", "eager", "inductor",
-    "inductor frozen", "onnxruntime", "openvino",
+    "inductor frozen", "inductor tuned", "onnxruntime", "openvino",
 )  # fmt: skip
+TRAINING = ("gyrator", "eager", "inductor")
+"""The subjects that have gradients."""
 OURS = ("gyrator frozen", "gyrator")
 """What others are divided by: the first that is measured."""
 _TURN_SECONDS = 0.05
-_CLOSE = 1e-3
-"""A larger relative error than this is a wrong model, not another order of sums."""
+_CLOSE = MappingProxyType({"float32": 1e-3, "bfloat16": 0.1, "int8": 0.5})
+"""A larger relative error than this is a wrong model, not another order of sums or coarser numbers.
+"""
+
+
+@frozen
+class Case:
+    """What the subjects run."""
+
+    model: str
+    step: str
+    dtype: str
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """Return those that can."""
+        known = TRAINING if self.step == "training" else SUBJECTS
+        return tuple(n for n in known if (n, self.dtype) != ("onnxruntime", "bfloat16"))
 
 
 class Subject:
     """A process that runs one model in one way."""
 
-    def __init__(self, name: str, model: str, threads: int, caches: Path) -> None:
+    def __init__(self, name: str, case: Case, threads: int, caches: Path) -> None:
         """Start it and wait until it has built; `failure` says why it could not."""
         script = str(Path(__file__).with_name("_peer.py"))
         folder = caches / name.replace(" ", "-")
@@ -47,13 +69,13 @@ class Subject:
             "OMP_NUM_THREADS": str(threads),
         }
         self.process = subprocess.Popen(
-            [sys.executable, script, name, model, str(threads), str(folder)],
+            [sys.executable, script, name, *astuple(case), str(threads), str(folder)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=os.environ | settings,
         )  # fmt: skip
         self.seconds = [float("inf"), float("inf")]
         told = self._line()
-        wrong = told.get("error", 0) > _CLOSE
+        wrong = told.get("error", 0) > _CLOSE[case.dtype]
         self.failure = f"error of {told['error']:.1e}" if wrong else told.get("failure", "")
         self.calls = 0 if self.failure else max(1, int(_TURN_SECONDS / self.turn(1)[0]))
 
@@ -81,13 +103,13 @@ class Subject:
 
 
 def measure(
-    model: str, subjects: Sequence[str], threads: int, turns: int, caches: Path
+    case: Case, subjects: Sequence[str], threads: int, turns: int, caches: Path
 ) -> dict[str, Any]:
     """Return the milliseconds of a call by subject, or why there are none."""
     running = {}
     for name in subjects:
-        print(f"{model}, {threads} thread(s): {name}", file=sys.stderr, flush=True)
-        running[name] = Subject(name, model, threads, caches / model)
+        print(f"{case.model}, {threads} thread(s): {name}", file=sys.stderr, flush=True)
+        running[name] = Subject(name, case, threads, caches / case.model)
     for _ in range(turns):
         for subject in running.values():
             if subject.calls:
@@ -98,11 +120,11 @@ def measure(
     return {n: s.failure or 1e3 * s.seconds[clock] for n, s in running.items()}
 
 
-def table(threads: int, rows: dict[str, dict[str, Any]], subjects: Sequence[str]) -> Sheet:
+def table(what: str, rows: dict[str, dict[str, Any]], subjects: Sequence[str]) -> Sheet:
     """Return the ratios as a sheet, with their geometric means."""
     ours = next((n for n in OURS if n in subjects), subjects[0])
     others = tuple(n for n in subjects if n != ours)
-    sheet = Sheet(f"Time by that of {ours}, {threads} thread(s)", ("model", f"{ours} ms", *others))
+    sheet = Sheet(f"Time by that of {ours}, {what}", ("model", f"{ours} ms", *others))
     ratios: dict[str, list[float]] = {n: [] for n in others}
     for model, found in rows.items():
         cells = []
@@ -125,22 +147,31 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser("bench/cpu_peers.py")
     add = parser.add_argument
     add("--models", type=lambda t: t.split(","), default=list(PEERS))
-    add("--subjects", type=lambda t: t.split(","), default=list(SUBJECTS))
+    add("--subjects", type=lambda t: t.split(","), help="default: all that can")
+    add("--step", choices=("inference", "training"), default="inference")
+    add("--dtype", choices=tuple(_CLOSE), default="float32", help="int8: for inference only")
     add("--threads", type=lambda t: [int(n) for n in t.split(",")], default=[1, 2])
     add("--turns", type=int, default=12)
     add("--json", type=Path, default=Path(__file__).parent / "results" / "cpu-peers.json")
     chosen = parser.parse_args(arguments)
-    unknown = {*chosen.models} - {*PEERS} | {*chosen.subjects} - {*SUBJECTS}
+    cases = [Case(model, chosen.step, chosen.dtype) for model in chosen.models]
+    subjects = chosen.subjects or cases[0].subjects
+    unknown = {*chosen.models} - {*PEERS} | {*subjects} - {*cases[0].subjects}
     if unknown:
-        parser.error(f"no such model or subject: {', '.join(sorted(unknown))}")
+        parser.error(f"no such model or subject here: {', '.join(sorted(unknown))}")
+    if (chosen.step, chosen.dtype) == ("training", "int8"):
+        parser.error("int8 is for inference only")
     console = Console(width=160)
-    report: dict[str, Any] = {"environment": environment(), "milliseconds": {}, "tables": {}}
+    report: dict[str, Any] = {
+        "environment": environment(), "step": chosen.step, "dtype": chosen.dtype,
+        "milliseconds": {}, "tables": {},
+    }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="gyrator-peers-") as caches:
         for threads in chosen.threads:
             rows = report["milliseconds"][str(threads)] = {}
-            for model in chosen.models:
-                rows[model] = measure(model, chosen.subjects, threads, chosen.turns, Path(caches))
-                sheet = table(threads, rows, chosen.subjects)
+            for case in cases:
+                rows[case.model] = measure(case, subjects, threads, chosen.turns, Path(caches))
+                sheet = table(f"{chosen.step}, {chosen.dtype}, {threads} thread(s)", rows, subjects)
                 report["tables"][str(threads)] = sheet.markdown()
                 chosen.json.parent.mkdir(parents=True, exist_ok=True)
                 chosen.json.write_text(json.dumps(report, indent=1) + "\n")

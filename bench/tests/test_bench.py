@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCH = Path(__file__).parents[1]
 CPU = BENCH / "cpu.py"
 
@@ -34,6 +36,38 @@ def test_runtimes_in_processes_of_their_own(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     times = json.loads(out.read_text())["milliseconds"]["1"]["MLP"]
     assert all(times[subject] > 0 for subject in subjects)
+
+
+@pytest.mark.parametrize(("step", "dtype"), [("training", "float32"), ("inference", "bfloat16")])
+def test_peers_train_and_compute_in_bfloat16(tmp_path, step, dtype):
+    """There is a time of each subject, so its result or all gradients were close to eager's."""
+    out = tmp_path / "peers.json"
+    command = [sys.executable, str(BENCH / "cpu_peers.py"), "--models", "MLP", "--turns", "1"]
+    chosen = ["--subjects", "gyrator,eager", "--step", step, "--dtype", dtype, "--threads", "1"]
+    done = subprocess.run(
+        [*command, *chosen, "--json", str(out)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(out.read_text())
+    times = report["milliseconds"]["1"]["MLP"]
+    assert (report["step"], report["dtype"]) == (step, dtype)
+    assert times["gyrator"] > 0 and times["eager"] > 0
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        (["--step", "training", "--subjects", "openvino"], "here: openvino"),
+        (["--dtype", "bfloat16", "--subjects", "onnxruntime"], "here: onnxruntime"),
+        (["--step", "training", "--dtype", "int8"], "int8 is for inference only"),
+    ],
+)
+def test_peers_that_cannot_are_refused(chosen, said):
+    """The command line says so before anything is built."""
+    command = [sys.executable, str(BENCH / "cpu_peers.py"), *chosen]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert said in done.stderr
 
 
 def test_packages_of_both_compilers(tmp_path):
