@@ -1,7 +1,7 @@
 """One subject of bench/cpu_peers.py in a process of its own: `python bench/_peer.py SUBJECT MODEL
 STEP DTYPE THREADS FOLDER`.
 
-It builds, says how far its result is from eager's in float32, and then, for each line with a number
+It builds, says how far its result is from eager's in float64, and then, for each line with a number
 of calls, answers with the seconds of one call: by the clock, and of the process.
 """
 
@@ -140,7 +140,8 @@ RUNTIMES = MappingProxyType({"onnxruntime": _onnxruntime, "openvino": _openvino}
 def _made(subject: str, name: str, step: str, dtype: str, threads: int, folder: Path) -> Call:
     """Return a call of the subject, after whatever it does before the first one."""
     narrow = dtype == "bfloat16" and subject not in RUNTIMES
-    model, inputs = build(name, torch.bfloat16 if narrow else torch.float32, step)
+    wide = torch.float64 if dtype == "float64" else torch.float32
+    model, inputs = build(name, torch.bfloat16 if narrow else wide, step)
     if subject in RUNTIMES:
         return RUNTIMES[subject](threads, dtype, _exported(folder, dtype, model, inputs), inputs)
     if dtype == "int8" and subject != "eager":
@@ -162,7 +163,7 @@ def main(subject: str, name: str, step: str, dtype: str, threads: int, folder: P
     torch.set_num_threads(threads)
     folder.mkdir(parents=True, exist_ok=True)
     with torch.set_grad_enabled(step == "training"):
-        wanted = _numbers(_made("eager", name, step, "float32", threads, folder)())
+        wanted = _numbers(_made("eager", name, step, "float64", threads, folder)())
         run = _made(subject, name, step, dtype, threads, folder)
         for _ in range(3):
             found = run()

@@ -75,7 +75,7 @@ class Subject:
         )  # fmt: skip
         self.seconds = [float("inf"), float("inf")]
         told = self._line()
-        wrong = told.get("error", 0) > _CLOSE[case.dtype]
+        wrong = name != "eager" and told.get("error", 0) > _CLOSE[case.dtype]
         self.failure = f"error of {told['error']:.1e}" if wrong else told.get("failure", "")
         self.calls = 0 if self.failure else max(1, int(_TURN_SECONDS / self.turn(1)[0]))
 
