@@ -123,6 +123,12 @@ def _shifted_pair() -> Pair:
     return base[::2], base[1:, 1:]
 
 
+def _cubic_pair() -> Pair:
+    """Views with powers of sizes as strides."""
+    base = torch.randn(4, 4, 4)
+    return base, base[:, None]
+
+
 def _doubled(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return x.mul_(2)[1:], x[0], y[0]
 
@@ -132,7 +138,7 @@ def _both_written(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("make", [_transposed_pair, _reshaped_pair, _shifted_pair])
+@pytest.mark.parametrize("make", [_transposed_pair, _reshaped_pair, _shifted_pair, _cubic_pair])
 @pytest.mark.parametrize("function", [_doubled, _both_written])
 def test_arguments_that_share_memory(
     session: Session,

@@ -40,6 +40,7 @@ from gyrator.frontend.freezing import (
     zero_inputs,
 )
 from gyrator.frontend.gradients import compiles_autograd, resolving, within_bases
+from gyrator.frontend.traced_sizes import trace_powers
 from gyrator.graphs.compiled import Boxed, CompiledGraph, PendingGraph, Phase, boxed, untraced
 from gyrator.graphs.fallback import warn_fallback
 from gyrator.graphs.graph_key import traced_bytes
@@ -397,6 +398,7 @@ class Tracing:
         changes = self.compile_graph.context.decompositions
         decompositions = edited(table(self.compile_graph.context.rules), changes)
         mode = detect_fake_mode(inputs) if bitwise else None
+        trace_powers()
         with (
             whole_ops() if bitwise else right_formulas(),
             nullcontext() if mode is None else with_eager_strides(mode),
