@@ -1,5 +1,8 @@
 """Which cells there are, and why some do not run."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from attrs import evolve
@@ -119,3 +122,10 @@ def test_models_draw_inputs_of_each_size(name):
     assert len(set(model.sizes)) == 3
     first, again = (model.inputs(torch.Generator().manual_seed(1), 5) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+def test_the_list_ends_quietly_where_its_reader_does():
+    command = [sys.executable, "-m", "gyrator_conformance", "--list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()  # before anything is written to it
+        assert (process.stderr.read(), process.wait()) == (b"", 0)

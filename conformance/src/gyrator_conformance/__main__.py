@@ -1,6 +1,7 @@
 """`python -m gyrator_conformance`: run the suite, or a part of it, and report."""
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -58,8 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"[red]{error}[/red]")
         return USAGE
     if args.list:
-        for cell in cells:
-            print(cell.name)
+        _list(cells)
         return 0
     if not cells:
         console.print("[red]no cell matches[/red]; --list shows all")
@@ -100,6 +100,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unrun:
         console.print(f"[red]{unrun} cells did not run[/red] in {args.seconds:.0f} s; see --resume")
     return int(bool(failed or unrun))
+
+
+def _list(cells: Sequence[Cell]) -> None:
+    """Print the names of cells, until the reader of a pipe, such as `head`, has enough."""
+    try:
+        for cell in cells:
+            print(cell.name)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the interpreter flushes again when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _earlier(paths: Sequence[Path], cells: Sequence[Cell], console: Console) -> dict[Cell, Result]:
