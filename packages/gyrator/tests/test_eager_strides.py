@@ -41,6 +41,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
         lambda x, y: torch.div(x, y, rounding_mode="floor"),
         lambda: (turned(3, 5), torch.randn(())),
     ),
+    "floor": (lambda x, y: x // y, lambda: (turned(3, 5), torch.rand(3, 5) + 1)),
     "log_sigmoid": (F.logsigmoid, lambda: (turned(4, 5),)),
     "batch_norm": (
         lambda x: F.batch_norm(x, x.new_zeros(3), x.new_ones(3), training=False),

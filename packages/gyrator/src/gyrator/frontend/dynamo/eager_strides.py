@@ -40,11 +40,12 @@ def strides_of_results(gm: GraphModule) -> list[Strides | None]:
 _NAMES = frozenset(
     {
         "angle", "as_strided_scatter", "batch_norm", "binary_cross_entropy", "channel_shuffle",
-        "copysign", "cross_entropy", "div", "divide", "floor_divide", "getitem", "heaviside",
-        "index_fill", "isin", "ldexp", "log_sigmoid", "logaddexp", "logaddexp2", "logical_and",
-        "logical_or", "logical_xor", "logsigmoid", "max_pool1d", "max_unpool2d",
+        "copysign", "cross_entropy", "div", "divide", "floor_divide", "floordiv", "getitem",
+        "heaviside", "index_fill", "isin", "ldexp", "log_sigmoid", "logaddexp", "logaddexp2",
+        "logical_and", "logical_or", "logical_xor", "logsigmoid", "max_pool1d", "max_unpool2d",
         "native_dropout_backward", "nll_loss", "normal", "one_hot", "pad", "poisson", "pow", "roll",
-        "rpow", "rrelu", "special_xlog1py", "special_xlogy", "xlogy", "_foreach_div", "__rpow__",
+        "rpow", "rrelu", "special_xlog1py", "special_xlogy", "xlogy", "_foreach_div",
+        "__floordiv__", "__rfloordiv__", "__rpow__",
     }
 )  # fmt: skip
 """The torch functions and methods that call the ops in `_RULES`."""
