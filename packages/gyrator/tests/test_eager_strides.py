@@ -9,6 +9,8 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
+from gyrator.frontend.dynamo import eager_strides
+from gyrator.frontend.dynamo.graph import name_of
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
@@ -42,6 +44,10 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
         lambda: (turned(3, 5), torch.randn(())),
     ),
     "floor": (lambda x, y: x // y, lambda: (turned(3, 5), torch.rand(3, 5) + 1)),
+    "written_later": (
+        lambda x, y: torch.heaviside(x, y).mul_(2).add_(x),
+        lambda: (torch.randn(5), turned(4, 5)),
+    ),
     "log_sigmoid": (F.logsigmoid, lambda: (turned(4, 5),)),
     "batch_norm": (
         lambda x: F.batch_norm(x, x.new_zeros(3), x.new_ones(3), training=False),
@@ -252,6 +258,27 @@ def test_rows_pooled_with_gradients_lie_as_two_axes_do(session: Session, dynamic
     x = turned(2, 3, 6).requires_grad_()
     got = torch.compile(lambda x: F.max_pool1d(x, 2), backend=session.backend, dynamic=dynamic)(x)
     torch.testing.assert_close(got, F.max_pool1d(x, 2), check_stride=True)
+
+
+def test_only_calls_whose_strides_may_differ_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    run = eager_strides._Run.run_node
+
+    def counted(self: Any, n: Any) -> Any:
+        names.append(name_of(n) if n.op.startswith("call_") else "")
+        return run(self, n)
+
+    def backend(gm: Any, inputs: Sequence[Any]) -> Any:
+        eager_strides.strides_of_results(gm)
+        return gm
+
+    def f(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> Any:
+        return F.batch_norm(x.sin(), y[0] * 0, y[0] + 1).cos(), torch.heaviside(y[0], z).tan()
+
+    monkeypatch.setattr(eager_strides._Run, "run_node", counted)
+    x, y, z = channels_last(2, 3, 4, 5), torch.randn(1, 3), turned(4, 3)
+    torch.compile(f, backend=backend)(x, y, z)
+    assert [n for n in names if n] == ["batch_norm", "heaviside", "tan"]
 
 
 def test_a_training_step_saves_the_result_once(

@@ -1,10 +1,10 @@
 """The strides of tensors in eager mode.
 
 Dynamo's fake tensors have them, but for some ops and non-contiguous arguments torch's fake kernels
-are wrong: they return the strides of a decomposition, not those of the op. A graph with such a call
-runs again on fake tensors, which are corrected after each of these ops, to learn the strides of its
-results. With `numerics="bitwise"`, where sums depend on the strides of their terms, graphs are also
-traced with corrected fake tensors.
+are wrong: they return the strides of a decomposition, not those of the op. To learn the strides of
+a graph's results, such calls run again on fake tensors, which are corrected after each of these
+ops, and so do calls that take a tensor whose strides this changed. With `numerics="bitwise"`, where
+sums depend on the strides of their terms, graphs are also traced with corrected fake tensors.
 """
 
 import math
@@ -79,7 +79,8 @@ def _corrected(gm: GraphModule) -> list[Any]:
             fresh = [_like(f, f.stride()) if _strided(f) else f for f in inputs]
             # Without Python's dispatcher, fake kernels that call other ops reject symbolic sizes.
             with enable_python_dispatcher(), with_eager_strides(mode):
-                return list(_Run(gm).run(*fresh))
+                run = _Run(gm) if any(map(_reshapes_in_place, nodes_of(gm))) else _ShortRun(gm)
+                return list(run.run(*fresh))
     except Exception:  # a call that depends on the identity of Dynamo's tensors
         return []
 
@@ -122,6 +123,64 @@ class _Run(torch.fx.Interpreter):
         if _strided(result) and (name == "one_hot" or (rows and not _on_accelerator(result))):
             return _like(result, contiguous(result.shape))
         return result
+
+
+class _ShortRun(_Run):
+    """Runs only the calls whose results may differ from Dynamo's fake tensors. With symbolic sizes,
+    where few tensors are known to be contiguous and an op takes milliseconds, most of a graph is
+    not run."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        super().__init__(gm)
+        self.changed: set[Node] = set()
+
+    def run_node(self, n: Node) -> Any:
+        """Return Dynamo's result if the node's arguments have the strides that Dynamo saw."""
+        if not n.op.startswith("call_"):
+            return super().run_node(n)
+        known = fake_of(n)
+        if known is not None and not self._to_run(n):
+            return known
+        result = super().run_node(n)
+        if known is not None and _alike(result, known):
+            return known
+        self.changed.add(n)
+        return result
+
+    def _to_run(self, n: Node) -> bool:
+        if name_of(n).endswith("_") and n.args:  # keeps the strides of what it writes
+            return n.args[0] in self.changed
+        if n.op == "call_module" or isinstance(n.target, torch._ops.HigherOrderOperator):
+            return True
+        return _doubtful(n) or not self.changed.isdisjoint(n.all_input_nodes)
+
+
+def _reshapes_in_place(node: Node) -> bool:
+    """Return whether a call changes the sizes or strides of a tensor that it takes."""
+    if not node.op.startswith("call_"):
+        return False
+    packet = getattr(aten, name_of(node), None)
+    overloads = () if packet is None else (getattr(packet, o) for o in packet.overloads())
+    return "out" in node.kwargs or any(torch.Tag.inplace_view in o.tags for o in overloads)
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Return whether results have equal sizes and strides, without adding a guard."""
+    ours, others = tree_leaves(a), tree_leaves(b)
+    return len(ours) == len(others) and all(map(_alike_leaves, ours, others))
+
+
+def _alike_leaves(a: Any, b: Any) -> bool:
+    if not _strided(a) or not _strided(b):
+        return type(a) is type(b) and _plain(a) == _plain(b)
+    shapes = [tuple(map(expression_of, (*t.shape, *t.stride()))) for t in (a, b)]
+    return shapes[0] == shapes[1]
+
+
+def _plain(number: Any) -> Any:
+    """Return the expression of a symbolic number, and any other value unchanged."""
+    symbolic = isinstance(number, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return number.node.expr if symbolic else number
 
 
 @contextmanager
