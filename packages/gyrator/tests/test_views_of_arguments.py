@@ -202,3 +202,20 @@ def test_arguments_that_are_read_as_two_dtypes(session: Session) -> None:
     x = torch.randn(3, 4)
     run = torch.compile(read, backend=session.backend, fullgraph=True)
     torch.testing.assert_close(run(x, x.view(torch.int32)), read(x, x.view(torch.int32)))
+
+
+@pytest.mark.parametrize("after", [torch.t, torch.ravel, torch.neg], ids=lambda op: op.__name__)
+def test_padding_by_nothing_makes_no_view(
+    session: Session, after: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """Unlike `t` alone, `t` of it shares no memory with the argument."""
+
+    def padded(x: torch.Tensor) -> torch.Tensor:
+        return after(torch.nn.functional.pad(x, (0, 0, 0, 0)))
+
+    torch._dynamo.reset()
+    x = torch.randn(3, 4)
+    result = torch.compile(padded, backend=session.backend)(x)
+    assert torch.equal(result, padded(x))
+    assert result.stride() == padded(x).stride()
+    assert result.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()

@@ -1,12 +1,14 @@
-"""`remove-noop`: removes views and conversions that change nothing."""
+"""`remove-noop`: removes views, conversions and pads that change nothing."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.define import frozen
 from gyrator_lowering.fx_passes.insert import without_view
+from gyrator_lowering.torch_bridge.schema import info_of
 
 aten = torch.ops.aten
 
@@ -24,7 +26,7 @@ _INVOLUTIONS = frozenset({aten._conj.default, aten._neg_view.default})
 
 @frozen
 class RemoveNoop:
-    """Replace a view by its argument if they are the same."""
+    """Replace a view, or a tensor padded by no element, by its argument if they are the same."""
 
     name: ClassVar[str] = "remove-noop"
 
@@ -37,7 +39,7 @@ class RemoveNoop:
                 continue
             if node.target in _INVOLUTIONS:
                 source = without_view(gm, node.args[0], node.target)
-            elif node.target in _SAME:
+            elif node.target in _SAME or _pads_nothing(node):
                 source = node.args[0]
             else:
                 continue
@@ -46,6 +48,20 @@ class RemoveNoop:
                 gm.graph.erase_node(node)
                 changed = True
         return changed
+
+
+def _pads_nothing(node: Node) -> bool:
+    """Return whether a call pads by no element, and neither it nor a view of it may be a result,
+    which would share memory with the argument then."""
+    if node.target is not aten.constant_pad_nd.default:
+        return False
+    widths: Any = node.args[1]
+    if not all(type(w) is int and w == 0 for w in widths):
+        return False
+    readers = [user.target for user in node.users]
+    return not any(
+        not isinstance(op, OpOverload) or op in _SAME or info_of(op).is_view for op in readers
+    )
 
 
 def _same(a: object, b: object) -> bool:
