@@ -267,10 +267,12 @@ def _pad_inside(gm: GraphModule, node: Any) -> None:
     x, weight, bias, stride, padding, dilation, transposed, *rest = node.args
     if transposed or x.target is not aten.constant_pad_nd.default or any(x.args[2:]):
         return
-    source, widths = x.args[:2]
+    source: Any = x.args[0]
+    widths: list[int] = x.args[1]
     if not all(type(n) is int for n in (*widths, *padding)):
         return
-    left, right, top, bottom, *others = (*widths, *[0] * (4 - len(widths)))
+    padded: list[int] = [*widths, 0, 0]
+    left, right, top, bottom, *others = padded
     alike = left == right >= 0 and top == bottom >= 0 and not any(others)
     if not alike or not source.meta["val"].is_contiguous(memory_format=torch.channels_last):
         return
