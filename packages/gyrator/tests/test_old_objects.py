@@ -32,6 +32,12 @@ def watched() -> Iterator[None]:
     watch_compiles()
 
 
+def assert_watched_once() -> None:
+    starts, ends = callback_handler.start_callbacks, callback_handler.end_callbacks
+    assert len(set(starts)) == len(starts)
+    assert len(ends) == 1
+
+
 def test_a_collection_during_a_compile_looks_at_new_objects_only() -> None:
     looked: list[bool] = []
 
@@ -66,7 +72,7 @@ def test_an_end_without_a_start_changes_nothing() -> None:
 
 def test_compiles_are_watched_once() -> None:
     watch_compiles()
-    assert len(callback_handler.start_callbacks) == len(callback_handler.end_callbacks) == 1
+    assert_watched_once()
 
 
 def test_compiles_are_watched_again_after_a_reset() -> None:
@@ -81,5 +87,5 @@ def test_compiles_are_watched_again_after_a_reset() -> None:
     torch.compile(torch.sin, backend=backend)(x)
     assert gc.get_freeze_count()
     assert torch.equal(torch.compile(torch.neg, backend="gyrator")(x), -x)
-    assert len(callback_handler.start_callbacks) == len(callback_handler.end_callbacks) == 1
+    assert_watched_once()
     assert not gc.get_freeze_count()

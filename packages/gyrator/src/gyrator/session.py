@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 from attrs import field
@@ -18,6 +19,7 @@ from gyrator.engine.engine import Engine
 from gyrator.engine.lazy import ShippedWrapper
 from gyrator.frontend.aot import Frontend
 from gyrator.frontend.dynamo.collector import watch_compiles
+from gyrator.frontend.dynamo.early_runner import RUNNERS
 from gyrator.frontend.fake_kernels import register_fake_kernels
 from gyrator.frontend.freezing import SharedConstants
 from gyrator.graphs.compiled import NO_DECOMPOSITIONS, Decompositions
@@ -90,7 +92,8 @@ class Session:
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Check the rules, the pass edits and the decompositions before anything is compiled."""
+        """Check the rules, the pass edits and the decompositions before anything is compiled, and
+        have the native runner built when Dynamo begins to."""
         if self.rules is not None:
             from gyrator_lowering.misspelt import misspelt_ops
             from gyrator_lowering.table import LoweringTable
@@ -110,6 +113,7 @@ class Session:
 
             edited({}, self.decompositions)
             decompositions_hash(self.decompositions)
+        RUNNERS.expect(ref(self))
 
     @property
     def targets(self) -> Mapping[str, tuple[TargetDefinition, Target]]:
