@@ -16,8 +16,76 @@ template <class T> GY_FN T gy_atan2_d(T y, T x) {
   r = gy_sel(gy_copysign(T{} + 1.0, x) < 0, 3.141592653589793 - r, r);
   return gy_copysign(r, y);
 }
+//% gy_atan_turned_f
+// The angle of the pair (low, high), 0 <= low <= high, by a quotient q of what is left of low and high when both are
+// turned by the arctangent of b, which is near low / high. What the quotient and its denominator lose is kept.
+#if GY_ISA == 512
+// Angles by quarters of the tangent, from pi/2 down 8 places on, and those of the left half plane 16 on; what they lose.
+static const sf32 gy_atan_table[][32] __attribute__((aligned(64))) = {
+  {0, 0.244978666f, 0.463647604f, 0.643501103f, 0.785398185f, 0, 0, 0, 1.57079637f, 1.3258177f, 1.10714877f,
+   0.927295208f, 0.785398185f, 0, 0, 0, 3.14159274f, 2.89661407f, 2.67794514f, 2.49809146f, 2.3561945f, 0, 0, 0,
+   1.57079637f, 1.81577504f, 2.03444386f, 2.21429753f, 2.3561945f, 0, 0, 0},
+  {0, -3.17867777e-09f, 5.01215869e-09f, 5.86893734e-09f, -2.18556941e-08f, 0, 0, 0, -4.37113883e-08f,
+   -4.05327114e-08f, -4.87235496e-08f, 1.00243174e-08f, -2.18556941e-08f, 0, 0, 0, -8.74227766e-08f, -8.42440997e-08f,
+   -9.24349379e-08f, 8.55222169e-08f, -5.96244032e-09f, 0, 0, 0, -4.37113883e-08f, -4.68900687e-08f, 8.05100555e-08f,
+   -9.74470993e-08f, -5.96244032e-09f, 0, 0, 0},
+};
+GY_FN vf32 gy_atan_turned_f(vf32 low, vf32 high, vi32 swap, vi32 left) {
+  vf32 r = (vf32)__builtin_ia32_rcp14ps512_mask(high, high, (su16)-1), t = gy_mad(low, r, vf32{} + 3145728.0f);
+  vi32 i = gy_bits(t) | gy_sel(swap, vi32{} + 8, vi32{}) | ((left >> 27) & 16);
+  vf32 b = t - 3145728.0f, top = gy_less_mad(b, high, low), bottom = gy_mad(b, low, high);
+  vf32 short_of = gy_mad(b, low, high - bottom);
+  top = gy_float(gy_bits(top) ^ ((left ^ swap) & (si32)0x80000000));
+  r = gy_inverse_w(bottom);
+  vf32 q = top * r, miss = gy_less_mad(q, short_of, gy_less_mad(q, bottom, top)), z = q * q, lost;
+  vf32 p = gy_poly(z, -0.139532626f, 0.19996959f, -0.333333254f);
+  vf32 h = gy_sum_w(gy_pick(gy_atan_table[0], i), q, lost);
+  return h + (lost + gy_mad(miss, r, gy_mad(q * z, p, gy_pick(gy_atan_table[1], i))));
+}
+#elif GY_ISA != 0
+GY_FN vf32 gy_atan_turned_f(vf32 low, vf32 high, vi32 swap, vi32 left) {
+  auto middle = low > high * 0.25f, most = low > high * 0.75f;
+  vf32 b = gy_sel(most, vf32{} + 1.0f, gy_sel(middle, vf32{} + 0.5f, vf32{}));
+  vf32 angle = gy_sel(most, vf32{} + 0.785398185f, gy_sel(middle, vf32{} + 0.463647604f, vf32{}));
+  vf32 rest = gy_sel(most, vf32{} - 2.18556941e-8f, gy_sel(middle, vf32{} + 5.01215869e-9f, vf32{}));
+  vf32 base = gy_sel(swap != 0, vf32{} + 1.57079637f, gy_sel(left < 0, vf32{} + 3.14159274f, vf32{}));
+  vf32 top = gy_mad(-b, high, low), bottom = gy_mad(b, low, high), short_of = gy_mad(b, low, high - bottom);
+  vi32 sign = (left ^ swap) & (si32)0x80000000;
+  vf32 r = 1.0f / bottom, q = top * r, miss = gy_mad(-q, short_of, gy_mad(-q, bottom, top)), z = q * q, more, lost;
+  vf32 p = gy_poly(z, 0.098436825f, -0.142216057f, 0.199987128f, -0.333333254f);
+  vf32 tail = gy_mad(miss, r, gy_mad(q * z, p, rest));
+  q = gy_float(gy_bits(q) ^ sign);
+  tail = gy_float(gy_bits(tail) ^ sign);
+  vf32 h = gy_sum_w(gy_sum_w(base, gy_float(gy_bits(angle) ^ sign), more), q, lost);
+  return h + (lost + (gy_mad(base, vf32{} - 2.78275344e-8f, more) + tail));
+}
+#endif
 //% gy_atan2 : gy_atan2_d
+#if GY_ISA == 0
 GY_VIA_F64_2(gy_atan2)
+#else
+// Beyond are the double kernel's arguments, whose quotients overflow or vanish, and those that are no finite numbers.
+static __attribute__((noinline, cold)) sf32 gy_atan2_far(sf32 y, sf32 x) { return (sf32)gy_atan2_d((sf64)y, (sf64)x); }
+static __attribute__((noinline, cold)) vf32 gy_atan2_far(vf32 y, vf32 x) {
+  return gy_join(GY_C(gy_atan2_d(GY_C(gy_lo(y), gy_hf64), GY_C(gy_lo(x), gy_hf64)), gy_hf32),
+    GY_C(gy_atan2_d(GY_C(gy_hi(y), gy_hf64), GY_C(gy_hi(x), gy_hf64)), gy_hf32));
+}
+template <class T> GY_FN auto gy_atan2_near(T y, T x) {
+  T a = gy_abs(x), b = gy_abs(y);
+  return (a < 1e18f) & (b < 1e18f) & ((a > 1e-18f) | (a == 0)) & ((b > 1e-18f) | (b == 0));
+}
+GY_FN vf32 gy_atan2_f(vf32 y, vf32 x) {
+  vf32 a = gy_abs(x), b = gy_abs(y), high = gy_raise(gy_raise(a, b), vf32{} + 1e-18f);
+  return gy_copysign(gy_atan_turned_f(gy_lower(a, b), high, b > a, gy_bits(x)), y);
+}
+GY_FN vf32 gy_atan2(vf32 y, vf32 x) {
+  vi32 near = gy_atan2_near(y, x);
+  vf32 r = gy_atan2_f(y, x);
+  if (__builtin_expect(gy_any_w(~near), 0)) r = gy_sel(near, r, gy_atan2_far(y, x));
+  return r;
+}
+GY_FN sf32 gy_atan2(sf32 y, sf32 x) { return gy_atan2_near(y, x) ? gy_atan2_f(vf32{y}, vf32{x})[0] : gy_atan2_far(y, x); }
+#endif
 sf64 gy_atan2(sf64, sf64) = delete;
 //% gy_atan2_f64 : GY_WIDE_2 gy_any_w
 // As gy_atan2_d, but with what each step loses: base + q + q^3 p, where the quotient q has two parts.
