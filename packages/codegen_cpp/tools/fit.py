@@ -293,6 +293,7 @@ def _single_targets() -> Iterator[Fit]:
     yield Fit("atan_f32", _odd_tail(mp.atan), _ZERO, mp.mpf("1.0001"), 8, lambda z: z, f32)
     yield Fit("atan_near_f32", _odd_tail(mp.atan), _ZERO, mp.mpf("0.0158"), 2, lambda z: z, f32)
     yield Fit("atan_half_f32", _odd_tail(mp.atan), _ZERO, mp.mpf("0.0626"), 3, lambda z: z, f32)
+    yield Fit("atan_table_f32", _odd_tail(mp.atan), _ZERO, mp.mpf("0.0062"), 1, lambda z: z, f32)
     yield Fit("atanh_f32", _odd_tail(mp.atanh), _ZERO, mp.mpf("0.2501"), 5, lambda z: z, f32)
     yield Fit("erf_near_f32", erf, _ZERO, mp.mpf("0.4901"), 5, _one, f32)
     yield _erfc("erfc_f32", 2, 0.21875, "0.699", "10.2", 8, f32)

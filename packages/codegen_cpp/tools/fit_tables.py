@@ -85,6 +85,23 @@ def _distance(y: mp.mpf) -> float:
     return float(abs(y - mp.mpf(float(rounded))) / abs(float(np.spacing(rounded))))
 
 
+def arctangents() -> Iterator[tuple[float, float]]:
+    """For the quarters of the octaves from 1/16 to 14, ordered as those of tables of polynomials:
+    a number b near the middle, at which the function is very near a float32, and its arctangent.
+    The first interval begins at 0 and has that for b; the last one, which has no end, the quarter
+    turn, and b = 1 for the division by the number itself."""
+    for k in range(ENTRIES):
+        octave, step = divmod((k - 12) % ENTRIES, 4)
+        low, high = (2.0 ** (octave - 4) * (1 + s / 4) for s in (step, step + 1))
+        if (octave, step) == (0, 0):
+            yield 0.0, 0.0
+        elif (octave, step) == (7, 3):
+            yield 1.0, float(mp.pi / 2)
+        else:
+            b = _accurate(mp.atan, low, high)
+            yield b, float(mp.atan(mp.mpf(b)))
+
+
 def logarithms() -> Iterator[tuple[float, float]]:
     """By the upper five bits of the mantissa m in [0.75, 1.5): about 1 / m, and minus its log."""
     for k in range(ENTRIES):
@@ -148,6 +165,8 @@ def main(names: list[str]) -> None:
         first = int(np.float32(table.low).view(np.uint32)) >> (23 - table.steps.bit_length() + 1)
         turned = [entries[(k - first) % ENTRIES] for k in range(ENTRIES)]
         _print(table.name, [(e.middle, e.value, *e.coefficients) for e in turned])
+    if not names or "atan" in names:
+        _print("atan", list(arctangents()))
     if not names or "log" in names:
         _print("log", list(logarithms()))
     if not names or "log_wide" in names:
