@@ -286,19 +286,24 @@ def avg_pool(rank: int) -> Rule:
         lead = x.ndim - rank
         out = b.out
         dtype = out.dtype.compute
-        padded = any(pad) or ceil
-        dims = list(range(lead, x.ndim))
+        read, before = list(window), list(pad)
+        dims = []
+        for d, (n, size) in enumerate(zip(x.shape[lead:], out.shape[lead:], strict=True)):
+            if size is ONE and type(n) is Const:  # one window, which may be larger than the plane
+                read[d], before[d] = min(window[d] - pad[d], n.value), 0
+            elif pad[d] or ceil:
+                dims.append(lead + d)
 
         def term(ops: Tracer, index: Sequence[Expr], offset: Sequence[Any]) -> Value:
-            full_index = (*index[:lead], *read_at(index[lead:], offset, step, pad, [1] * rank))
-            mask = inside(ops, full_index, x.shape, dims) if padded else None
+            full_index = (*index[:lead], *read_at(index[lead:], offset, step, before, [1] * rank))
+            mask = inside(ops, full_index, x.shape, dims) if dims else None
             return ops.cast(ops.load(x, full_index, mask), dtype)
 
         def scale(ops: Tracer, index: Sequence[Expr], total: Value) -> Value:
             n = _divisor(index[lead:], x.shape[lead:], window, step, pad, ceil, count_include_pad)
             return total / operand(ops, divisor if divisor is not None else n, (), dtype)
 
-        return windowed(b, window, out, dtype, term, scale)
+        return windowed(b, read, out, dtype, term, scale)
 
     return rule
 
