@@ -1,5 +1,5 @@
 """Fit the tables of the prelude's AVX-512 functions: a polynomial for each of 32 intervals, and
-those of 16 doubles.
+those of 16 doubles, some of which hold polynomials too.
 
 A function of float32 is computed as ``f(b) + d (c1 + c2 d + ...)`` with ``d = x - b``, where ``b``
 and the coefficients come out of tables by the upper bits of ``x``. ``b`` lies near the middle of
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 import attrs
 import mpmath as mp
 import numpy as np
-from fit import fit_rounded, nodes
+from fit import fit_rounded, nodes, remez
 
 Function = Callable[[mp.mpf], mp.mpf]
 
@@ -56,7 +56,7 @@ def entry(table: Table, place: int) -> Entry:
     if low >= table.top:
         return Entry(0.0, 0.0, (0.0,) * table.degree, 0.0)
     high = low + table.low * 2**octave / table.steps
-    middle = _accurate(table.f, low, high) if place else 0.0
+    middle = _accurate(table.f, low, high, np.float32) if place else 0.0
     start = mp.mpf(low if place else 0)
     grid = [x for x in nodes(start, mp.mpf(high), POINTS) if x not in (0, middle)]
     steps = [x - middle for x in grid]
@@ -71,17 +71,17 @@ def entry(table: Table, place: int) -> Entry:
     return Entry(middle, float(base) if place else 0.0, tuple(rounded), float(error))
 
 
-def _accurate(f: Function, low: float, high: float) -> float:
-    """A float32 near the middle of an interval at which ``f`` is nearly a float32."""
-    near = np.linspace(0.7 * low + 0.3 * high, 0.3 * low + 0.7 * high, 1001).astype(np.float32)
+def _accurate(f: Function, low: float, high: float, dtype: type) -> float:
+    """A number near the middle of an interval at which ``f`` is nearly a number of ``dtype``."""
+    near = np.linspace(0.7 * low + 0.3 * high, 0.3 * low + 0.7 * high, 1001).astype(dtype)
     middle = (low + high) / 2
     by_nearness = sorted(map(float, near), key=lambda b: abs(b - middle))
-    good = (b for b in by_nearness if _distance(f(mp.mpf(b))) < 1 / 32)
+    good = (b for b in by_nearness if _distance(f(mp.mpf(b)), dtype) < 1 / 32)
     return next(good, by_nearness[0])
 
 
-def _distance(y: mp.mpf) -> float:
-    rounded = np.float32(float(y))
+def _distance(y: mp.mpf, dtype: type) -> float:
+    rounded = dtype(float(y))
     return float(abs(y - mp.mpf(float(rounded))) / abs(float(np.spacing(rounded))))
 
 
@@ -111,7 +111,7 @@ def logarithms() -> Iterator[tuple[float, float]]:
             continue
         near = np.float32(1 / (low + unit / 2))
         candidates = (float(near) + j * float(np.spacing(near)) for j in range(-2000, 2001))
-        best = min(candidates, key=lambda c: _distance(-mp.log(mp.mpf(c))))
+        best = min(candidates, key=lambda c: _distance(-mp.log(mp.mpf(c)), np.float32))
         yield best, float(-mp.log(mp.mpf(best)))
 
 
@@ -137,6 +137,52 @@ def wide_powers() -> Iterator[tuple[float, ...]]:
         yield float(exact), float((exact - mp.mpf(float(exact))) / exact)
 
 
+@attrs.frozen
+class WideTable:
+    """A function of float64 in 16 intervals between ``bounds``, in the order of their places."""
+
+    name: str
+    f: Function
+    bounds: tuple[float, ...]
+    degree: int
+    added: int | None = None
+    """How many intervals add to x, the first of them around 0. The others then add to f(b), which
+    has two parts and b in the middle; without a number ``f(b)`` is nearly a float64."""
+    turn: int = 0
+    """The place of the first interval."""
+
+
+def wide_entry(table: WideTable, place: int) -> Entry:
+    """Fit the interval ``place`` of a table of doubles, counted from 0."""
+    low, high = table.bounds[place : place + 2]
+    if table.added is None:
+        middle = _accurate(table.f, low, high, np.float64)
+    else:
+        middle = (low + high) / 2 if place else 0.0
+    exact = table.f(mp.mpf(middle))
+    base = mp.mpf(float(exact))
+    at_x = place < (table.added or 0)
+    first = mp.mpf(0)
+    if table.added is not None:
+        first = mp.mpf(float(exact - (middle if at_x else base)))
+    grid = [x for x in nodes(mp.mpf(low), mp.mpf(high), 8 * table.degree) if x not in (0, middle)]
+    steps = [x - middle for x in grid]
+    sums = [table.f(x) - (x if at_x else base) - first for x in grid]
+    values = [y / d for y, d in zip(sums, steps, strict=True)]
+    weights = [abs(d) / table.f(x) for x, d in zip(grid, steps, strict=True)]
+    coefficients, error = remez(values, steps, weights, 0, table.degree - 1)
+    if table.added is not None:
+        coefficients.insert(0, first)
+    return Entry(middle, float(base), tuple(map(float, coefficients)), float(error))
+
+
+def wide_tables() -> tuple[WideTable, ...]:
+    """All tables of polynomials of doubles."""
+    step = 197 / 512
+    equal = (0.0, *(step * (k + 0.5) for k in range(WIDE_ENTRIES)))
+    return (WideTable("erf_wide", mp.erf, equal, 12, added=2),)
+
+
 def tables() -> tuple[Table, ...]:
     """All tables of polynomials."""
     return (
@@ -148,7 +194,7 @@ def tables() -> tuple[Table, ...]:
 def _print(name: str, columns: list[tuple[float, ...]], wide: bool = False) -> None:
     sys.stdout.write(f"{name}\n")
     for row in zip(*columns, strict=True):
-        texts = [f"{c:.17g}" if wide else f"{np.float32(c):.9g}" for c in row]
+        texts = [repr(c).removesuffix(".0") if wide else f"{np.float32(c):.9g}" for c in row]
         floats = [t if t in "01" or wide else f"{t}f" for t in texts]
         sys.stdout.write("  {" + ", ".join(floats) + "},\n")
 
@@ -165,6 +211,16 @@ def main(names: list[str]) -> None:
         first = int(np.float32(table.low).view(np.uint32)) >> (23 - table.steps.bit_length() + 1)
         turned = [entries[(k - first) % ENTRIES] for k in range(ENTRIES)]
         _print(table.name, [(e.middle, e.value, *e.coefficients) for e in turned])
+    for wide in wide_tables():
+        if names and wide.name not in names:
+            continue
+        entries = [wide_entry(wide, k) for k in range(WIDE_ENTRIES)]
+        worst = max(e.error for e in entries)
+        sys.stdout.write(f"{wide.name}: error 2^{float(mp.log(worst, 2)):.1f}\n")
+        turned = [entries[(k - wide.turn) % WIDE_ENTRIES] for k in range(WIDE_ENTRIES)]
+        middles = [(e.middle,) if wide.added is None else () for e in turned]
+        rows = [(*m, e.value, *e.coefficients) for m, e in zip(middles, turned, strict=True)]
+        _print(wide.name, rows, wide=True)
     if not names or "atan" in names:
         _print("atan", list(arctangents()))
     if not names or "log" in names:

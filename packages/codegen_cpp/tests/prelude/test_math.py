@@ -228,6 +228,24 @@ def test_float64_of_vectors_is_within_one_unit(name, vector_isa, folder):
     assert same_bits(got, library.map("f64_s", "f64", x)).all()
 
 
+@pytest.mark.parametrize("name", ["erf"])
+def test_float64_is_within_one_unit_around_borders_of_intervals(name, vector_isa, folder):
+    library = build(unary(name), vector_isa, folder)
+    equal = 197 / 512 * (np.arange(16) + 0.5)
+    quarters = 0.4 * (np.outer([1, 2, 4, 8], [1, 1.25, 1.5, 1.75]).ravel() - 1)
+    borders = np.concatenate([equal, quarters, [0.7, 1.0, 5.9375, 5.95, 6.0, 26.6, 27.2]])
+    x = (borders[:, None] * (1 + np.array([-9, -1, 0, 1, 9]) * 2.0**-52)).ravel()
+    x = np.random.default_rng(9).permutation(np.concatenate([x, -x, x * 1.01]))
+    got = library.map("f64_v", "f64", x)
+    with mpmath.workdps(60):
+        for v, g in zip(x, got, strict=True):
+            e = MP[name](mpmath.mpf(float(v)))
+            exponent = mpmath.frexp(e)[1] if e else -1074
+            unit = mpmath.ldexp(1, max(int(exponent) - 53, -1074))
+            assert abs(mpmath.mpf(float(g)) - e) <= unit, (v, g, e)
+    assert same_bits(got, library.map("f64_s", "f64", x)).all()
+
+
 def near_middles() -> np.ndarray:
     """Doubles whose roots come closest to the middle of two doubles: the square of an odd number of
     54 bits, less a small number."""

@@ -175,6 +175,8 @@ template <class T> GY_FN T gy_lower(T x, T c) { return gy_sel(x > c, c, x); }
 #if GY_ISA == 512
 GY_FN vf32 gy_raise(vf32 x, vf32 c) { return (vf32)__builtin_ia32_maxps512_mask(c, x, vf32{}, (su16)-1, 4); }
 GY_FN vf32 gy_lower(vf32 x, vf32 c) { return (vf32)__builtin_ia32_minps512_mask(c, x, vf32{}, (su16)-1, 4); }
+GY_FN gy_hf64 gy_raise(gy_hf64 x, gy_hf64 c) { return (gy_hf64)__builtin_ia32_maxpd512_mask(c, x, gy_hf64{}, (su8)-1, 4); }
+GY_FN gy_hf64 gy_lower(gy_hf64 x, gy_hf64 c) { return (gy_hf64)__builtin_ia32_minpd512_mask(c, x, gy_hf64{}, (su8)-1, 4); }
 #else
 GY_FN vf32 gy_raise(vf32 x, vf32 c) { return (vf32)__builtin_ia32_maxps256(c, x); }
 GY_FN vf32 gy_lower(vf32 x, vf32 c) { return (vf32)__builtin_ia32_minps256(c, x); }
