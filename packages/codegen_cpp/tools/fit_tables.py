@@ -180,7 +180,15 @@ def wide_tables() -> tuple[WideTable, ...]:
     """All tables of polynomials of doubles."""
     step = 197 / 512
     equal = (0.0, *(step * (k + 0.5) for k in range(WIDE_ENTRIES)))
-    return (WideTable("erf_wide", mp.erf, equal, 12, added=2),)
+    quarters = tuple((2.0 ** (k // 4) * (1 + k % 4 / 4) - 1) * 0.4 for k in range(WIDE_ENTRIES + 1))
+    return (
+        WideTable("erf_wide", mp.erf, equal, 12, added=2),
+        WideTable("erfc_wide", _erfcx, quarters, 12, turn=8),
+    )
+
+
+def _erfcx(x: mp.mpf) -> mp.mpf:
+    return mp.exp(x * x) * mp.erfc(x)
 
 
 def tables() -> tuple[Table, ...]:

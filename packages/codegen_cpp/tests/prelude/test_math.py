@@ -228,7 +228,7 @@ def test_float64_of_vectors_is_within_one_unit(name, vector_isa, folder):
     assert same_bits(got, library.map("f64_s", "f64", x)).all()
 
 
-@pytest.mark.parametrize("name", ["erf"])
+@pytest.mark.parametrize("name", ["erf", "erfc"])
 def test_float64_is_within_one_unit_around_borders_of_intervals(name, vector_isa, folder):
     library = build(unary(name), vector_isa, folder)
     equal = 197 / 512 * (np.arange(16) + 0.5)
