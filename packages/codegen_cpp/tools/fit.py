@@ -288,7 +288,7 @@ def _single_targets() -> Iterator[Fit]:
     yield Fit("cos_f32", _cos_tail, _ZERO, mp.mpf("0.7"), 2, lambda z: z * z, f32)
     yield Fit("erf_f32", erf, _ZERO, mp.mpf("1.01"), 6, lambda z: 1 / _erf_over_x(z), f32)
     yield Fit("exp_more_f32", _exp_tail, -_HALF_LN2, _HALF_LN2, 5, lambda r: r * r, f32)
-    yield Fit("tan_f32", _odd_tail(mp.tan), _ZERO, mp.mpf("0.7"), 7, lambda z: z, f32)
+    yield Fit("tan_f32", _odd_tail(mp.tan), _ZERO, mp.mpf("0.7"), 6, lambda z: z, f32)
     yield Fit("asin_f32", _odd_tail(mp.asin), _ZERO, mp.mpf("0.2501"), 4, lambda z: z, f32)
     yield Fit("atan_f32", _odd_tail(mp.atan), _ZERO, mp.mpf("1.0001"), 8, lambda z: z, f32)
     yield Fit("atan_near_f32", _odd_tail(mp.atan), _ZERO, mp.mpf("0.0158"), 2, lambda z: z, f32)

@@ -31,13 +31,12 @@ static const sf32 gy_atan_table[][32] __attribute__((aligned(64))) = {
    -9.74470993e-08f, -5.96244032e-09f, 0, 0, 0},
 };
 GY_FN vf32 gy_atan_turned_f(vf32 low, vf32 high, vi32 swap, vi32 left) {
-  vf32 r = (vf32)__builtin_ia32_rcp14ps512_mask(high, high, (su16)-1), t = gy_mad(low, r, vf32{} + 3145728.0f);
+  vf32 t = gy_mad(low, gy_rough_inverse_w(high), vf32{} + 3145728.0f);
   vi32 i = gy_bits(t) | gy_sel(swap, vi32{} + 8, vi32{}) | ((left >> 27) & 16);
   vf32 b = t - 3145728.0f, top = gy_less_mad(b, high, low), bottom = gy_mad(b, low, high);
   vf32 short_of = gy_mad(b, low, high - bottom);
   top = gy_float(gy_bits(top) ^ ((left ^ swap) & (si32)0x80000000));
-  r = gy_inverse_w(bottom);
-  vf32 q = top * r, miss = gy_less_mad(q, short_of, gy_less_mad(q, bottom, top)), z = q * q, lost;
+  vf32 r = gy_inverse_w(bottom), q = top * r, miss = gy_less_mad(q, short_of, gy_less_mad(q, bottom, top)), z = q * q, lost;
   vf32 p = gy_poly(z, -0.139532626f, 0.19996959f, -0.333333254f);
   vf32 h = gy_sum_w(gy_pick(gy_atan_table[0], i), q, lost);
   return h + (lost + gy_mad(miss, r, gy_mad(q * z, p, gy_pick(gy_atan_table[1], i))));

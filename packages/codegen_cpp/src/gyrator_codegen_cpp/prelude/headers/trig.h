@@ -42,14 +42,14 @@ GY_V(GY_FN gy_hf64 gy_flip_sign(gy_hf64 x, gy_hi64 i) { return (gy_hf64)((gy_hi6
     return r; \
   })
 //% gy_trig_rest_f
-// r + rest is x - n pi/2 for |x| <= 1e6; the first difference is exact, the second's loss is kept.
+// r + rest is x - n pi/2 for |x| <= 1e6. The first difference is exact and, as pi/2 is a multiple of 2^-23, no finer than
+// what is added to it; so r - a is exact too.
 #if GY_ISA != 0
 template <class T> GY_FN T gy_trig_rest_f(T x, T &r, T &rest) {
   T t = gy_mad(x, T{} + 0.636619747f, T{} + 12582912.0f), n = t - 12582912.0f;
-  T a = gy_mad(n, T{} - 1.57079637f, x), b = n * 4.37113883e-8f, lost = gy_mad(n, T{} + 4.37113883e-8f, -b);
-  r = a + b;
-  T gap = r - a;
-  rest = gy_mad(n, T{} + 1.71512451e-15f, ((a - (r - gap)) + (b - gap)) + lost);
+  T a = gy_mad(n, T{} - 1.57079637f, x);
+  r = a + n * 4.37113883e-8f;
+  rest = gy_mad(n, T{} + 1.71512451e-15f, gy_mad(n, T{} + 4.37113883e-8f, a - r));
   return t;
 }
 #endif
@@ -126,13 +126,11 @@ template <class T> GY_FN T gy_tan_d(T x) {
 // In odd quarters minus the inverse of the tangent h + l, corrected once.
 template <class T> GY_FN T gy_tan_f(T x) {
   T r, rest, t = gy_trig_rest_f(x, r, rest), z = r * r, l;
-  T p = gy_poly(z, 0.00248699472f, -0.00168967189f, 0.00607563881f, 0.00777852954f, 0.0221387111f, 0.053931918f,
-    0.133335665f, 0.333333284f);
-  T m = r * z, lost = gy_mad(r, z, -m) + r * gy_mad(r, r, -z), v = gy_sum_w(r, m * p, l);
-  l = gy_mad(lost, T{} + 0.38f, gy_mad(gy_mad(v, v, T{} + 1.0f), rest, l));
-  T h = gy_sum_w(v, l, l), y = -gy_inverse_w(h);
-  T miss = gy_mad(y, l, gy_mad(y, h, T{} + 1.0f));
-  return gy_sel(x == 0, x, gy_sel((gy_bits(t) & 1) != 0, gy_mad(y, miss, y), h));
+  T p = gy_poly(z, 0.00523485616f, -0.00173652417f, 0.0123482691f, 0.020669084f, 0.0541847385f, 0.133315057f, 0.33333385f);
+  T m = r * z, lost = gy_mad(r, gy_mad(r, r, -z), gy_mad(r, z, -m)), h = gy_sum_w(r, m * p, l);
+  l = gy_mad(lost, T{} + 0.38f, gy_mad(gy_mad(h, h, T{} + 1.0f), rest, l));
+  T v = h + l, y = -gy_rough_inverse_w(v), miss = gy_mad(y, l, gy_mad(y, h, T{} + 1.0f));
+  return gy_sel(x == 0, x, gy_sel((gy_bits(t) & 1) != 0, gy_mad(y, miss, y), v));
 }
 #endif
 GY_TRIG_NEAR(gy_tan, __builtin_tan(x))

@@ -64,6 +64,13 @@ GY_FN vf32 gy_inverse_w(vf32 d) {
 GY_FN sf64 gy_inverse_w(sf64 d) { return gy_inverse_w(gy_hf64{} + d)[0]; }
 GY_FN sf32 gy_inverse_w(sf32 d) { return gy_inverse_w(vf32{} + d)[0]; }
 #endif
+//% gy_rough_inverse_w
+// 1 / d to 14 bits or better, for floats from 2^-120 to 2^120.
+template <class T> GY_FN T gy_rough_inverse_w(T d) { return 1 / d; }
+#if GY_ISA == 512
+GY_FN vf32 gy_rough_inverse_w(vf32 d) { return (vf32)__builtin_ia32_rcp14ps512_mask(d, d, (su16)-1); }
+GY_FN sf32 gy_rough_inverse_w(sf32 d) { return gy_rough_inverse_w(vf32{d})[0]; }
+#endif
 //% gy_ratio_w
 #if GY_ISA == 512
 template <class T> GY_FN T gy_ratio_w(T a, T d) { return a * gy_inverse_w(d); }
