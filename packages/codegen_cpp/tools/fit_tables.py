@@ -102,6 +102,25 @@ def arctangents() -> Iterator[tuple[float, float]]:
             yield b, float(mp.atan(mp.mpf(b)))
 
 
+def _erfcx(x: mp.mpf) -> mp.mpf:
+    return mp.exp(x * x) * mp.erfc(x)
+
+
+def complements() -> Iterator[tuple[float, ...]]:
+    """Of exp(x^2) erfc(x), by the eighths of the octaves of x + 1 from 1 to 16, a row as those of
+    tables of polynomials, to degree 5."""
+    for k in range(ENTRIES):
+        octave, step = divmod((k - 24) % ENTRIES, 8)
+        low, high = (2.0**octave * (1 + s / 8) - 1 for s in (step, step + 1))
+        middle = _accurate(_erfcx, low, high)
+        base = _erfcx(mp.mpf(middle))
+        grid = [x for x in nodes(mp.mpf(low), mp.mpf(high), POINTS) if x != middle]
+        steps = [x - middle for x in grid]
+        values = [(_erfcx(x) - base) / d for x, d in zip(grid, steps, strict=True)]
+        weights = [abs(d) / _erfcx(x) for x, d in zip(grid, steps, strict=True)]
+        yield middle, float(base), *fit_rounded(values, steps, weights, 4)
+
+
 def logarithms() -> Iterator[tuple[float, float]]:
     """By the upper five bits of the mantissa m in [0.75, 1.5): about 1 / m, and minus its log."""
     for k in range(ENTRIES):
@@ -231,6 +250,8 @@ def main(names: list[str]) -> None:
         _print(wide.name, rows, wide=True)
     if not names or "atan" in names:
         _print("atan", list(arctangents()))
+    if not names or "erfc" in names:
+        _print("erfc", list(complements()))
     if not names or "log" in names:
         _print("log", list(logarithms()))
     if not names or "log_wide" in names:
