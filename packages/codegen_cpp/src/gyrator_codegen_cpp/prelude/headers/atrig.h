@@ -180,7 +180,7 @@ template <class T> GY_FN T gy_asin_tail(T z, sf64) {
     0.030381942675197508, 0.04464285717528769, 0.07499999999970097, 0.16666666666666763);
 }
 template <class T, class C> GY_FN auto gy_asin_parts(T x, C kind, T &h, T &l) {
-  T a = gy_abs(x), t = (C(1) - a) * C(0.5), rest, s = gy_root_w(t, rest);
+  T a = gy_abs(x), t = gy_mad(a, T{} - C(0.5), T{} + C(0.5)), rest, s = gy_root_w(t, rest);
   auto large = a > C(0.5);
   T z = gy_sel(large, t, a * a);
   h = gy_sel(large, s, a);
@@ -192,8 +192,8 @@ template <class T, class C> GY_FN auto gy_asin_parts(T x, C kind, T &h, T &l) {
 template <class T, class C> GY_FN T gy_asin_of(T x, C quarter, C rest) {
   T h, l, lost;
   auto large = gy_asin_parts(x, quarter, h, l);
-  T r = gy_sum_w(gy_sel(large, T{} + quarter, T{}), gy_sel(large, -(h + h), h), lost);
-  return gy_copysign(r + (lost + gy_sel(large, rest - (l + l), l)), x);
+  T r = gy_sum_w(gy_sel(large, T{} + quarter, T{}), gy_sel(large, h * C(-2), h), lost);
+  return gy_copysign(r + (lost + gy_sel(large, gy_mad(l, T{} - C(2), T{} + rest), l)), x);
 }
 template <class T> GY_FN T gy_asin_d(T x) { return gy_asin_of(x, 1.5707963267948966, 6.123233995736766e-17); }
 template <class T> GY_FN T gy_asin_f(T x) { return gy_asin_of(x, 1.57079637f, -4.37113883e-8f); }
@@ -204,13 +204,12 @@ template <class T> GY_FN T gy_asin_w(T x) { return gy_asin_d(x); }
 GY_WIDE(asin)
 //% gy_acos
 template <class T, class C> GY_FN T gy_acos_of(T x, C quarter, C rest) {
-  T h, l, lost, one = gy_copysign(T{} + C(1), x);
+  T h, l, lost;
   auto large = gy_asin_parts(x, quarter, h, l), left = x < 0;
-  h = h * one;
-  l = l * one;
+  T times = gy_sel(large, T{} + C(2), T{} - C(1)) * gy_copysign(T{} + C(1), x);
   T half = gy_sel(left, T{} + (quarter + quarter), T{}), low = gy_sel(left, T{} + (rest + rest), T{});
-  T r = gy_sum_w(gy_sel(large, half, T{} + quarter), gy_sel(large, h + h, -h), lost);
-  return r + (lost + gy_sel(large, low + (l + l), rest - l));
+  T r = gy_sum_w(gy_sel(large, half, T{} + quarter), h * times, lost);
+  return r + (lost + gy_mad(l, times, gy_sel(large, low, T{} + rest)));
 }
 template <class T> GY_FN T gy_acos_d(T x) { return gy_acos_of(x, 1.5707963267948966, 6.123233995736766e-17); }
 template <class T> GY_FN T gy_acos_f(T x) { return gy_acos_of(x, 1.57079637f, -4.37113883e-8f); }

@@ -98,9 +98,10 @@ GY_FN gy_hf64 gy_root_w(gy_hf64 t, gy_hf64 &rest) {
   return s;
 }
 GY_FN vf32 gy_root_w(vf32 t, vf32 &rest) {
-  vf32 y = __builtin_ia32_rsqrt14ps512_mask(t, t, (su16)-1), half = y * 0.5f;
-  vf32 s = gy_sel(t == 0, t, gy_root_step_w(t * y, half));
-  rest = gy_sel(t == 0, t, gy_mad(-s, s, t) * half);
+  // not infinite, so that the root of 0 is 0
+  vf32 y = gy_lower((vf32)__builtin_ia32_rsqrt14ps512_mask(t, t, (su16)-1), vf32{} + 1e18f), half = y * 0.5f;
+  vf32 s = gy_root_step_w(t * y, half);
+  rest = gy_less_mad(s, s, t) * half;
   return s;
 }
 GY_FN sf64 gy_root_w(sf64 t, sf64 &rest) {
