@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from gyrator import default_session  # which imports the compiler without full collections
 from gyrator.frontend.aot import SavableGraph
 from gyrator.frontend.dynamo.early_runner import RUNNERS
-from gyrator.session import default_session
 
 RUNNERS.expect(default_session)  # `torch.compile` imports this module for the name of the backend
 
