@@ -158,6 +158,68 @@ def test_norms_are_folded_and_weights_packed(tmp_path):
     assert not any("batch_norm" in k.ops for r in records for k in r.kernels)
 
 
+SERIES = {
+    "plain": lambda: nn.Conv1d(8, 16, 3, padding=1),
+    "of single elements": lambda: nn.Conv1d(8, 16, 1),
+    "no bias, strides": lambda: nn.Conv1d(8, 12, 4, stride=3, padding=2, bias=False),
+    "skips that fit": lambda: nn.Conv1d(8, 16, 3, dilation=4, padding=8),
+    "skips that do not fit": lambda: nn.Conv1d(8, 16, 3, dilation=5),
+    "skips and padding that does not fit": lambda: nn.Conv1d(8, 16, 2, dilation=4, padding=3),
+    "skips and strides": lambda: nn.Conv1d(8, 16, 3, 2, dilation=2, padding=2),
+    "skips and groups": lambda: nn.Conv1d(8, 16, 3, groups=4, dilation=2, padding="same"),
+    "each channel alone": lambda: nn.Conv1d(8, 8, 5, groups=8, padding=2),
+    "transposed": lambda: nn.ConvTranspose1d(8, 12, 3, 2, 1, output_padding=1),
+    "transposed, skips": lambda: nn.ConvTranspose1d(8, 12, 3, dilation=2, groups=2),
+}
+
+
+class Series(nn.Module):
+    """Two convolutions of every kind, with what may follow: a function, an addition, both, or
+    several readers."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList(make() for make in SERIES.values() for _ in range(2))
+
+    def forward(self, x):
+        results = []
+        for k, part in enumerate(self.parts):
+            value = part(x)
+            if k % 2:  # of the same kind as the one before
+                value = value + results[-1]
+            if k % 3:
+                value = F.relu(value) if k % 3 == 1 else F.silu(value)
+            elif k % 4 == 0:
+                results.append(value.sum(1))
+            results.append(value)
+        return results
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("numerics", ["eager", "fast"])
+def test_series_are_convolved_as_images(tmp_path, numerics):
+    """With packed weights, or in tiles; of both layouts, whatever the batch."""
+    model, records = Series().eval(), []
+    with session(tmp_path, records, numerics=numerics) as ours:
+        run = torch.compile(model, backend=ours.backend)
+        for k, batch in enumerate((2, 3, 4, 2)):
+            if k % 3 == 0:
+                torch._dynamo.reset()  # or strides are symbols
+            x = torch.randn(batch, 24, 8).mT if k == 3 else torch.randn(batch, 8, 24)
+            for actual, expected in zip(run(x), model(x), strict=True):
+                agree(actual, expected)
+        for part in model.parts:
+            part.weight.mul_(2)
+        for actual, expected in zip(run(x), model(x), strict=True):
+            agree(actual, expected)
+    assert len(records) == 3
+    for record in records:
+        assert not {"convolution", "panel_conv"} & {*calls(record)}
+        assert "_convolution_pointwise" in calls(record)
+    tiled = "gyrator.panel_conv.default" in made(records[0])
+    assert tiled == (cpu_isa() == "avx512")
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
 def test_host_languages_and_a_warm_start(tmp_path, wrapper):

@@ -26,6 +26,7 @@ from gyrator_lowering.fx_passes.hold_numbers import (
 )
 from gyrator_lowering.fx_passes.inline_higher_order import NO_TARGETS, InlineHigherOrder
 from gyrator_lowering.fx_passes.layouts.channels_last import ChannelsLast, ImageConvolution, Layouts
+from gyrator_lowering.fx_passes.layouts.raise_convolutions import RaiseConvolutions
 from gyrator_lowering.fx_passes.layouts.restride_outputs import NO_STRIDES, RestrideOutputs, Strides
 from gyrator_lowering.fx_passes.layouts.row_major import RowMajor
 from gyrator_lowering.fx_passes.move_indices import MoveIndices
@@ -113,6 +114,7 @@ def joint_pipeline(
         MoveIndices(),
         when(frozen and not exact, FoldNorms()),
         when(not exact, RowMajor()),
+        when(packing is not None and not exact, RaiseConvolutions.of(targets)),
         when(not exact, ChannelsLast.of(targets, packing is not None, libraries)),
         when(packing is not None, QuantizedCalls.of(targets, packing)),
         when(fast and packing is not None, Winograd.of(targets, packing)),
@@ -188,6 +190,7 @@ __all__ = [
     "Product",
     "QuantizedCalls",
     "Quicker",
+    "RaiseConvolutions",
     "RemoveNoop",
     "ReplaceRandom",
     "RestrideOutputs",

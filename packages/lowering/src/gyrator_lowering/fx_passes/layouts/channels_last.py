@@ -131,7 +131,7 @@ class ChannelsLast:
                 return False
         else:
             plan = _Plan.beside(convolutions[0], self.prefers, weights=True)
-        if not plan.covers(gm) or not plan.copies:
+        if not plan.covers(gm) or not (plan.copies or plan.values):
             return False
         plan.apply(gm)
         return True
@@ -186,6 +186,11 @@ class _Plan(LayoutPlan):
         pairs = {(a, layout) for layouts in self.copies.values() for a, layout in layouts.items()}
         return sum(_elements(a.meta["val"]) for a, _ in pairs if _is_stored(a))
 
+    def starts(self, node: Any) -> bool:
+        """Return whether the library chooses the layout of the result."""
+        operands = node.args[: _OPERANDS.get(node.target, 0)]
+        return bool(operands) and self.prefers(operands[-2:])
+
     def operands(self, node: Any) -> dict[Any, torch.memory_format]:
         """Return the operands that must be copied, of a convolution or of a write of images at
         indices, with their layouts."""
@@ -194,9 +199,9 @@ class _Plan(LayoutPlan):
             written = _indexes_pixels(node) and self._is_last(node.args[2])
             images = node.args[:1] if written else ()
         else:
-            operands = node.args[: _OPERANDS.get(node.target, 0)]
-            if not operands or not self.prefers(operands[-2:]):
+            if not self.starts(node):
                 return {}
+            operands = node.args[: _OPERANDS[node.target]]
             images = operands if self.weights else operands[:-1]
         return {a: last for a in images if not self.of(a).is_contiguous(memory_format=last)}
 
