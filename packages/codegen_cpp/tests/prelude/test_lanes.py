@@ -150,6 +150,44 @@ def test_masks_and_indices(code, vector_isa, folder):
     assert np.array_equal(out[17 * lanes :], x[: 3 * lanes - 1 : -1])
 
 
+@pytest.mark.parametrize("code", ["f32", "i32", "u32", "bf16", "f16"])
+@pytest.mark.parametrize("near", [True, False])
+def test_gathers_of_windows_read_no_element_beyond_the_last(code, near, vector_isa, folder):
+    if vector_isa is Isa.NEON:
+        pytest.skip("Windows are for AVX2 and AVX-512.")
+    head = f"const {SPELL[code]} *p, const si32 *i, si64 n, si64 live, {SPELL[code]} *o, sbool *f"
+    body = f"""
+    extern "C" void t({head}) {{
+      auto v = gy_vload(i);
+      auto m = gy_lane_mask(live);
+      auto all = gy_window_of(v, n), some = gy_window_of(v, n, m);
+      f[0] = all.near, f[1] = some.near;
+      if (live == GY_LANES) gy_store(o, gy_gather_near(p, all, v));
+      gy_store(o + GY_LANES, gy_gather_near(p, some, v, m, gy_vload(o + 2 * GY_LANES)));
+    }}"""
+    library = build(body, vector_isa, folder)
+    lanes, element = vector_isa.lanes, np.dtype(STORAGE[code])
+    rng = np.random.default_rng(7)
+    page = np.frombuffer(protected_page(), element)
+    for size in (3, lanes, lanes + 5, 3 * lanes):
+        x = page[len(page) - size :]
+        x[:] = random_values(code, size, size)
+        for live in (1, lanes - 3, lanes):
+            first = rng.integers(0, max(size - lanes, 0) + 1) if near else 0
+            i = rng.integers(first, min(first + lanes, size), lanes).astype(np.int32)
+            i[0], fits = i.min() if near else 0, near and size >= lanes
+            if not near:
+                i[live - 1] = size - 1
+            i[live:] = -(2**31)
+            out, flags = random_values(code, 3 * lanes, 3), np.zeros(2, np.bool_)
+            want = np.where(np.arange(lanes) < live, x[np.maximum(i, 0)], out[2 * lanes :])
+            library("t", x, i, size, live, out, flags)
+            assert np.array_equal(out[lanes : 2 * lanes], want)
+            assert live < lanes or np.array_equal(out[:lanes], want)
+            assert not fits or flags[1]
+            assert flags[1] == (size >= lanes and i[:live].max() - min(i[0], size - lanes) < lanes)
+
+
 @pytest.mark.parametrize("code", ["f32", "i32"])
 def test_transpose(code, vector_isa, folder):
     n = vector_isa.lanes

@@ -154,6 +154,37 @@ template <class P, class I, class V> GY_FN V gy_gather_mask(const P *p, I i, vbo
   return gy_select(m, gy_gather_set(p, i, m), other);
 }
 #endif
+//% gy_window gy_window_of gy_permuted gy_gather_near
+// For indices that grow slowly from lane to lane: `near` if those of all lanes are in the vector of elements from `base`, which
+// is part of the `size` elements that they may be in. One load and one permutation then take the place of a load for each lane.
+#if GY_ISA >= 256
+struct gy_window { si64 base; vi32 lanes; sbool near; };
+GY_FN gy_window gy_window_of(vi32 i, si64 size, vbool m = vbool{vi32{} - 1}) {
+  const si64 last = gy_least(size - GY_LANES, 0x7fffffff);
+  const vi32 base = gy_minimum(vi32{} + i[0], vi32{} + (si32)last);
+  const vi32 lanes = (vi32)((vu32)i - (vu32)base);
+  return {base[0], lanes, last >= 0 && !gy_any(vbool{(lanes & -GY_LANES) != 0} & m)};
+}
+GY_FN vf32 gy_permuted(vf32 x, vi32 i) {
+#if !defined(__clang__)
+  return __builtin_shuffle(x, i);
+#elif GY_ISA == 512
+  return __builtin_ia32_permvarsf512(x, i);
+#else
+  return __builtin_ia32_permvarsf256(x, i);
+#endif
+}
+GY_FN vi32 gy_permuted(vi32 x, vi32 i) { return (vi32)gy_permuted((vf32)x, i); }
+GY_FN vu32 gy_permuted(vu32 x, vi32 i) { return (vu32)gy_permuted((vf32)x, i); }
+template <class P> GY_FN auto gy_gather_near(const P *p, gy_window w, vi32 i) {
+  if (w.near) return gy_permuted(gy_vload(p + w.base), w.lanes);
+  return gy_gather(p, i);
+}
+template <class P, class V> GY_FN V gy_gather_near(const P *p, gy_window w, vi32 i, vbool m, V other) {
+  if (w.near) return gy_select(m, gy_permuted(gy_vload(p + w.base), w.lanes), other);
+  return gy_gather_mask(p, i, m, other);
+}
+#endif
 //% gy_scatter_mask
 template <class P, class S> GY_FN void gy_scatter_mask(P *p, si64 i, S x, sbool m) { if (m) gy_store(p + i, x); }
 #if GY_VEC
