@@ -44,6 +44,12 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
         lambda: (turned(3, 5), torch.randn(())),
     ),
     "floor": (lambda x, y: x // y, lambda: (turned(3, 5), torch.rand(3, 5) + 1)),
+    "floor_method": (
+        lambda x, y: x.__floordiv__(y),
+        lambda: (turned(3, 4, 5), torch.rand(3, 4, 5) + 1),
+    ),
+    "power_method": (lambda x: x.__rpow__(2.0), lambda: (turned(3, 4, 5),)),
+    "bits_of_power": (lambda x: x.new_ones(()) & 2**x, lambda: (turned(3, 8, 4).int().abs(),)),
     "written_later": (
         lambda x, y: torch.heaviside(x, y).mul_(2).add_(x),
         lambda: (torch.randn(5), turned(4, 5)),
@@ -162,8 +168,8 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
 }
 
 SEVERAL = {
-    "log_sigmoid", "batch_norm_training", "unpool", "rrelu", "rrelu_training", "index_fill",
-    "one_hot", "poisson", "fourier_of_shared_places", "real_of_shared_places",
+    "bits_of_power", "log_sigmoid", "batch_norm_training", "unpool", "rrelu", "rrelu_training",
+    "index_fill", "one_hot", "poisson", "fourier_of_shared_places", "real_of_shared_places",
     "scaled", "scattered", "scattered_columns", "normal", "normal_deviation",
 }  # fmt: skip
 """What takes calls, or more than one kernel."""

@@ -148,11 +148,19 @@ class _ShortRun(_Run):
         return result
 
     def _to_run(self, n: Node) -> bool:
-        if name_of(n).endswith("_") and n.args:  # keeps the strides of what it writes
+        if _writes(n):  # keeps the strides of what it writes
             return n.args[0] in self.changed
         if n.op == "call_module" or isinstance(n.target, torch._ops.HigherOrderOperator):
             return True
         return _doubtful(n) or not self.changed.isdisjoint(n.all_input_nodes)
+
+
+def _writes(node: Node) -> bool:
+    """Return whether a call writes to its first argument, by its name. `__and__` and Python's
+    `and_` do not."""
+    name = name_of(node)
+    written = name.endswith("_") and not name.endswith("__") and bool(node.args)
+    return written and getattr(node.target, "__module__", "") != operator.and_.__module__
 
 
 def _reshapes_in_place(node: Node) -> bool:
