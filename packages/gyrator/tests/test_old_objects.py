@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch._dynamo.callback import callback_handler
 
+import gyrator
 from gyrator.frontend.dynamo.collector import watch_compiles
 
 
@@ -89,3 +90,11 @@ def test_compiles_are_watched_again_after_a_reset() -> None:
     assert torch.equal(torch.compile(torch.neg, backend="gyrator")(x), -x)
     assert_watched_once()
     assert not gc.get_freeze_count()
+
+
+def test_access_to_a_loaded_name_makes_no_object_old() -> None:
+    assert gyrator.list_options
+    gc.collect()
+    fresh: list[object] = []
+    assert gyrator.list_options
+    assert any(o is fresh for o in gc.get_objects(generation=0))
