@@ -271,7 +271,7 @@ def _pad_inside(gm: GraphModule, node: Any) -> None:
     widths: list[int] = x.args[1]
     if not all(type(n) is int for n in (*widths, *padding)):
         return
-    padded: list[int] = [*widths, 0, 0]
+    padded: list[int] = [*widths, 0, 0, 0, 0]
     left, right, top, bottom, *others = padded
     alike = left == right >= 0 and top == bottom >= 0 and not any(others)
     if not alike or not source.meta["val"].is_contiguous(memory_format=torch.channels_last):
