@@ -58,11 +58,12 @@ class RaiseConvolutions:
 
     def _packs(self, node: Any) -> bool:
         """Return whether the library packs weights of a convolution of series with static sizes,
-        except for the batch, and strides."""
+        except for the batch, strides and window."""
         x, result = node.args[0].meta["val"], node.meta["val"]
         packing = {torch.float32: self.devices, torch.bfloat16: self.bfloat16}
         sizes = (*x.shape[1:], *result.shape[1:])
-        fixed = all(isinstance(n, int) for n in (*sizes, *x.stride()))
+        window = (n for numbers in (*node.args[3:6], node.args[7]) for n in numbers)
+        fixed = all(isinstance(n, int) for n in (*sizes, *x.stride(), *window))
         return (
             result.dim() == _RANK
             and x.device.type in packing.get(x.dtype, ())
