@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import run_child
 from runner_cache import with_runner
 
 from gyrator import Session
 from gyrator.frontend.dynamo import early_runner
 from gyrator.frontend.dynamo.collector import watch_compiles
 from gyrator_runtime.cache import Cache
+
+from .conftest import run_child
 
 BY_NAME = """
 from gyrator.frontend.dynamo import early_runner
@@ -24,7 +25,7 @@ early_runner.begin_runner = caches.append
 compile = Session.backend
 
 def backend(self, *args, **kwargs):
-    seen.append(set(caches))
+    seen.append(list(caches))
     return compile(self, *args, **kwargs)
 
 Session.backend = backend
@@ -32,7 +33,7 @@ fast = torch.compile(torch.sin, backend="gyrator")
 assert not caches and not default_session.cache_info().currsize
 for x in x, w:
     torch.testing.assert_close(fast(x), x.sin())
-assert seen == [{default_session().cache}] * 2, seen
+assert seen == [[default_session().cache]] * 2, seen
 report()
 """
 

@@ -47,10 +47,15 @@ class Runners:
     def start(self, _compile: object) -> None:
         """Start the builds that are expected. Sessions raise their errors again when they
         compile."""
-        while self._sessions:
+        opened: set[Settings] = set()
+        while self._sessions:  # a session that opens here is expected, too
             with suppress(GyratorError):
                 session = self._sessions.pop()()
-                if session is not None and _runs_plans(session.options):
+                if session is not None:
+                    opened.add(session)
+        for session in opened:
+            with suppress(GyratorError):
+                if _runs_plans(session.options):
                     begin_runner(session.cache)
 
 
