@@ -74,43 +74,6 @@ def agree(value, expected):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("numerics", ["eager", "bitwise"])
-def test_convolutions_pad_images_themselves(tmp_path, numerics):
-    """By zeros on both sides alike, if no mode asks for eager's bits; by nothing in any mode."""
-
-    class Padded(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList(
-                [
-                    nn.Conv2d(8, 8, 3, groups=8, padding=1),
-                    nn.Conv2d(8, 8, 1),
-                    nn.Conv2d(8, 8, 3),
-                ]
-            )
-
-        def forward(self, x, widths):
-            for layer, width in zip(self.layers, widths, strict=True):
-                x = layer(nn.functional.pad(x.relu(), width))
-            return x
-
-    model = Padded().eval()
-    for widths, padded in (
-        (((2, 2, 1, 1), (0, 0, 0, 0), (1, 1)), False),
-        (((0, 1, 0, 1), (0, 0, 0, 0), (1, 1)), True),
-        (((2, 2, -1, -1), (0, 0), (0, 0)), True),
-    ):
-        torch._dynamo.reset()
-        records, x = [], torch.randn(2, 8, 9, 11).to(memory_format=torch.channels_last)
-        with session(tmp_path, records, numerics=numerics) as ours:
-            got = torch.compile(model, backend=ours.backend)(x, widths)
-        agree(got, model(x, widths))
-        (record,) = records
-        pads = numerics == "bitwise" or padded
-        assert ("aten.constant_pad_nd.default" in made(record)) == pads
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("auto", [False, True])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_of_16_bits_are_packed_where_supported(tmp_path, name, auto):

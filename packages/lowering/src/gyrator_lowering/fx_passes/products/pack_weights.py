@@ -3,7 +3,7 @@
 CPU convolutions and products of `float32` and `bfloat16` then read a packed weight, which is a
 constant, instead of packing it in every call. The library also applies the elementwise function
 that follows a `float32` product or convolution before it stores the result, if its function is
-accurate enough, and adds the zeros on both sides of the images of a convolution.
+accurate enough.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,6 @@ aten = torch.ops.aten
 
 _PRODUCTS = (aten.mm.default, aten.addmm.default)
 _DTYPES = (torch.float32, torch.bfloat16)
-_SPATIAL = 2  # dimensions of an image
 _CALLS = (*_PRODUCTS, aten.bmm.default, aten.convolution.default, "output")
 """Nodes that read a tensor in memory: calls, and the output of a graph."""
 
@@ -139,7 +138,6 @@ class PackWeights:
             if node in constants or node.op != "call_function":
                 continue
             if node.target is aten.convolution.default and self._packs(node, constants):
-                _pad_inside(gm, node)
                 if node.meta["val"].device.type in self.direct and tiles(node):
                     convolve_in_panels(gm, node)
                 else:
@@ -260,27 +258,6 @@ class PackWeights:
             gm.graph.erase_node(node)
         if end is not last:
             replace(gm, end, end.args[0])
-
-
-def _pad_inside(gm: GraphModule, node: Any) -> None:
-    """Let a convolution pad its images by the zeros that a call before it adds."""
-    x, weight, bias, stride, padding, dilation, transposed, *rest = node.args
-    if transposed or x.target is not aten.constant_pad_nd.default or any(x.args[2:]):
-        return
-    source: Any = x.args[0]
-    widths: list[int] = x.args[1]
-    if not all(type(n) is int for n in (*widths, *padding)):
-        return
-    padded: list[int] = [*widths, 0, 0, 0, 0]
-    left, right, top, bottom, *others = padded
-    alike = left == right >= 0 and top == bottom >= 0 and not any(others)
-    if not alike or not source.meta["val"].is_contiguous(memory_format=torch.channels_last):
-        return
-    down, across = padding if len(padding) == _SPATIAL else (*padding, *padding)
-    more = [down + top, across + left]
-    node.args = (source, weight, bias, stride, more, dilation, transposed, *rest)
-    if not x.users:
-        gm.graph.erase_node(x)
 
 
 def _in_panels(gm: GraphModule, node: Any, width: int) -> Node:
