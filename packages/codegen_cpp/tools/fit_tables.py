@@ -98,7 +98,7 @@ def arctangents() -> Iterator[tuple[float, float]]:
         elif (octave, step) == (7, 3):
             yield 1.0, float(mp.pi / 2)
         else:
-            b = _accurate(mp.atan, low, high)
+            b = _accurate(mp.atan, low, high, np.float32)
             yield b, float(mp.atan(mp.mpf(b)))
 
 
@@ -112,7 +112,7 @@ def complements() -> Iterator[tuple[float, ...]]:
     for k in range(ENTRIES):
         octave, step = divmod((k - 24) % ENTRIES, 8)
         low, high = (2.0**octave * (1 + s / 8) - 1 for s in (step, step + 1))
-        middle = _accurate(_erfcx, low, high)
+        middle = _accurate(_erfcx, low, high, np.float32)
         base = _erfcx(mp.mpf(middle))
         grid = [x for x in nodes(mp.mpf(low), mp.mpf(high), POINTS) if x != middle]
         steps = [x - middle for x in grid]
@@ -206,10 +206,6 @@ def wide_tables() -> tuple[WideTable, ...]:
     )
 
 
-def _erfcx(x: mp.mpf) -> mp.mpf:
-    return mp.exp(x * x) * mp.erfc(x)
-
-
 def tables() -> tuple[Table, ...]:
     """All tables of polynomials."""
     return (
@@ -226,38 +222,37 @@ def _print(name: str, columns: list[tuple[float, ...]], wide: bool = False) -> N
         sys.stdout.write("  {" + ", ".join(floats) + "},\n")
 
 
+def _print_fit(
+    name: str, entries: list[Entry], turn: int, centred: bool = True, wide: bool = False
+) -> None:
+    """Print polynomials, the first of which is at the place ``turn``; ``centred`` ones are in steps
+    from the middles of their intervals, which are printed too."""
+    worst = max(e.error for e in entries)
+    sys.stdout.write(f"{name}: error 2^{float(mp.log(worst, 2)):.1f}\n")
+    turned = [entries[(k - turn) % len(entries)] for k in range(len(entries))]
+    middles = [(e.middle,) if centred else () for e in turned]
+    rows = [(*m, e.value, *e.coefficients) for m, e in zip(middles, turned, strict=True)]
+    _print(name, rows, wide)
+
+
 def main(names: list[str]) -> None:
     """Print the tables called ``names``, or all of them."""
     for table in tables():
-        if names and table.name not in names:
-            continue
-        entries = [entry(table, k) for k in range(ENTRIES)]
-        worst = max(e.error for e in entries)
-        sys.stdout.write(f"{table.name}: error 2^{float(mp.log(worst, 2)):.1f}\n")
-        # the upper bits of the first interval are not 0: a table begins where they are
-        first = int(np.float32(table.low).view(np.uint32)) >> (23 - table.steps.bit_length() + 1)
-        turned = [entries[(k - first) % ENTRIES] for k in range(ENTRIES)]
-        _print(table.name, [(e.middle, e.value, *e.coefficients) for e in turned])
+        if not names or table.name in names:
+            # the upper bits of the first interval are not 0: a table begins where they are
+            bits = int(np.float32(table.low).view(np.uint32))
+            first = bits >> (23 - table.steps.bit_length() + 1)
+            _print_fit(table.name, [entry(table, k) for k in range(ENTRIES)], first)
     for wide in wide_tables():
-        if names and wide.name not in names:
-            continue
-        entries = [wide_entry(wide, k) for k in range(WIDE_ENTRIES)]
-        worst = max(e.error for e in entries)
-        sys.stdout.write(f"{wide.name}: error 2^{float(mp.log(worst, 2)):.1f}\n")
-        turned = [entries[(k - wide.turn) % WIDE_ENTRIES] for k in range(WIDE_ENTRIES)]
-        middles = [(e.middle,) if wide.added is None else () for e in turned]
-        rows = [(*m, e.value, *e.coefficients) for m, e in zip(middles, turned, strict=True)]
-        _print(wide.name, rows, wide=True)
-    if not names or "atan" in names:
-        _print("atan", list(arctangents()))
-    if not names or "erfc" in names:
-        _print("erfc", list(complements()))
-    if not names or "log" in names:
-        _print("log", list(logarithms()))
-    if not names or "log_wide" in names:
-        _print("log_wide", list(wide_logarithms()), wide=True)
-    if not names or "exp_wide" in names:
-        _print("exp_wide", list(wide_powers()), wide=True)
+        if not names or wide.name in names:
+            entries = [wide_entry(wide, k) for k in range(WIDE_ENTRIES)]
+            _print_fit(wide.name, entries, wide.turn, wide.added is None, wide=True)
+    for name, values in (("atan", arctangents), ("erfc", complements), ("log", logarithms)):
+        if not names or name in names:
+            _print(name, list(values()))
+    for name, values in (("log_wide", wide_logarithms), ("exp_wide", wide_powers)):
+        if not names or name in names:
+            _print(name, list(values()), wide=True)
 
 
 if __name__ == "__main__":
