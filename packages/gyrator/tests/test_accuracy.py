@@ -69,3 +69,27 @@ def test_statistics_of_a_batch_are_as_exact_as_eagers(session: Session) -> None:
     for got, eager, true in zip(actual, step(*inputs), exact, strict=True):
         allowed = 2 * (eager.double() - true).norm() + 6e-8 * true.norm()
         assert (got.double() - true).norm() <= allowed
+
+
+@pytest.mark.parametrize("size", [2, 6, 32])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_norms_of_adjacent_groups_are_as_exact_as_eagers(
+    session: Session, size: int, dynamic: bool
+) -> None:
+    """Channels are summed before their groups. The mean is 1,000 times the deviation."""
+    x = torch.randn(2, 4 * size, 30, 17).mul(0.1).add(100).to(memory_format=torch.channels_last)
+    w, b = torch.randn(4 * size), torch.randn(4 * size)
+
+    def norm(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.native_group_norm(x, w, b, *x.shape[:2], x[0, 0].numel(), 4, 1e-5)
+
+    exact = norm(*(t.double() for t in (x, w, b)))
+    actual = torch.compile(norm, backend=session.backend, dynamic=dynamic)(x, w, b)
+    for got, eager, true in zip(actual, norm(x, w, b), exact, strict=True):
+        allowed = 2 * (eager.double() - true).norm() + 6e-8 * true.norm()
+        assert (got.double() - true).norm() <= allowed
+        assert got.stride() == eager.stride()
+    x[1, 0, 3, 4] = torch.nan
+    actual = torch.compile(norm, backend=session.backend, dynamic=dynamic)(x, w, b)
+    for got, eager in zip(actual, norm(x, w, b), strict=True):
+        assert torch.equal(got.isnan(), eager.isnan())

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from attrs import evolve
 from torch.nn import functional as F
 
 from gyrator_testing.interp.loop import run_loop
@@ -161,6 +162,29 @@ def test_norms(check, dtype: torch.dtype) -> None:
     check.gradients(lambda x, w, b: F.group_norm(x, 3, w, b), y, w, b, **tolerance)
     check.gradients(lambda x: F.group_norm(x, 2), y, **tolerance)
     check.gradients(lambda x, w, b: F.instance_norm(x, weight=w, bias=b), y, w, b, **tolerance)
+
+
+@pytest.mark.parametrize(
+    ("layout", "groups", "is_spread"),
+    [
+        (torch.channels_last, 3, True),
+        (torch.channels_last, 6, False),  # a channel each
+        (torch.channels_last, 1, False),  # a run is long enough
+        (torch.contiguous_format, 3, False),
+    ],
+)
+def test_statistics_of_channels(
+    check, monkeypatch, layout: torch.memory_format, groups: int, is_spread: bool
+) -> None:
+    target = check.targets["cpu"]
+    columns = evolve(target, heuristics=evolve(target.heuristics, column_parts=4))
+    monkeypatch.setitem(check.targets, "cpu", columns)
+    x, w, b = torch.randn(2, 6, 4, 5).to(memory_format=layout) + 3, torch.randn(6), torch.randn(6)
+    program = check(
+        lambda x, w, b: torch.native_group_norm(x, w, b, 2, 6, 20, groups, 1e-5), x, w, b
+    )
+    shapes = [tuple(getattr(n, "value", None) for n in b.shape) for b in program.buffers]
+    assert ((2, groups, 6 // groups) in shapes) == is_spread
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -62,3 +62,52 @@ def test_parts_have_enough_elements_for_adjacent_points(part: int, count: int) -
     first, _ = split(whole, 1, part).operations
     assert isinstance(first, Reduction)
     assert tuple(a.extent.value for a in first.axes) == (8,)
+
+
+def groups(count: int, size: int, pixels: int, kind: str) -> LoopProgram:
+    """Return a reduction over the adjacent channels of each group, and all pixels."""
+    names = "m, s, n" if kind == "welford" else "m"
+    stores = "".join(f"    store {name}_of[i0], {name}\n" for name in names.split(", "))
+    buffers = "".join(
+        f"  buffer {name}_of: f64[{count}] strides [1] on cpu\n" for name in names.split(", ")
+    )
+    channels, results = count * size, ", ".join(f"{n}_of" for n in names.split(", "))
+    return verify(
+        parse(f"""\
+loop.program 1 @main
+  in x: f64[{pixels}, {channels}] strides [{channels}, 1] on cpu
+{buffers}  reduction op0 (i0 < {count}) over (r0 < {size}, r1 < {pixels})
+    a = load x[{size}*i0 + r0 + {channels}*r1]
+    {names}: f64 = reduce.{kind} a
+{stores}  return {results}
+""")
+    )
+
+
+@pytest.mark.parametrize("kind", ["welford", "sum", "max"])
+@pytest.mark.parametrize(
+    ("count", "size", "pixels", "is_split"),
+    [
+        (8, 6, 128, True),
+        (8, 1, 1024, False),  # there is one column already
+        (4, 16, 128, False),  # a run is long enough
+        (8, 6, 16, False),  # few elements
+        (64, 8, 12, False),  # as many columns as pixels
+        (1, 6, 1024, False),  # few columns for two cores
+    ],
+)
+def test_short_runs_are_split_into_columns(
+    kind: str, count: int, size: int, pixels: int, is_split: bool
+) -> None:
+    whole = groups(count, size, pixels, kind)
+    numbers = Heuristics(cores=2, split_reduction_points=1, column_parts=8)
+    parts = verify(SplitReductions(by_device=(("cpu", numbers),)).run(whole))
+    assert (len(parts.operations) > 1) == is_split
+    if is_split:
+        first = parts.operations[0]
+        assert isinstance(first, Reduction)
+        assert [a.extent.value for a in first.axes] == [count, size]
+        assert [a.extent.value for a in first.inner] == [pixels]
+    x = np.random.default_rng(size).standard_normal((pixels, count * size)) + 3
+    for want, got in zip(run_loop(whole, (x,)), run_loop(parts, (x,)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12)

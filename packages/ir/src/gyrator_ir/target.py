@@ -82,6 +82,9 @@ class Heuristics:
     adjacent_points: int = field(default=1, validator=natural)
     """Number of points, adjacent in memory, that a core processes together when a reduction runs
     across them; they count as one point for `split_reduction_points`."""
+    column_parts: int = field(default=0, validator=natural)
+    """A reduction of runs of at most this many adjacent elements, far from each other, is split
+    into one for each column, since vectors of columns are faster than short or strided runs."""
     scratch_bytes: int = field(default=32768, validator=natural)
     """Size of the fast memory for a kernel's locals: L1 cache or shared memory."""
     shared_bytes: int = field(default=0, validator=natural)

@@ -96,6 +96,7 @@ def cpu_target(isa: str, cores: int) -> Target:
         heuristics=Heuristics(
             cores=cores,
             scatter_choices=True,
+            column_parts=0 if isa == "plain" else 64,
             together_elements=1 << 18,
             integer_products=isa != "plain",
             register_tiles=isa != "plain",

@@ -36,6 +36,10 @@ from gyrator_scheduler.passes.splitting import (
 _ADJACENT_STEPS = 16
 """Minimum number of steps from which a reduction over vectorised points is split: with adjacent
 points, a core has few elements of each reduction in flight."""
+_MIN_COLUMNS, _MIN_STRIDED = 4, 4096
+"""Minimum number of columns per core, and of elements, to reduce columns before groups of them: a
+strided run costs several times as much as a part of a vector, and merging the columns two more
+launches."""
 _BLOCK = 64
 """Rows and columns of a small block of a matrix product: smaller blocks are bound by memory."""
 _MIN_SIDE = 16
@@ -80,7 +84,9 @@ class SplitReductions:
     A reduction of all elements of what a reduction of rows produced, such as the sum of a softmax,
     is split into these rows, on any number of cores: both fit in one kernel. On devices whose
     kernels of rows also sum columns (`Heuristics.total_elements`), sums over rows that another
-    reduction reads or produces are split into a part or a few per core.
+    reduction reads or produces are split into a part or a few per core. On devices that process
+    vectors of columns (`Heuristics.column_parts`), a reduction of short runs is split into its
+    columns.
     """
 
     name: ClassVar[str] = "split-reductions"
@@ -193,6 +199,34 @@ def _has_short_runs(plan: _Plan, op: Reduction, adjacent: int) -> bool:
     """Return whether parts consist of runs shorter than the device reads at once."""
     last = plan.axis is op.inner[-1] and len(op.inner) > 1 and not _reads_adjacent_points(op)
     return last and isinstance(plan.length, Const) and plan.length.value < adjacent
+
+
+def _plan_columns(op: Reduction, columns: int, cores: int) -> _Plan | None:
+    """Return a plan that makes each of up to `columns` adjacent columns a part, or None.
+
+    The channels of a group are such columns when a group norm reads a channels-last tensor: a
+    vector is longer than a group, but the columns of all groups follow each other.
+    """
+    inner = {a.symbol for a in op.inner}
+    loads = [s for s in op.body if isinstance(s, Load)]
+    loads = [s for s in loads if not inner.isdisjoint(s.index.free_symbols)]
+    if not loads or not op.axes or len(op.inner) < 2:
+        return None
+    if space(op.axes) * space(op.inner) < _MIN_STRIDED:
+        return None
+    point = op.axes[-1].symbol
+    for axis in op.inner:
+        width = guess(axis.extent)
+        if (
+            isinstance(axis.extent, Const)
+            and 1 < width <= columns
+            and space(op.inner) >= _ADJACENT_STEPS * width
+            and width * space(op.axes) >= _MIN_COLUMNS * cores
+            and all(stride_of(s.index, axis.symbol) is ONE for s in loads)
+            and all(stride_of(s.index, point) is axis.extent for s in loads)
+        ):
+            return _Plan((axis,), None)
+    return None
 
 
 @frozen
@@ -364,6 +398,10 @@ class _Splitter:
             return by_rows
         if (by_core := self._plan_totals(op, cores)) is not None:
             return by_core
+        heuristics = self._heuristics(op)
+        columns = 0 if heuristics is None else heuristics.column_parts
+        if (by_columns := _plan_columns(op, columns, cores)) is not None:
+            return by_columns
         points_in_parallel = space(op.axes)
         if adjacent > 1 and _reads_adjacent_points(op):
             points_in_parallel = -(-points_in_parallel // adjacent)

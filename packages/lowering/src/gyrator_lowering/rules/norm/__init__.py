@@ -3,8 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from attrs import evolve
+
 from gyrator_ir.body.nodes import ReduceKind
-from gyrator_ir.expr import ONE, Expr, product_of
+from gyrator_ir.expr import ONE, Const, Expr, product_of
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
@@ -61,9 +63,11 @@ def _normalized(
     eps: float,
     statistic_index: Callable[[Index], Index],
     scaled: Callable[[Tracer, Value, Index], Value],
+    spread: Callable[[TensorValue], TensorValue] = lambda statistic: statistic,
 ) -> tuple[TensorValue | None, ...]:
     """Return `scaled` of `(x - mean) / sqrt(squares / n + eps)`, and the statistics.
-    `statistic_index` maps the index of an element to that of its statistics."""
+    `statistic_index` maps the index of an element to that of its statistics, once these are
+    `spread`."""
     out, out_mean, out_rstd = b.wanted()
     dtype = mean.dtype
     rstd = b.temp(mean.shape, dtype, x)
@@ -72,11 +76,12 @@ def _normalized(
         return ops.rsqrt(ops.get(squares, index) / operand(ops, n, (), dtype) + eps)
 
     b.pointwise_into(rstd, inverse)
+    means, factors = (mean, rstd) if out is None else (spread(mean), spread(rstd))
 
     def body(ops: Tracer, index: Index) -> Value:
         value = ops.cast(ops.load(x, index), dtype)
         at = statistic_index(index)
-        return scaled(ops, (value - ops.get(mean, at)) * ops.get(rstd, at), index)
+        return scaled(ops, (value - ops.get(means, at)) * ops.get(factors, at), index)
 
     result = None if out is None else b.pointwise(body, out)
     return result, rounded(b, mean, out_mean), rounded(b, rstd, out_rstd)
@@ -271,14 +276,32 @@ def group_norm(
         dtype,
     )
 
-    def group(index: Index) -> Index:
-        return (index[0], index[1] // size)
-
     def scaled(ops: Tracer, value: Value, index: Index) -> Value:
         return affine(ops, value, weight, bias, index[1:2])
 
     total = product_of((size, *space))
+    if _reads_channels(b, x, size, space):
+
+        def spread(statistic: TensorValue) -> TensorValue:
+            """Return a statistic of every channel, of which vectors are loaded."""
+            each = b.temp((*stat, size), dtype, x)
+            b.pointwise_into(each, lambda ops, i: ops.get(statistic, i[:2]))
+            return evolve(each, shape=(batch, channels), strides=(channels, ONE))
+
+        return _normalized(b, x, mean, squares, total, eps, lambda i: i[:2], scaled, spread)
+
+    def group(index: Index) -> Index:
+        return (index[0], index[1] // size)
+
     return _normalized(b, x, mean, squares, total, eps, group, scaled)
+
+
+def _reads_channels(b: LoopBuilder, x: TensorValue, size: Expr, space: Sequence[Expr]) -> bool:
+    """Return whether kernels read vectors of the channels of several groups of `size` at once."""
+    target = b.targets.get(x.device.type)
+    most = 0 if target is None else target.heuristics.column_parts
+    adjacent = x.strides[1] is ONE and any(n is not ONE for n in space)
+    return adjacent and isinstance(size, Const) and 1 < size.value <= most
 
 
 def group_norm_backward(
