@@ -711,6 +711,53 @@ def test_kernels_convolve_images_before_they_are_joined(tmp_path, wrapper):
     assert sum("aten.cat.default" in k.ops for k in record.kernels) == 1
 
 
+class Padded(nn.Module):
+    """Convolutions of series and of images with zeros, or something else, around them."""
+
+    def __init__(self):
+        super().__init__()
+        self.series = nn.ModuleList(nn.Conv1d(16, 16, 3, dilation=d) for d in (1, 2, 4, 2))
+        self.images = nn.ModuleList(
+            nn.Conv2d(i, 16, 3, 2, padding=p) for i, p in ((3, 0), (16, 1), (32, 0), (16, 0))
+        )
+
+    def forward(self, x, y):
+        pad = nn.functional.pad
+        a, b, c, d = self.series
+        x = pad(b(pad(a(pad(x, (2, 0))), (4, 2))).relu(), (9, -1))
+        x = d(pad(c(x), (2, 2), value=0.5))
+        first, second, third, last = self.images
+        y = first(pad(y, (0, 1, 2, 3))).relu()
+        z = pad(torch.cat([second(pad(y, (1, 0, 1, 0))), second(pad(y, (0, 1, 0, 1)))], 1), (2, 1))
+        padded = pad(y, (1, 1))
+        return x, third(z), last(padded), padded
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+def test_kernels_convolve_images_within_zeros(tmp_path, wrapper):
+    """Which they write themselves, if nothing else reads them. NaN and infinities stay in place."""
+    if cpu_isa() != "avx512":
+        pytest.skip("convolutions need the registers of AVX-512")
+    torch._dynamo.reset()
+    model, records = Padded().eval(), []
+    x, y = torch.randn(2, 16, 24), torch.randn(2, 3, 21, 22)
+    special = x.clone(), y.clone()
+    special[0][0, 3, 5], special[0][1, 0, 23] = float("nan"), float("inf")
+    special[1][0, 0, 0, 3], special[1][1, 2, 20, 21] = float("nan"), float("-inf")
+    with session(tmp_path, records, wrapper=wrapper) as ours:
+        run = torch.compile(model, backend=ours.backend, dynamic=False)
+        for inputs in ((x, y), special):
+            for actual, expected in zip(run(*inputs), model(*inputs), strict=True):
+                torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+    (record,) = records
+    # The steps of a window do not divide the length of one series.
+    assert calls(record) == ["_convolution_pointwise"]
+    # The first series, which is copied anyway, and what has other readers, 0.5 around it or an end
+    # cut off.
+    assert sum("aten.constant_pad_nd.default" in k.ops for k in record.kernels) == 4
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
 def test_refused_convolutions_are_calls(tmp_path, monkeypatch, wrapper):

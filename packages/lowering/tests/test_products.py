@@ -405,7 +405,15 @@ def test_convolutions_with_panels_are_registered_with_the_other_ops() -> None:
     addend = torch.randn(2, 32, 4, 8)
     panels = weight.view(2, 16, 3, 3, 4).permute(0, 3, 4, 2, 1).contiguous()
     images, op = [*x.split([1, 2], 1)], torch.ops.gyrator.panel_conv
-    result = op(images, panels, bias, addend, [2, 1], [1, 1], True)
+    result = op(images, panels, bias, addend, [2, 1], [1, 1, 1, 1], True)
     plain = torch.nn.functional.conv2d(x, weight, bias, [2, 1], [1, 1])
     torch.testing.assert_close(result, (plain + addend).relu())
     assert result.is_contiguous(memory_format=torch.channels_last)
+    result = op(images, panels, bias, None, [2, 1], [0, 1, 2, 3], False)
+    padded = torch.nn.functional.pad(x, [1, 3, 0, 2])
+    torch.testing.assert_close(
+        result,
+        torch.nn.functional.conv2d(padded, weight, bias, [2, 1]).contiguous(
+            memory_format=torch.channels_last
+        ),
+    )

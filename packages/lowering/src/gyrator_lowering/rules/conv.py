@@ -319,7 +319,8 @@ def panel_conv(
     x, *others = (_fixed(b, t.permuted(pixels)) for t in images)
     more = () if addend is None else (_in_rows(b, addend.permuted(pixels)),)
     inputs = (x, _in_rows(b, panels), _in_rows(b, bias), *others, *more)
-    numbers = zip(("down", "right", "top", "left"), (*stride, *padding), strict=True)
+    # The sizes of the result say how many rows and columns follow the image.
+    numbers = zip(("down", "right", "top", "left"), (*stride, *padding[:2]), strict=True)
     attributes = (*((name, Literal(n)) for name, n in numbers), ("relu", Literal(relu)))
     call = call_of(b, (images, panels, bias, addend, stride, padding, relu), {}, (out.buffer,))
     b.operations.append(

@@ -7,7 +7,7 @@ import torch
 
 SCHEMA = (
     "panel_conv(Tensor[] images, Tensor panels, Tensor bias, Tensor? addend, int[2] stride, "
-    "int[2] padding, bool relu) -> Tensor"
+    "int[4] padding, bool relu) -> Tensor"
 )
 
 
@@ -22,8 +22,9 @@ def fake_panel_conv(
 ) -> torch.Tensor:
     """Return a fake result of `panel_conv`."""
     x = images[0]
-    numbers = zip(x.shape[2:], padding, panels.shape[1:3], stride, strict=True)
-    sizes = [(n + 2 * p - k) // s + 1 for n, p, k, s in numbers]
+    pads = zip(padding[:2], padding[2:], strict=True)
+    numbers = zip(x.shape[2:], pads, panels.shape[1:3], stride, strict=True)
+    sizes = [(n + sum(p) - k) // s + 1 for n, p, k, s in numbers]
     result = x.new_empty(x.shape[0], *sizes, bias.shape[0])
     return result.permute(0, 3, 1, 2)
 
@@ -46,12 +47,13 @@ def panel_conv(
         bias: of shape (features,).
         addend: is added to the result, if it is not None.
         stride: of rows and of columns.
-        padding: of rows and of columns, on either side.
+        padding: the rows above and the columns on the left, then those below and on the right.
         relu: whether `relu` is applied.
     """
     weight = panels.permute(0, 4, 3, 1, 2).flatten(0, 1)
-    x = torch.cat(list(images), 1)
-    result = torch.nn.functional.conv2d(x, weight, bias, list(stride), list(padding))
+    top, left, bottom, right = padding
+    x = torch.nn.functional.pad(torch.cat(list(images), 1), [left, right, top, bottom])
+    result = torch.nn.functional.conv2d(x, weight, bias, list(stride))
     if addend is not None:
         result = result + addend
     if relu:

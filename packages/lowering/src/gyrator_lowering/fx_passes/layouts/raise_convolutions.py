@@ -94,6 +94,21 @@ class _Shape:
         return call(aten.view.default, image, [*outer, height * width])
 
 
+def _padded(shape: _Shape, call: Insert, x: Any) -> Node:
+    """Return a series as an image. One with zeros around it becomes an image with such zeros, which
+    a kernel of the convolution can write itself, if they fill rows."""
+    is_padded = x.target is aten.constant_pad_nd.default and not x.kwargs
+    if is_padded and len(x.users) == 1 and len(x.args[1]) == 2:
+        inside, pads, *value = x.args
+        whole = (inside.meta["val"].shape[2], *pads)
+        if not shape.width:
+            return call(x.target, shape.image(call, inside), pads, *value)
+        if all(isinstance(n, int) and n % shape.width == 0 for n in whole):
+            rows = [0, 0, *(n // shape.width for n in pads)]
+            return call(x.target, shape.image(call, inside), rows, *value)
+    return shape.image(call, x)
+
+
 def _raise(gm: GraphModule, node: Any) -> None:
     """Replace a convolution of series, and the addition and the function after it."""
     x, weight, bias, *window, transposed, more, groups = node.args
@@ -109,7 +124,7 @@ def _raise(gm: GraphModule, node: Any) -> None:
         shape = _Shape()
         window = [[1, stride], [0, padding], [1, dilation]]
         filters = shape.image(call, weight)
-    arguments = (shape.image(call, x), filters, bias, *window, transposed, [0, *more], groups)
+    arguments = (_padded(shape, call, x), filters, bias, *window, transposed, [0, *more], groups)
     # Its layout is that of the series: the library's would be that of the input.
     result = shape.image(partial(insert, gm, node.next), node)
     image = insert_like(gm, result, node.target, *arguments)

@@ -16,6 +16,7 @@ from gyrator_lowering.torch_bridge.random_ops import register_ops
 aten = torch.ops.aten
 _LANES, _RANK = 16, 4
 _FEW_CHANNELS = 4
+_NO_ZEROS = (0, 0, 0, 0)
 _LEAST_PIXELS = 4
 """The least number of pixels of the result, to hide the latency of additions."""
 _MOST_WEIGHTS = 1 << 18
@@ -71,14 +72,34 @@ def convolve_in_panels(gm: GraphModule, node: Any) -> None:
     split = call(aten.view.default, weight, [features // width, width, channels, *window])
     panels = contiguous(call, call(aten.permute.default, split, [0, 3, 4, 2, 1]))
     op = torch.ops.gyrator.panel_conv.default
-    two = ([*n] if len(n) == 2 else [*n, *n] for n in (stride, padding))
-    new = insert_like(gm, end, op, _images(x), panels, bias, other, *two, relu)
+    steps, around = ([*n] if len(n) == 2 else [*n, *n] for n in (stride, padding))
+    inside, (left, right, top, bottom) = _unpadded(x)
+    pads = [around[0] + top, around[1] + left, around[0] + bottom, around[1] + right]
+    new = insert_like(gm, end, op, _images(inside), panels, bias, other, steps, pads, relu)
     replace(gm, end, new)
     for done in (last, node):
         if done is not end and not done._erased:
             gm.graph.erase_node(done)
-    if x.op == "call_function" and not x.users:
-        gm.graph.erase_node(x)
+    for done in (x, *x.all_input_nodes):
+        if done.op == "call_function" and not done.users:
+            gm.graph.erase_node(done)
+
+
+def _unpadded(x: Any) -> tuple[Any, Sequence[int]]:
+    """Return the image that `x` is with zeros around it, and the numbers of columns and rows of
+    zeros, if nothing else reads it: the kernel writes such zeros anyway."""
+    padded = _unmoved(x)
+    if padded.target is not aten.constant_pad_nd.default or len(x.users) + len(padded.users) > 2:
+        return x, _NO_ZEROS
+    image: Any = padded.args[0]
+    pads: Any = padded.args[1]
+    fake = image.meta["val"]
+    is_last = fake.is_contiguous(memory_format=torch.channels_last)
+    fits = len(pads) <= len(_NO_ZEROS) and all(isinstance(n, int) and n >= 0 for n in pads)
+    are_zeros = not any(padded.args[2:]) and not padded.kwargs
+    if not are_zeros or not fits or not (is_last or fake.shape[1] <= _FEW_CHANNELS):
+        return x, _NO_ZEROS
+    return image, [*pads, *_NO_ZEROS[len(pads) :]]
 
 
 def _images(x: Any) -> list[Node]:
