@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterable
 
-from gyrator_codegen.analysis import static
 from gyrator_codegen_cpp.dtypes import STORAGE, lane_type, literal
 from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
 from gyrator_codegen_cpp.scope import Scope, Span
 from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Store, StoreMode
-from gyrator_ir.expr import ONE, ZERO, Expr, Sym, exact_quotient, expr
+from gyrator_ir.expr import ONE, ZERO, Expr, Sym, expr
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.tile.nodes import DRAWN, Access, IndexAccess, Prefetch
 from gyrator_ir.types import DType
@@ -15,10 +14,6 @@ from gyrator_ir.types import DType
 _COMBINE = {mode: f"gy_{mode.value}" for mode in (StoreMode.ADD, StoreMode.MUL)}
 _COMBINE |= {StoreMode.MIN: "gy_minimum", StoreMode.MAX: "gy_maximum"}
 _BACKWARDS = expr(-1)
-_HALVES = frozenset({DType.BF16, DType.F16})
-_WINDOWED = {8: _HALVES | {DType.F32, DType.I32, DType.U32}, 16: _HALVES}
-"""By lanes, elements of which one load and a permutation are cheaper than a gather. With AVX-512,
-those of 32 bits are not in bilinear resizing."""
 
 
 def run(scope: Scope, body: Iterable[KernelStatement]) -> None:
@@ -177,27 +172,13 @@ def _vector_index(scope: Scope, access: IndexAccess) -> tuple[str, str]:
     return scope.index(access.uniform), total
 
 
-def _window(scope: Scope, s: Load, access: IndexAccess) -> str | None:
-    """Return the window of a gather whose elements are mostly near each other, or None.
-
-    The bounds of the symbol must be those of the buffer's rows: where the positions of a padded
-    row are known not to be in the padding, no mask says that the others are not elements.
-    """
-    (first, factor), *others = access.terms
-    symbol, lanes = Sym(first), scope.frame.width
-    size = scope.frame.computed.get(symbol)
-    if others or factor is not ONE or symbol not in scope.narrow or size is None:
-        return None
-    buffer = next((b for b in scope.frame.kernel.parameters if b.name == s.buffer), None)
-    if buffer is None or buffer.dtype not in _WINDOWED.get(lanes, ()) or len(buffer.shape) < 2:
-        return None
-    if buffer.shape[-1] is not size or (static(size) or lanes) < lanes:
-        return None
-    if buffer.strides[-1] is not ONE or exact_quotient(access.uniform, buffer.strides[-2]) is None:
-        return None
+def _window(scope: Scope, s: Load, access: IndexAccess) -> str:
+    """Return the window of the row in which the elements of a gather are near each other."""
+    symbol = Sym(access.terms[0][0])
     if symbol not in scope.windows:
-        name = scope.windows[symbol] = scope.frame.names.take(f"{first}_window")
-        arguments = [scope.narrow[symbol], scope.index(size), scope.live_mask(None)]
+        row = next(b.shape[-1] for b in scope.frame.kernel.parameters if b.name == s.buffer)
+        name = scope.windows[symbol] = scope.frame.names.take(f"{symbol.name}_window")
+        arguments = [scope.narrow[symbol], scope.index(row), scope.live_mask(None)]
         scope.line(f"const gy_window {name} = gy_window_of({', '.join(filter(None, arguments))});")
     return scope.windows[symbol]
 
@@ -268,8 +249,8 @@ def _load(scope: Scope, s: Load) -> None:
         test, lanes = None, scope.live_mask(s.mask)
         function, masked = ("gy_gather_mask", f", {lanes}, {zero}") if lanes else ("gy_gather", "")
         start, offsets = _vector_index(scope, access)
-        if s.mask is None and (window := _window(scope, s, access)):
-            function, offsets = "gy_gather_near", f"{window}, {offsets}"
+        if s.name in scope.frame.tiled.near:
+            function, offsets = "gy_gather_near", f"{_window(scope, s, access)}, {offsets}"
         text = f"{function}({scope.frame.pointers[s.buffer]} + {start}, {offsets}{masked})"
     else:
         test, lane_text = None, f"gy_sload({_of_lane(scope, s)})"

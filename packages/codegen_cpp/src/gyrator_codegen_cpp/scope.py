@@ -15,11 +15,9 @@ from gyrator_codegen import Writer
 from gyrator_codegen.stage_loops import Decisions
 from gyrator_codegen_cpp.dtypes import RESERVED, lane_type, literal
 from gyrator_codegen_cpp.prelude import Isa
-from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let
-from gyrator_ir.body.rewrite import defined
 from gyrator_ir.define import define, frozen
-from gyrator_ir.expr import CPrinter, Expr, Sym, SymKind
-from gyrator_ir.kernel.nodes import Kernel, KernelStatement
+from gyrator_ir.expr import CPrinter, Expr, Sym
+from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.tile.nodes import IndexAccess, TiledKernel
 from gyrator_ir.types import DType
 
@@ -71,30 +69,6 @@ class Array:
         scope.line(f"gy_store({self._at(scope)}, {text});")
 
 
-def _computed(kernel: Kernel) -> dict[Sym, Expr]:
-    """Return the symbols bound to values that depend on no element, with their bounds."""
-    sure: dict[str, bool] = {}
-    bounds: dict[Sym, Expr] = {}
-    for s in kernel.statements:
-        match s:
-            case Bind(symbol, value, size):
-                if sure[value]:
-                    bounds[symbol] = size
-                continue
-            case Const():
-                independent = True
-            case IndexValue(expr=e):
-                independent = all(v.kind is not SymKind.INDIRECT for v in e.free_symbols)
-            case Let(args=args):
-                independent = all(map(sure.__getitem__, args))
-            case _:
-                independent = False
-        for name in defined(s):
-            # Values of different stages may have the same name.
-            sure[name] = independent and sure.get(name, True)
-    return bounds
-
-
 class Frame(Decisions):
     """The state of a kernel function while it is emitted."""
 
@@ -106,9 +80,6 @@ class Frame(Decisions):
         self.pointers: dict[str, str] = {}
         self.arrays: dict[str, Array] = {}
         """Arrays of values over a loop, by value name."""
-        self.computed = _computed(tiled.kernel)
-        """Symbols that are computed from those of loops, with their bounds. Unlike those that are
-        loaded, they mostly grow slowly along an axis."""
         self.kept: set[str] = set()
         """Values in arrays that later stages do not recompute."""
         plain, calls = frozenset(tiled.plain), ("gy_floor_div", "gy_floor_mod")

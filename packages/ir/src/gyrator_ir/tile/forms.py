@@ -134,6 +134,6 @@ LISTS = (
 """Fields of a tiled kernel that are printed as one line per item."""
 NAMED = (
     "atomic", "cleared", "stack", "ahead", "exact", "truncated", "approximate", "early", "fours",
-    "packed", "replicated", "streamed",
+    "packed", "replicated", "streamed", "near",
 )  # fmt: skip
 """Fields that are printed as one line of names."""

@@ -412,6 +412,9 @@ class TiledKernel:
     streamed: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Loads of elements that no other unit reads, which caches should evict before those of
     `replicated` loads."""
+    near: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Unmasked gathers whose lanes read one row of a parameter, at positions below its length,
+    mostly near each other."""
     wait: Wait | None = field(default=None, validator=exactly(Wait, type(None)))
     """None if launches start after the previous one."""
     index: DType = field(default=DType.I64, validator=exactly(DType))

@@ -3,6 +3,7 @@
 from gyrator_codegen.passes.cores.accesses.classify_accesses import ClassifyAccesses
 from gyrator_codegen.passes.cores.accesses.clear_memory import ClearMemory
 from gyrator_codegen.passes.cores.accesses.hoist_addresses import HoistAddresses
+from gyrator_codegen.passes.cores.accesses.near_gathers import NearGathers
 from gyrator_codegen.passes.cores.accesses.own_writes import OwnWrites
 from gyrator_codegen.passes.cores.accesses.pair_accesses import PairAccesses
 from gyrator_codegen.passes.cores.accesses.place_locals import PlaceLocals
@@ -86,6 +87,7 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
         ExactStores(),
         RoundInStores(),
         ClassifyAccesses(),
+        NearGathers(),
         PairAccesses(),
         CutSections(),
         SplitCopies(),
