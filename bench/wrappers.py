@@ -25,17 +25,16 @@ from torch._dynamo.backends.common import aot_autograd
 
 from gyrator import Session
 
-RESULTS = Path(__file__).parent / "results"
 KINDS = ("python", "cpp")
 
 
 def main(arguments: list[str]) -> int:
-    """Measure, print a table, and write it with its numbers."""
+    """Measure, print a table, and write it with its numbers if asked to."""
     parser = argparse.ArgumentParser("bench/wrappers.py", description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--calls", default="1,5,20", help="numbers of kernels in a function")
     parser.add_argument("--shapes", default=",".join(SHAPES), help=", ".join(SHAPES))
-    parser.add_argument("--json", type=Path, default=RESULTS / "wrappers.json")
+    parser.add_argument("--json", type=Path, help="write the numbers here")
     chosen = parser.parse_args(arguments)
     sheet = Sheet(
         "Overhead of a call in us, thread time, Dynamo and AOTAutograd taken off",
@@ -52,9 +51,10 @@ def main(arguments: list[str]) -> int:
             ratios = [found[f"gyrator {w}"] / found[f"inductor {w}"] for w in KINDS]
             sheet.rows.append((shape, str(kernels), *cells, *(f"{r:.2f}" for r in ratios)))
     sheet.print(Console(width=160))
-    report = {"environment": environment(), "arguments": arguments, "table": sheet.markdown(),
-              "seconds": raw}  # fmt: skip
-    chosen.json.write_text(json.dumps(report, indent=1) + "\n")
+    if chosen.json:
+        report = {"environment": environment(), "arguments": arguments, "table": sheet.markdown(),
+                  "seconds": raw}  # fmt: skip
+        chosen.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 
