@@ -14,6 +14,7 @@ from gyrator_ir.expr import (
     Const,
     Expr,
     contiguous_strides,
+    expr,
     maximum,
     minimum,
     mod,
@@ -83,7 +84,7 @@ def read_at(
 ) -> list[Expr]:
     """Return the position in the plane of the window's element at an offset."""
     return [
-        i * s - p + Const(k) * d if isinstance(k, int) else i * s - p + k * d
+        i * s - p + expr(k) * d
         for i, k, s, p, d in zip(base, offset, stride, pad, dilation, strict=True)
     ]
 
@@ -310,21 +311,22 @@ def avg_pool(rank: int) -> Rule:
 
 def windowed(
     b: LoopBuilder,
-    window: Sequence[int],
+    window: Sequence[int | Expr],
     out: Spec,
     dtype: DType,
     term: Callable[[Tracer, Sequence[Expr], Sequence[Any]], Value],
     scale: Callable[[Tracer, Sequence[Expr], Value], Value],
 ) -> TensorValue:
-    """Sum the terms of a window: unrolled if it is small, otherwise a reduction."""
-    if len(_offsets(window)) <= UNROLLED:
+    """Sum the terms of a window: unrolled if its sizes are small numbers, otherwise a reduction."""
+    sizes = [n for n in window if isinstance(n, int)]
+    if len(sizes) == len(window) and len(_offsets(sizes)) <= UNROLLED:
 
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-            return scale(ops, index, reduce(add, (term(ops, index, k) for k in _offsets(window))))
+            return scale(ops, index, reduce(add, (term(ops, index, k) for k in _offsets(sizes))))
 
         return b.pointwise(body, out)
     raw = b.buffer(Spec(dtype, out.device, out.shape, out.strides))
-    b.reduction(ReduceKind.SUM, term, out.shape, tuple(map(Const, window)), [raw], dtype)
+    b.reduction(ReduceKind.SUM, term, out.shape, tuple(map(expr, window)), [raw], dtype)
     return b.pointwise(lambda ops, index: scale(ops, index, ops.load(raw, index)), out)
 
 
@@ -412,15 +414,10 @@ def adaptive_avg_pool(rank: int) -> Rule:
             at, mask = _adaptive_element(ops, index[lead:], r, plane, sizes)
             return ops.cast(ops.load(x, (*index[:lead], *at), mask), dtype)
 
-        raw = b.buffer(Spec(dtype, out.device, out.shape, out.strides))
-        b.reduction(ReduceKind.SUM, term, out.shape, window, [raw], dtype)
+        def scale(ops: Tracer, index: Sequence[Expr], total: Value) -> Value:
+            return total / operand(ops, _count(index[lead:], plane, sizes), (), dtype)
 
-        def scaled(ops: Tracer, index: Sequence[Expr]) -> Value:
-            starts, ends = _edges(index[lead:], plane, sizes)
-            n = product_of(e - s for s, e in zip(starts, ends, strict=True))
-            return ops.load(raw, index) / operand(ops, n, (), dtype)
-
-        return b.pointwise(scaled, out)
+        return windowed(b, window, out, dtype, term, scale)
 
     return rule
 
@@ -448,12 +445,14 @@ def _edges(
 ) -> tuple[list[Expr], list[Expr]]:
     """Return the start and the exclusive end of each window: floor(i n / w) and ceil((i + 1) n /
     w)."""
-    starts: list[Expr] = []
-    ends: list[Expr] = []
-    for i, n, w in zip(index, plane, sizes, strict=True):
-        starts.append((i * n) // w)
-        ends.append(((i + 1) * n + w - 1) // w)
-    return starts, ends
+    along = list(zip(index, plane, sizes, strict=True))
+    starts = [(i * n) // w for i, n, w in along]
+    return starts, [((i + 1) * n + w - 1) // w for i, n, w in along]
+
+
+def _count(index: Sequence[Expr], plane: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
+    """Return the number of elements of an adaptive window."""
+    return product_of(e - s for s, e in zip(*_edges(index, plane, sizes), strict=True))
 
 
 def _largest_window(n: Expr, w: Expr) -> Expr:
@@ -494,8 +493,8 @@ def adaptive_avg_pool_backward(rank: int) -> Rule:
                 for i, s, e in zip(index[lead:], starts, ends, strict=True)
             )
             mask = conjunction(mask, covered)
-            n = product_of(e - s for s, e in zip(starts, ends, strict=True))
-            value = ops.cast(ops.load(grad, full_index, mask), dtype) / operand(ops, n, (), dtype)
+            n = operand(ops, _count(at, plane, sizes), (), dtype)
+            value = ops.cast(ops.load(grad, full_index, mask), dtype) / n
             return value if mask is None else ops.where(mask, value, 0.0)
 
         return windowed(b, window_counts, out, dtype, term, lambda _, __, total: total)
@@ -514,9 +513,8 @@ def _scatter_to_windows(b: LoopBuilder, grad: TensorValue, plane: Sequence[Expr]
     def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
         own, offset = index[:ndim], index[ndim:]
         at, mask = _adaptive_element(ops, own[lead:], offset, plane, sizes)
-        starts, ends = _edges(own[lead:], plane, sizes)
-        n = product_of(e - s for s, e in zip(starts, ends, strict=True))
-        value = ops.cast(ops.load(grad, own), dtype) / operand(ops, n, (), dtype)
+        n = operand(ops, _count(own[lead:], plane, sizes), (), dtype)
+        value = ops.cast(ops.load(grad, own), dtype) / n
         yield (*own[:lead], *at), value, mask
 
     return scatter_sum(b, (*grad.shape, *window), terms)
@@ -528,14 +526,8 @@ def _most_windows(n: Expr, w: Expr) -> int:
         return 1
     assert isinstance(n, Const) and isinstance(w, Const)
     total, parts = n.value, w.value
-    most = 1
-    for i in range(total):
-        first = (i * parts) // total
-        last = first
-        while last < parts and (last * total) // parts <= i:
-            last += 1
-        most = max(most, last - first)
-    return most
+    ends = (-(-(i + 1) * parts // total) for i in range(total))
+    return max((end - i * parts // total for i, end in enumerate(ends)), default=1)
 
 
 def max_unpool(rank: int) -> Rule:
