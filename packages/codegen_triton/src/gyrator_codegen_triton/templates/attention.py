@@ -17,6 +17,7 @@ from gyrator_codegen_triton.templates.attention_text import (
     additive,
     begin,
     load_keys,
+    positions,
     scores,
 )
 from gyrator_ir.define import define
@@ -101,10 +102,7 @@ class AttentionKernel(AttentionText):
     def step(self, e: Sequence[str], f: Sequence[str], edge: bool) -> None:
         """Emit the step for a block of keys and values, which is masked at the `edge`."""
         w = self.writer
-        wide = ".to(tl.int64)" if self.wide else ""
-        w.line(f"r = start + tl.arange(0, RBLOCK){wide}")
-        if edge:
-            w.line(f"r_mask = r < {self.columns}")
+        positions(self, "r", "RBLOCK", self.columns, masked=edge)
         load_keys(self, ["r_mask[None, :]"] * edge, e)
         w.line(f"scores = tl.dot(query, key{self.exact})")
         scores(self, self.mask, bounded=edge, edge=edge)

@@ -9,7 +9,7 @@ their sums, so that no weight is stored and no sum is shared between programs.
 import math
 from collections.abc import Sequence
 
-from gyrator_codegen_triton.templates.attention_text import additive, scores
+from gyrator_codegen_triton.templates.attention_text import additive, positions, scores
 from gyrator_codegen_triton.templates.gradients_text import GradientsText
 from gyrator_ir.define import define
 from gyrator_ir.loop.nodes import TensorRef
@@ -70,9 +70,7 @@ class GradientsKernel(GradientsText):
     def step_of_keys(self, e: Sequence[str], f: Sequence[str], *, edge: bool) -> None:
         """Emit the contribution of a block of rows, with transposed blocks of scores."""
         w, exact = self.writer, self.exact
-        wide = ".to(tl.int64)" if self.wide else ""
-        w.line(f"x = start + tl.arange(0, XBLOCK){wide}")
-        w.line(f"x_mask = x < {self.rows}")
+        positions(self, "x", "XBLOCK", self.rows)
         self.load_rows(e, f)
         w.line(f"scores = tl.dot(key, tl.trans(query){exact})")
         scores(self, self.mask, bounded=False, edge=edge, transposed=True)
@@ -90,10 +88,7 @@ class GradientsKernel(GradientsText):
     def step_of_queries(self, e: Sequence[str], f: Sequence[str], *, edge: bool) -> None:
         """Emit the contribution of a block of columns."""
         w, exact = self.writer, self.exact
-        wide = ".to(tl.int64)" if self.wide else ""
-        w.line(f"r = start + tl.arange(0, RBLOCK){wide}")
-        if edge:
-            w.line(f"r_mask = r < {self.columns}")
+        positions(self, "r", "RBLOCK", self.columns, masked=edge)
         columns = ["r_mask[:, None]"] * edge
         w.line(f"key = {self.block('key', self.k, 'r', 'e', [*columns, *e])}")
         w.line(f"value = {self.block('value', self.v, 'r', 'f', [*columns, *f])}")

@@ -169,22 +169,15 @@ class AttentionText:
     def block(
         self, name: str, t: TensorRef, row: str, letter: str, masks: Sequence[str] = ()
     ) -> str:
-        """Return the load of a block of a head's vectors, one per row."""
-        at = self.address(
-            f"{name}_head", (f"{row}[:, None]", t.strides[2]), (f"{letter}[None, :]", t.strides[3])
-        )
-        return load(at, masks)
+        """Return the load of a block of a head's vectors."""
+        return load(vectors_at(self, name, t, row, letter), masks)
 
     def store(
         self, name: str, index: int, value: str, row: str, letter: str, masks: Sequence[str]
     ) -> None:
         """Emit the store of a block of gradients."""
         out = self.kernel.outputs[index]
-        at = self.address(
-            f"{name}_head",
-            (f"{row}[:, None]", out.strides[2]),
-            (f"{letter}[None, :]", out.strides[3]),
-        )
+        at = vectors_at(self, name, out, row, letter)
         text = f"({value}).to({TYPES[out.dtype]})"
         self.writer.line(f"tl.store({at}, {text}, mask={' & '.join(masks)})")
 
@@ -216,6 +209,22 @@ class AttentionText:
             return ""
         several = "tf32x3" if self.target.arch.startswith("sm_") else "ieee"
         return f', input_precision="{"tf32" if self.target.capabilities.tf32 else several}"'
+
+
+def vectors_at(text: AttentionText, name: str, t: TensorRef, row: str, letter: str) -> str:
+    """Return the addresses of a block of a head's vectors, one per row."""
+    down, across = (f"{row}[:, None]", t.strides[2]), (f"{letter}[None, :]", t.strides[3])
+    return text.address(f"{name}_head", down, across)
+
+
+def positions(
+    text: AttentionText, letter: str, block: str, count: str, *, masked: bool = True
+) -> None:
+    """Emit the positions of a block from `start` on, and which are below `count`."""
+    wide = ".to(tl.int64)" if text.wide else ""
+    text.writer.line(f"{letter} = start + tl.arange(0, {block}){wide}")
+    if masked:
+        text.writer.line(f"{letter}_mask = {letter} < {count}")
 
 
 def load(at: str, masks: Sequence[str], other: str = "0.0") -> str:

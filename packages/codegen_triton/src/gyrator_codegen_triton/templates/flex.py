@@ -11,7 +11,7 @@ from gyrator_codegen.passes.blocks.attention_shapes import vector_of
 from gyrator_codegen_triton.code import Code
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.source import blocks_over
-from gyrator_codegen_triton.templates.attention_text import begin, load, load_keys
+from gyrator_codegen_triton.templates.attention_text import begin, load, load_keys, positions
 from gyrator_codegen_triton.templates.flex_text import BlockLoop, FlexText
 from gyrator_ir.define import define
 from gyrator_ir.expr import Expr
@@ -101,9 +101,7 @@ class FlexKernel(FlexText):
     def step(self, code: Code, loop: BlockLoop, e: Sequence[str], f: Sequence[str]) -> None:
         """Emit the step for a block of keys and values."""
         w = self.writer
-        wide = ".to(tl.int64)" if self.wide else ""
-        w.line(f"r = start + tl.arange(0, RBLOCK){wide}")
-        w.line(f"r_mask = r < {self.columns}")
+        positions(self, "r", "RBLOCK", self.columns)
         w.lines("column = r[None, :]", "column_mask = r_mask[None, :]", "i3 = column")
         bounded = not self.divides(self.k.shape[2])
         load_keys(self, ["column_mask"] * bounded, e)

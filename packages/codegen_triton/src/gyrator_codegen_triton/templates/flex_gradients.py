@@ -7,6 +7,7 @@ over the blocks of keys that they attend to, as listed by the block mask.
 from collections.abc import Sequence
 
 from gyrator_codegen_triton.code import Code
+from gyrator_codegen_triton.templates.attention_text import positions
 from gyrator_codegen_triton.templates.flex_text import BlockLoop, FlexText
 from gyrator_codegen_triton.templates.gradients_text import GradientsText
 from gyrator_ir.define import define
@@ -69,9 +70,7 @@ class FlexGradientsKernel(GradientsText, FlexText):
     def step_of_keys(self, code: Code, loop: BlockLoop, e: Sequence[str], f: Sequence[str]) -> None:
         """Emit the contribution of a block of rows, with transposed blocks of scores."""
         w, exact = self.writer, self.exact
-        wide = ".to(tl.int64)" if self.wide else ""
-        w.line(f"x = start + tl.arange(0, XBLOCK){wide}")
-        w.line(f"x_mask = x < {self.rows}")
+        positions(self, "x", "XBLOCK", self.rows)
         w.lines("row = x[None, :]", "row_mask = x_mask[None, :]", "i2 = row")
         self.load_rows(e, f)
         w.line(f"products = tl.dot(key, tl.trans(query){exact})")
@@ -107,9 +106,7 @@ class FlexGradientsKernel(GradientsText, FlexText):
     ) -> None:
         """Emit the contribution of a block of columns."""
         w, exact = self.writer, self.exact
-        wide = ".to(tl.int64)" if self.wide else ""
-        w.line(f"r = start + tl.arange(0, RBLOCK){wide}")
-        w.line(f"r_mask = r < {self.columns}")
+        positions(self, "r", "RBLOCK", self.columns)
         w.lines("column = r[None, :]", "column_mask = r_mask[None, :]", "i3 = column")
         bounded = not self.divides(self.k.shape[2])
         masks = ["r_mask[:, None]"] * bounded
