@@ -244,17 +244,17 @@ class CPrinter(Printer):
 
     def floordiv(self, node: FloorDiv) -> Fragment:
         """Return `a / b` if that equals floor division, else a call."""
-        if self._nonnegative is not None and self._nonnegative(node):
-            left, right = self.at(node.a, Prec.UNARY), self.at(node.b, Prec.UNARY)
-            return Fragment(f"{left} / {right}", Prec.PRODUCT)
-        return Fragment(f"{self._floor_div}({self(node.a)}, {self(node.b)})", Prec.ATOM)
+        return self._division(node, "/", self._floor_div)
 
     def mod(self, node: Mod) -> Fragment:
         """Return `a % b` if that equals the remainder of floor division, else a call."""
+        return self._division(node, "%", self._floor_mod)
+
+    def _division(self, node: FloorDiv | Mod, operator: str, function: str) -> Fragment:
         if self._nonnegative is not None and self._nonnegative(node):
             left, right = self.at(node.a, Prec.UNARY), self.at(node.b, Prec.UNARY)
-            return Fragment(f"{left} % {right}", Prec.PRODUCT)
-        return Fragment(f"{self._floor_mod}({self(node.a)}, {self(node.b)})", Prec.ATOM)
+            return Fragment(f"{left} {operator} {right}", Prec.PRODUCT)
+        return Fragment(f"{function}({self(node.a)}, {self(node.b)})", Prec.ATOM)
 
     def extremum(self, node: Min | Max) -> Fragment:
         """Return nested conditional expressions, each argument evaluated up to twice."""

@@ -238,11 +238,7 @@ class LoopBuilder(CurrentNode):
         args = values if isinstance(values, tuple) else (values,)
         names = tuple(ops.cast(v, dtype).name for v in args)
         results = tuple(f"r{k}" for k in range(len(into)))
-        stores = tuple(
-            Store(t.buffer, address(t, index), name)
-            for name, t in zip(results, into, strict=True)
-            if t is not None
-        )
+        stores = _stores(results, into, index)
         step = Reduce(results, kind, names, dtype)
         body = self._body(ops, (*axes, *inner_loops), _device_of(into))
         self.operations.append(

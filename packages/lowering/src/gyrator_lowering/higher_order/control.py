@@ -69,10 +69,8 @@ class Regions:
             else cond_from_sympy(fake_of(graphs[0]).node.expr)
         )
         name, inputs = self.b.op_name(), self._arguments(operands)
-        self.b.operations.append(
-            CondOp(name, condition, then, otherwise, inputs, outputs, self.b.origin)
-        )
-        self._require(required)
+        call = CondOp(name, condition, then, otherwise, inputs, outputs, self.b.origin)
+        self._append(call, required)
         return results
 
     def _while(self, node: Node, args: list[Any], stacked: bool) -> tuple[TensorValue, ...]:
@@ -82,10 +80,8 @@ class Regions:
         results, outputs = self._results(node, required)
         name = self.b.op_name()
         state, others = self._arguments(carried), self._arguments(invariants)
-        self.b.operations.append(
-            WhileOp(name, condition, body, state, others, outputs, stacked, self.b.origin)
-        )
-        self._require(required)
+        loop = WhileOp(name, condition, body, state, others, outputs, stacked, self.b.origin)
+        self._append(loop, required)
         return results
 
     def _invoke(self, node: Node, args: list[Any]) -> tuple[Any, ...]:
@@ -93,8 +89,7 @@ class Regions:
         required: list[tuple[Sym, Expr]] = []
         results, outputs = self._call_results(node, required)
         name, inputs = self.b.op_name(), self._arguments(args[2:])
-        self.b.operations.append(CallOp(name, region, inputs, outputs, self.b.origin))
-        self._require(required)
+        self._append(CallOp(name, region, inputs, outputs, self.b.origin), required)
         return results
 
     def _arguments(self, operands: Any) -> tuple[Any, ...]:
@@ -130,7 +125,10 @@ class Regions:
         spec = self.b.exact_spec(fake)
         return evolve(produced(self.b, fake, spec, required), shape=spec.shape)
 
-    def _require(self, required: list[tuple[Sym, Expr]]) -> None:
+    def _append(
+        self, operation: CondOp | WhileOp | CallOp, required: list[tuple[Sym, Expr]]
+    ) -> None:
+        self.b.operations.append(operation)
         for symbol, size in required:
             require(self.b, symbol, size)
 

@@ -9,6 +9,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
+from gyrator_lowering.rules.pointwise import Scalar
 from gyrator_lowering.rules.reduction import reduce_at, reduce_into, split, unsqueezed
 from gyrator_lowering.table import Rule, TableBuilder
 
@@ -38,44 +39,37 @@ def statistics(b: LoopBuilder, x: TensorValue, dim: int) -> tuple[TensorValue, .
     return b.copy(row_statistics[0], top), b.copy(row_statistics[1], total)
 
 
-def softmax(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) -> TensorValue:
-    """`exp(x - max) / sum(exp(x - max))`, in the compute dtype, rounded once."""
-    out = b.out
-    dtype = out.dtype.compute
-    top, total = _statistics(b, x, _dims(x, dim), dtype)
-
-    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        value = ops.cast(ops.load(x, index), dtype)
-        return ops.exp(value - ops.get(top, index)) / ops.get(total, index)
-
-    return b.pointwise(body, out)
+def softmax(ops: Tracer, x: Value, top: Value, total: Value) -> Value:
+    """Return `exp(x - max) / sum(exp(x - max))`."""
+    return ops.exp(x - top) / total
 
 
-def safe_softmax(b: LoopBuilder, x: TensorValue, dim: int, dtype: Any = None) -> TensorValue:
-    """Softmax that is 0 in rows whose elements are all minus infinity."""
-    out = b.out
-    kind = out.dtype.compute
-    top, total = _statistics(b, x, _dims(x, dim), kind)
-
-    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        m = ops.get(top, index)
-        value = ops.exp(ops.cast(ops.load(x, index), kind) - m) / ops.get(total, index)
-        return ops.where(ops.eq(m, NEGATIVE_INFINITY), ops.const(0.0, kind), value)
-
-    return b.pointwise(body, out)
+def safe_softmax(ops: Tracer, x: Value, top: Value, total: Value) -> Value:
+    """Return softmax, or 0 in rows whose elements are all minus infinity."""
+    value = softmax(ops, x, top, total)
+    return ops.where(ops.eq(top, NEGATIVE_INFINITY), ops.const(0.0, x.dtype), value)
 
 
-def log_softmax(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) -> TensorValue:
-    """`x - max - log(sum(exp(x - max)))`."""
-    out = b.out
-    dtype = out.dtype.compute
-    top, total = _statistics(b, x, _dims(x, dim), dtype)
+def log_softmax(ops: Tracer, x: Value, top: Value, total: Value) -> Value:
+    """Return `x - max - log(sum(exp(x - max)))`."""
+    return x - top - ops.log(total)
 
-    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        value = ops.cast(ops.load(x, index), dtype)
-        return value - ops.get(top, index) - ops.log(ops.get(total, index))
 
-    return b.pointwise(body, out)
+def forward(fn: Scalar) -> Rule:
+    """Return the rule of `fn(ops, x, max, sum)`, in the compute dtype, rounded once."""
+
+    def rule(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) -> TensorValue:
+        out = b.out
+        dtype = out.dtype.compute
+        statistics = _statistics(b, x, _dims(x, dim), dtype)
+
+        def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+            value = ops.cast(ops.load(x, index), dtype)
+            return fn(ops, value, *[ops.get(s, index) for s in statistics])
+
+        return b.pointwise(body, out)
+
+    return rule
 
 
 def backward(logarithm: bool) -> Rule:
@@ -112,8 +106,8 @@ def backward(logarithm: bool) -> Rule:
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
     table.rule("prims.prepare_softmax_online.default")(statistics)
-    table.rule("aten._softmax.default")(softmax)
-    table.rule("aten._safe_softmax.default")(safe_softmax)
-    table.rule("aten._log_softmax.default")(log_softmax)
+    table.rule("aten._softmax.default")(forward(softmax))
+    table.rule("aten._safe_softmax.default")(forward(safe_softmax))
+    table.rule("aten._log_softmax.default")(forward(log_softmax))
     table.rule("aten._softmax_backward_data.default")(backward(logarithm=False))
     table.rule("aten._log_softmax_backward_data.default")(backward(logarithm=True))
