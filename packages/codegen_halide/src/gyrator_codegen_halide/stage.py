@@ -31,8 +31,6 @@ from gyrator_ir.tile.nodes import TiledKernel, TileProgram
 LANES = {"avx512": 16, "avx2": 8}
 """Number of 32-bit elements in a vector by `Target.arch`."""
 
-_ANY_LENGTH = 1 << 62
-"""Each thread does a whole reduction."""
 TOO_MUCH = "GY-HALIDE-006"
 """A compilation failed, or exceeded its memory or time limit."""
 
@@ -89,8 +87,8 @@ class HalideCudaBackend(HalideBackend):
     name: str = "halide-cuda"
 
     def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
-        """Return the tiling passes."""
-        return (MergeRepeats(), MapThreads(serial=_ANY_LENGTH), IndexWidth())
+        """Return the tiling passes. A thread does a whole reduction, however long."""
+        return (MergeRepeats(), MapThreads(serial=1 << 62), IndexWidth())
 
 
 MULLAPUDI = partial(HalideBackend, "halide-mullapudi2016", "Mullapudi2016")
