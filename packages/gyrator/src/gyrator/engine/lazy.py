@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from attrs import field
 
 from gyrator_ir.backend import TemplateBackend, TilingBackend, WrapperBackend
 from gyrator_ir.content import content_hash
 from gyrator_ir.define import frozen
-from gyrator_ir.passes import NO_EDITS, PassEdits, Tracer
 
 if TYPE_CHECKING:
     from gyrator_ir.diagnostics import Diagnostic
-    from gyrator_ir.expr import ShapeFacts
     from gyrator_ir.host.nodes import HostProgram
-    from gyrator_ir.kernel.nodes import Kernel, Launchable, TemplateKernel
-    from gyrator_ir.provenance import Origin
     from gyrator_ir.source import Program, TranslationUnit
-    from gyrator_ir.target import Target
     from gyrator_ir.tile.nodes import TileProgram
 
 
@@ -58,46 +52,32 @@ class Shipped(Generic[Backend]):
 
 @frozen
 class ShippedKernels(Shipped[_Language]):
-    """A kernel language."""
+    """A kernel language, whose methods have the arguments of those of a `TilingBackend`."""
 
-    def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
-        """Return why a kernel cannot be emitted for the target, or None."""
-        return self._backend().refuses(kernel, target)
+    def refuses(self, *args: Any, **kwargs: Any) -> Diagnostic | None:
+        """Return why a kernel cannot be emitted, or None."""
+        return self._backend().refuses(*args, **kwargs)
 
-    def emit(
-        self,
-        kernels: Sequence[Launchable],
-        facts: ShapeFacts,
-        origins: Sequence[Origin],
-        target: Target,
-    ) -> tuple[TranslationUnit, ...]:
-        """Emit the kernels."""
-        return self._backend().emit(kernels, facts, origins, target)
+    def emit(self, *args: Any, **kwargs: Any) -> tuple[TranslationUnit, ...]:
+        """Emit kernels."""
+        return self._backend().emit(*args, **kwargs)
 
-    def tile(
-        self,
-        kernels: Sequence[Launchable],
-        facts: ShapeFacts,
-        origins: Sequence[Origin],
-        target: Target,
-        edits: PassEdits = NO_EDITS,
-        tracer: Tracer | None = None,
-    ) -> TileProgram:
-        """Tile the kernels."""
-        return self._backend().tile(kernels, facts, origins, target, edits, tracer)
+    def tile(self, *args: Any, **kwargs: Any) -> TileProgram:
+        """Tile kernels."""
+        return self._backend().tile(*args, **kwargs)
 
-    def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
+    def emit_tiled(self, *args: Any, **kwargs: Any) -> tuple[TranslationUnit, ...]:
         """Emit tiled kernels."""
-        return self._backend().emit_tiled(program, target)
+        return self._backend().emit_tiled(*args, **kwargs)
 
 
 @frozen
 class ShippedTemplates(ShippedKernels):
-    """A kernel language with templates."""
+    """A kernel language with templates: also a `TemplateBackend`."""
 
-    def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
-        """Return why a template cannot be emitted for the target, or None."""
-        return self._backend().refuses_template(kernel, target)
+    def refuses_template(self, *args: Any, **kwargs: Any) -> Diagnostic | None:
+        """Return why a template cannot be emitted, or None."""
+        return self._backend().refuses_template(*args, **kwargs)
 
 
 @frozen
