@@ -11,8 +11,8 @@ from gyrator_ir.checks import takes
 from gyrator_ir.content import content_hash
 from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
-from gyrator_ir.host.nodes import BindConstant, BindParameter, HostProgram, Instruction, Launch
-from gyrator_ir.host.walk import unused_parameters, walk
+from gyrator_ir.host.nodes import BindParameter, HostProgram, Instruction
+from gyrator_ir.host.walk import constants_used, kernels_used, unused_parameters
 from gyrator_ir.source import Program
 from gyrator_wrapper_cpp.calls import CallWriter
 from gyrator_wrapper_cpp.emit import BodyWriter
@@ -106,22 +106,6 @@ def interface() -> str:
 def output_count(program: HostProgram) -> int:
     """Return the number of outputs of the entry: the leaves of the program's results."""
     return sum(1 for _ in leaves(returned(program)))
-
-
-def kernels_used(program: HostProgram) -> tuple[str, ...]:
-    """Return the kernels that a program and its subprograms launch, by first use."""
-    return tuple(dict.fromkeys(i.kernel for i in _all(program) if isinstance(i, Launch)))
-
-
-def constants_used(program: HostProgram) -> tuple[str, ...]:
-    """Return the keys of the constants that a program and its subprograms bind, by first use."""
-    return tuple(dict.fromkeys(i.key for i in _all(program) if isinstance(i, BindConstant)))
-
-
-def _all(program: HostProgram) -> Iterator[Instruction]:
-    for sub in program.subprograms:
-        yield from _all(sub)
-    yield from walk(program.instructions)
 
 
 def _numbers(names: tuple[str, ...]) -> Mapping[str, int]:

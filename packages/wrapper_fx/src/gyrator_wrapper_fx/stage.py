@@ -8,8 +8,8 @@ import torch
 from gyrator_ir.checks import takes
 from gyrator_ir.content import content_hash
 from gyrator_ir.define import frozen
-from gyrator_ir.host.nodes import BindConstant, HostProgram, Launch, Return
-from gyrator_ir.host.walk import programs, user_kernels, walk
+from gyrator_ir.host.nodes import HostProgram, Return
+from gyrator_ir.host.walk import constants_used, kernels_used, user_kernels
 from gyrator_ir.source import Program
 from gyrator_wrapper_fx.kernels import NO_KERNELS, KernelFunction, KernelTable
 from gyrator_wrapper_fx.scope import DTYPES, Context, Scope
@@ -87,14 +87,11 @@ class FxWrapper:
     def emit(self, program: HostProgram) -> Program:
         """Emit `program` and its subprograms."""
         text: str = to_graph(program).print_readable(print_output=False)
-        instructions = [i for p in programs(program) for i in walk(p.instructions)]
         kernels = (f"# user kernel {k.key}\n{k.source.strip()}\n" for k in user_kernels(program))
         return Program(
             language="fx",
             text="\n\n".join((f"{text.rstrip()}\n", *kernels)),
             entry="forward",
-            kernels=tuple(dict.fromkeys(i.kernel for i in instructions if isinstance(i, Launch))),
-            constants=tuple(
-                dict.fromkeys(i.key for i in instructions if isinstance(i, BindConstant))
-            ),
+            kernels=kernels_used(program),
+            constants=constants_used(program),
         )

@@ -8,7 +8,7 @@ from attrs import field
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import Sym
 from gyrator_ir.host import nodes as h
-from gyrator_ir.host.walk import binds, programs, walk
+from gyrator_ir.host.walk import binds, walk
 from gyrator_ir.loop.nodes import Literal, TypeArg
 from gyrator_wrapper_python.text import Lines, SizePrinter, names, string
 
@@ -205,18 +205,6 @@ def runtime_name(program: h.HostProgram) -> str:
     while name in used or f"{name}_rows" in used:
         name += "_"
     return name
-
-
-def kernels_used(program: h.HostProgram) -> tuple[str, ...]:
-    """Return the kernels that a program and its subprograms launch, by first use."""
-    every = (i for p in programs(program) for i in walk(p.instructions))
-    return tuple(dict.fromkeys(i.kernel for i in every if isinstance(i, h.Launch)))
-
-
-def constants_used(program: h.HostProgram) -> tuple[str, ...]:
-    """Return the keys of the constants that a program and its subprograms bind, by first use."""
-    every = (i for p in programs(program) for i in walk(p.instructions))
-    return tuple(dict.fromkeys(i.key for i in every if isinstance(i, h.BindConstant)))
 
 
 def _assigned(targets: tuple[str, ...], values: tuple[str, ...]) -> tuple[str, ...]:

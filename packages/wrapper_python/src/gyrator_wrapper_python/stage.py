@@ -4,9 +4,9 @@ from gyrator_ir.checks import takes
 from gyrator_ir.content import content_hash
 from gyrator_ir.define import frozen
 from gyrator_ir.host.nodes import HostProgram
-from gyrator_ir.host.walk import programs
+from gyrator_ir.host.walk import constants_used, kernels_used, programs
 from gyrator_ir.source import Program
-from gyrator_wrapper_python.emit import Writer, constants_used, kernels_used, runtime_name
+from gyrator_wrapper_python.emit import Writer, runtime_name
 from gyrator_wrapper_python.text import Lines
 
 __all__ = ["PythonWrapper"]

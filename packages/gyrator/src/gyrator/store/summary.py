@@ -10,8 +10,8 @@ from gyrator.reports.records import ExternRecord, KernelRecord, PartitionRecord
 from gyrator.store.costs import buffer_bytes, call_bytes, call_flops, kernel_flops
 from gyrator.store.lifetimes import storages
 from gyrator.store.manifest import CompiledHost, ProgramManifest, StoredUserKernel
-from gyrator_ir.host.nodes import HostProgram, Launch
-from gyrator_ir.host.walk import programs, user_kernels, walk
+from gyrator_ir.host.nodes import HostProgram
+from gyrator_ir.host.walk import launches, programs, user_kernels
 from gyrator_ir.kernel.nodes import Kernel, Schedule, ScheduleNode
 from gyrator_ir.loop.nodes import CollectiveCall, Extern
 from gyrator_ir.provenance import Origin
@@ -39,13 +39,11 @@ def summarise(
         compiled: the calling convention of a host program in C++.
         verified: the results of comparing kernels with their IR, by name.
     """
-    launches = Counter(
-        i.kernel for p in programs(host) for i in walk(p.instructions) if isinstance(i, Launch)
-    )
+    launched = Counter(i.kernel for i in launches(host))
     return ProgramManifest(
         nodes=sum(node.op == "call_function" for node in gm.graph.nodes),
-        launches=launches.total(),
-        kernels=_kernels(schedule, host, units, verified, launches),
+        launches=launched.total(),
+        kernels=_kernels(schedule, host, units, verified, launched),
         externs=_externs(schedule),
         built=built_kernels(units),
         constants=wrapper.constants,

@@ -19,7 +19,7 @@ from gyrator_ir.content import content_hash
 from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import LayoutError
 from gyrator_ir.host import nodes as h
-from gyrator_ir.host.walk import programs, unused_parameters, uses, walk
+from gyrator_ir.host.walk import launches, unused_parameters, uses, walk
 from gyrator_ir.source import HostUnit, Program
 from gyrator_runtime import host
 from gyrator_runtime.build import Builder, BuildHandle
@@ -88,10 +88,7 @@ def calling(program: h.HostProgram, emitted: Program) -> CompiledHost:
     """Return the calling convention of a program, for `load`."""
     last = program.instructions[-1]
     values = last.values if isinstance(last, h.Return) else ()
-    launches = [
-        i for p in programs(program) for i in walk(p.instructions) if isinstance(i, h.Launch)
-    ]
-    counts = {i.kernel: (len(i.tensors), len(i.sizes)) for i in launches}
+    counts = {i.kernel: (len(i.tensors), len(i.sizes)) for i in launches(program)}
     return CompiledHost(
         parameters=_letters(program),
         results=(len(values), *_shape(values)),

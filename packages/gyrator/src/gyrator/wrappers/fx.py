@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gyrator_ir.host.nodes import Launch
 from gyrator_ir.host.parse import parse
-from gyrator_ir.host.walk import programs, walk
+from gyrator_ir.host.walk import launches
 from gyrator_runtime.plan.launcher import launcher
 from gyrator_runtime.plan.link import Linker, Run
 from gyrator_wrapper_fx.load import load
@@ -18,9 +17,8 @@ def load_graph(
 ) -> Run:
     """Return a callable for a host program: the code of its graph, or the compiled graph."""
     program = parse(text)
-    every = (i for p in programs(program) for i in walk(p.instructions))
-    launches = {i.kernel: i for i in every if isinstance(i, Launch)}
+    launched = {i.kernel: i for i in launches(program)}
     kernels = {
-        name: launcher(linker, name, len(i.tensors), len(i.sizes)) for name, i in launches.items()
+        name: launcher(linker, name, len(i.tensors), len(i.sizes)) for name, i in launched.items()
     }
     return load(program, kernels, linker.constants, compiler).plan

@@ -193,6 +193,23 @@ def programs(host: h.HostProgram) -> tuple[h.HostProgram, ...]:
     return (*(p for sub in host.subprograms for p in programs(sub)), host)
 
 
+def launches(host: h.HostProgram) -> tuple[h.Launch, ...]:
+    """Return the launches of a program and its subprograms."""
+    every = (i for p in programs(host) for i in walk(p.instructions))
+    return tuple(i for i in every if isinstance(i, h.Launch))
+
+
+def kernels_used(host: h.HostProgram) -> tuple[str, ...]:
+    """Return the kernels that a program and its subprograms launch, by first use."""
+    return tuple(dict.fromkeys(i.kernel for i in launches(host)))
+
+
+def constants_used(host: h.HostProgram) -> tuple[str, ...]:
+    """Return the keys of the constants that a program and its subprograms bind, by first use."""
+    every = (i for p in programs(host) for i in walk(p.instructions))
+    return tuple(dict.fromkeys(i.key for i in every if isinstance(i, h.BindConstant)))
+
+
 def user_kernels(host: h.HostProgram) -> tuple[UserKernel, ...]:
     """Return the distinct user kernels of a program and its subprograms."""
     return tuple({k.key: k for p in programs(host) for k in p.user_kernels}.values())
