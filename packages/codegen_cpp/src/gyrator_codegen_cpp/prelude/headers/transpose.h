@@ -112,6 +112,11 @@ template <class T> GY_FN void gy_transpose(T &r0, T &r1, T &r2, T &r3) {
 #if GY_VEC
 #define GY_READ(n) auto r##n = gy_vload(from + n * step + k);
 #define GY_WRITE(n) gy_store(to + GY_LANES * (k + n), r##n);
+// Two elements of 16 bits are turned as one of 32.
+#define GY_READ_PAIRS(n) auto r##n = gy_ldu<vu32>(from + n * step + k);
+#define GY_WRITE_PAIRS(n) \
+  gy_stu(to + GY_LANES * (k + 2 * n), gy_pack16(r##n & 0xffff)); \
+  gy_stu(to + GY_LANES * (k + 2 * n + 1), gy_pack16(r##n >> 16));
 template <class P, class T> GY_FN void gy_turn(const P *from, si64 step, T *to, si64 rows, si64 live) {
   si64 k = 0;
   if constexpr (sizeof(T) == 4)
@@ -121,9 +126,18 @@ template <class P, class T> GY_FN void gy_turn(const P *from, si64 step, T *to, 
         GY_TURN_LANES
         GY_EACH_LANE(GY_WRITE)
       }
+  if constexpr (sizeof(T) == 2 && sizeof(P) == 2)
+    if (live == GY_LANES)
+      for (; k + 2 * GY_LANES <= rows; k += 2 * GY_LANES) {
+        GY_EACH_LANE(GY_READ_PAIRS)
+        GY_TURN_LANES
+        GY_EACH_LANE(GY_WRITE_PAIRS)
+      }
   for (si64 lane = 0; lane < live; lane++)
     for (si64 j = k; j < rows; j++) to[GY_LANES * j + lane] = gy_sload(from + lane * step + j);
 }
 #undef GY_READ
 #undef GY_WRITE
+#undef GY_READ_PAIRS
+#undef GY_WRITE_PAIRS
 #endif
