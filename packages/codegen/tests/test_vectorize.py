@@ -5,6 +5,9 @@ import pytest
 from gyrator_codegen.passes.cores.vectorize import choose_vector_axis
 from gyrator_ir.body.nodes import (
     Axis,
+    Bind,
+    IndexValue,
+    Let,
     Load,
     Reduce,
     ReduceKind,
@@ -15,6 +18,7 @@ from gyrator_ir.body.nodes import (
 )
 from gyrator_ir.expr import Sym, expr
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
+from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.types import Device, DType
 
 I0, I1, R0 = Sym("i0"), Sym("i1"), Sym("r0")
@@ -56,6 +60,41 @@ def test_contiguous_axis_wins(subject, symbol, inner):
 
     assert axis is not None
     assert (axis.symbol, axis in subject.inner) == (symbol, inner)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "lanes", "symbol"),
+    [
+        (DType.BF16, 64, 16, I1),
+        (DType.BF16, 100, 16, I0),  # two elements of the row from lane to lane
+        (DType.F64, 64, 16, I0),  # not in a window
+        (DType.BF16, 64, 4, I0),
+    ],
+)
+def test_places_in_a_row_that_grow_slowly_are_cheap(dtype, width, lanes, symbol):
+    t = [Sym(f"t{k}") for k in range(8)]
+    image = (expr(64), expr(50), expr(width)), (expr(50 * width), expr(width), expr(1))
+    kernel = Kernel(
+        "k", Device("cpu"), (Axis(I0, expr(64)), Axis(I1, expr(64))), (),
+        (
+            Stage(
+                Level.OUTER,
+                (
+                    IndexValue("p", I1, DType.I32),
+                    *(Bind(s, "p", expr(width)) for s in t),
+                    *(Load(f"a{s}", "x", 50 * width * I0 + s) for s in t),
+                    Let("b", "add", (f"a{t[0]}", f"a{t[1]}"), F32),
+                    Store("y", 64 * I0 + I1, "b"),
+                ),
+            ),
+        ),
+        parameters=(Buffer("x", dtype, Device("cpu"), *image),),
+    )  # fmt: skip
+
+    axis = choose_vector_axis(kernel, lanes)
+
+    assert axis is not None
+    assert axis.symbol is symbol
 
 
 def test_scans_run_across_contiguous_points():

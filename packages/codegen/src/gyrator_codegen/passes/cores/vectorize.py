@@ -1,6 +1,6 @@
 """`vectorize`: choose the axis of vectors that makes a kernel's accesses cheapest."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from math import prod
 from typing import ClassVar
@@ -14,13 +14,16 @@ from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ScanKind, ScanStep, SortStep, Store
 from gyrator_ir.body.rewrite import defined, expressions, used
 from gyrator_ir.define import frozen
-from gyrator_ir.expr import Const, ShapeFacts, Sym
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.tile.nodes import Access, TiledKernel
+from gyrator_ir.types import DType
 
 LANES_GUESS = 8
 """The number of lanes for which accesses are compared if the compiler does the vectorisation."""
 _TWO = Const(2)
+_NEAR = 6  # cost of a load whose lanes are permuted elements of one vector
+_WINDOWED = frozenset({DType.BF16, DType.F16, DType.F32, DType.I32, DType.U32})
 _PAIRED = 4  # cost of an access with stride 2 whose gaps are accessed too
 _REDUCE_END = 12  # cost of merging the lanes of one accumulator, in vector operations
 _LOG_ADD = 40  # cost of a step of a log-sum-exp scan, in scalar operations
@@ -101,6 +104,7 @@ def price(kernel: Kernel, lanes: int, axis: Axis) -> float:
 def _accesses(kernel: Kernel, symbol: Sym, lanes: int) -> Iterator[tuple[Stage, int]]:
     """Yield the cost of each access, and its stage."""
     varying = _varying(kernel, symbol)
+    slow = _slow_places(kernel, symbol) if lanes >= LANES_GUESS else {}
     for stage in kernel.stages:
         accesses = [s for s in stage.body if isinstance(s, Load | Store)]
         addresses = {(type(s), s.buffer, s.index) for s in accesses}
@@ -112,9 +116,45 @@ def _accesses(kernel: Kernel, symbol: Sym, lanes: int) -> Iterator[tuple[Stage, 
             ):
                 yield stage, _PAIRED
                 continue
+            if isinstance(s, Load) and _near(kernel, s, varying, slow):
+                yield stage, _NEAR
+                continue
             if kind is not Access.UNIT and isinstance(s, Store):
                 kind = Access.LANES  # a scattered store costs more than a gathered load
             yield stage, PRICES[kind]
+
+
+def _slow_places(kernel: Kernel, symbol: Sym) -> dict[Sym, Expr]:
+    """Return the symbols bound to places in rows that are no longer than the axis of `symbol`, and
+    the lengths of these rows.
+
+    As a rule such places grow by at most one from lane to lane, as those of an enlarged image do.
+    """
+    extent = next((a.extent for a in (*kernel.axes, *kernel.inner) if a.symbol is symbol), ZERO)
+    return {
+        s.symbol: s.size
+        for s in kernel.statements
+        if isinstance(s, Bind) and s.mask is None and not s.wrap
+        if extent_guess(s.size) <= extent_guess(extent)
+    }
+
+
+def _near(kernel: Kernel, load: Load, varying: frozenset[Sym], lengths: Mapping[Sym, Expr]) -> bool:
+    """Whether the lanes of a load are at places in a row of one of `lengths`, so that a window can
+    hold them."""
+    moving = load.index.free_symbols & varying
+    if load.mask is not None or len(moving) != 1 or moving.isdisjoint(lengths):
+        return False
+    (place,) = moving
+    buffer = next((b for b in kernel.parameters if b.name == load.buffer), None)
+    return (
+        buffer is not None
+        and len(buffer.shape) > 1
+        and buffer.shape[-1] is lengths[place]
+        and buffer.strides[-1] is ONE
+        and buffer.dtype in _WINDOWED
+        and place not in (load.index - place).free_symbols
+    )
 
 
 def _varying(kernel: Kernel, symbol: Sym) -> frozenset[Sym]:
