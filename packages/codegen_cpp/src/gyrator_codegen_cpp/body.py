@@ -298,6 +298,14 @@ def _store_vector(scope: Scope, s: Store, value_name: str) -> None:
 
 
 def _store_lanes(scope: Scope, s: Store, value_name: str) -> None:
+    access, function = scope.access(s.index), _store_function(scope, s)
+    whole = scope.live is None and s.mask is None and s.mode is StoreMode.SET
+    rounded = scope.frame.storage[s.buffer] in _HALVES and function == "gy_store"
+    if whole and rounded and access.kind is Access.STRIDED:
+        # All lanes are rounded at once.
+        value, stride = scope.operand(value_name, varying=True), scope.index(access.stride)
+        scope.line(f"gy_store_strided({address(scope, s)}, {stride}, {value});")
+        return
     text = _store_one(scope, s, value_name, _of_lane(scope, s))
     scope.line(f"{scope.each_lane} {{ {text} }}")
 

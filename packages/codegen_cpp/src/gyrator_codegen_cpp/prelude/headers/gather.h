@@ -242,17 +242,34 @@ template <class P> GY_FN auto gy_vload_strided(const P *p, si64 stride) {
   for (si32 j = 0; j < GY_LANES; j++) u[j] = p[j * stride];
   return gy_vload(u);
 }
+#define GY_EACH_4(p) p[0], p[s], p[2 * s], p[3 * s]
+#define GY_EACH_8(p) GY_EACH_4(p), p[4 * s], p[5 * s], p[6 * s], p[7 * s]
 #if GY_ISA == 512
-#define GY_EACH p[0], p[s], p[2 * s], p[3 * s], p[4 * s], p[5 * s], p[6 * s], p[7 * s], p[8 * s], p[9 * s], p[10 * s], p[11 * s], p[12 * s], p[13 * s], p[14 * s], p[15 * s]
+#define GY_EACH GY_EACH_8(p), p[8 * s], p[9 * s], p[10 * s], p[11 * s], p[12 * s], p[13 * s], p[14 * s], p[15 * s]
+#define GY_EACH_HALF GY_EACH_8
 #elif GY_LANES == 4
-#define GY_EACH p[0], p[s], p[2 * s], p[3 * s]
+#define GY_EACH GY_EACH_4(p)
+#define GY_EACH_HALF(p) p[0], p[s]
 #else
-#define GY_EACH p[0], p[s], p[2 * s], p[3 * s], p[4 * s], p[5 * s], p[6 * s], p[7 * s]
+#define GY_EACH GY_EACH_8(p)
+#define GY_EACH_HALF GY_EACH_4
 #endif
 #define GY_X(n) GY_FN v##n gy_vload_strided(const s##n *p, si64 s) { return v##n{GY_EACH}; }
-GY_X(f32) GY_X(i32) GY_X(u32)
+GY_X(f32) GY_X(i32) GY_X(u32) GY_X(i16) GY_X(u16)
+#undef GY_X
+#define GY_X(n) \
+  GY_FN v##n gy_vload_strided(const s##n *p, si64 s) { \
+    const s##n *q = p + GY_LANES / 2 * s; \
+    return v##n{{GY_EACH_HALF(p)}, {GY_EACH_HALF(q)}}; \
+  }
+GY_X(f64) GY_X(i64) GY_X(u64)
 #undef GY_X
 #undef GY_EACH
+#undef GY_EACH_HALF
+#undef GY_EACH_4
+#undef GY_EACH_8
+GY_FN vf32 gy_vload_strided(const gy_bf16 *p, si64 s) { return gy_bf16_value(gy_vload_strided((const su16 *)p, s)); }
+GY_FN vf32 gy_vload_strided(const gy_f16 *p, si64 s) { return gy_f16_value(gy_vload_strided((const su16 *)p, s)); }
 #endif
 //% gy_store_strided
 template <class P, class V> GY_FN void gy_store_strided(P *p, si64 stride, V x) {
