@@ -112,6 +112,26 @@ def test_scans_run_across_contiguous_points():
     assert axis.symbol is I0
 
 
+@pytest.mark.parametrize(
+    ("rows", "dtype", "symbol"),
+    [(64, DType.BF16, I0), (64, F32, R0), (8, DType.BF16, R0)],
+)
+def test_scans_that_round_run_across_rows(rows, dtype, symbol):
+    body = Stage(
+        Level.INNER,
+        (
+            Load("a", "x", 100 * I0 + R0),
+            ScanStep(("f",), ScanKind.SUM, ("a",), F32),
+            Let("b", "cast", ("f",), dtype),
+            Store("y", 100 * I0 + R0, "b"),
+        ),
+    )
+    axis = choose_vector_axis(kernel([(I0, rows)], [(R0, 100)], body), 16)
+
+    assert axis is not None
+    assert axis.symbol is symbol
+
+
 def test_sorts_take_one_point_at_a_time():
     body = Stage(
         Level.INNER,

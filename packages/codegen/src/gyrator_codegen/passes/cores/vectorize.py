@@ -11,7 +11,7 @@ from gyrator_codegen.analysis import extent_guess, in_order, ordered
 from gyrator_codegen.lanes import PRICES, lane_access
 from gyrator_codegen.nests import grid_loop, plain_loop
 from gyrator_codegen.passes.rewriting import KernelPass
-from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ScanKind, ScanStep, SortStep, Store
+from gyrator_ir.body.nodes import Axis, Bind, Let, Load, Reduce, ScanKind, ScanStep, SortStep, Store
 from gyrator_ir.body.rewrite import defined, expressions, used
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, Sym
@@ -26,6 +26,8 @@ _NEAR = 6  # cost of a load whose lanes are permuted elements of one vector
 _WINDOWED = frozenset({DType.BF16, DType.F16, DType.F32, DType.I32, DType.U32})
 _PAIRED = 4  # cost of an access with stride 2 whose gaps are accessed too
 _REDUCE_END = 12  # cost of merging the lanes of one accumulator, in vector operations
+_ROUND = 6  # cost of rounding to a 16-bit float
+_HALVES = frozenset({DType.BF16, DType.F16})
 _LOG_ADD = 40  # cost of a step of a log-sum-exp scan, in scalar operations
 
 
@@ -93,6 +95,13 @@ def price(kernel: Kernel, lanes: int, axis: Axis) -> float:
     logarithms = sum(
         isinstance(s, ScanStep) and s.kind is ScanKind.LOGSUMEXP for s in kernel.statements
     )
+    roundings = sum(
+        isinstance(s, Let) and s.op == "cast" and s.dtype in _HALVES
+        for stage in kernel.stages
+        if stage.level is Level.INNER and ordered(stage)
+        for s in stage.body
+    )
+    total += roundings * _ROUND * inner_size * (1 if inner or extent < lanes else waste / lanes)
     # It computes in f64, for which vectors have half as many lanes.
     total += logarithms * _LOG_ADD * inner_size * (1 if inner else 2 * waste / lanes)
     if inner:
