@@ -113,20 +113,25 @@ def test_scans_run_across_contiguous_points():
 
 
 @pytest.mark.parametrize(
-    ("rows", "dtype", "symbol"),
-    [(64, DType.BF16, I0), (64, F32, R0), (8, DType.BF16, R0)],
+    ("rows", "length", "dtype", "symbol"),
+    [
+        (64, 100, DType.BF16, I0),
+        (64, 100, F32, R0),
+        (8, 100, DType.BF16, R0),
+        (64, 4096, DType.BF16, R0),
+    ],
 )
-def test_scans_that_round_run_across_rows(rows, dtype, symbol):
+def test_scans_that_round_run_across_short_rows(rows, length, dtype, symbol):
     body = Stage(
         Level.INNER,
         (
-            Load("a", "x", 100 * I0 + R0),
+            Load("a", "x", length * I0 + R0),
             ScanStep(("f",), ScanKind.SUM, ("a",), F32),
             Let("b", "cast", ("f",), dtype),
-            Store("y", 100 * I0 + R0, "b"),
+            Store("y", length * I0 + R0, "b"),
         ),
     )
-    axis = choose_vector_axis(kernel([(I0, rows)], [(R0, 100)], body), 16)
+    axis = choose_vector_axis(kernel([(I0, rows)], [(R0, length)], body), 16)
 
     assert axis is not None
     assert axis.symbol is symbol

@@ -27,6 +27,7 @@ _WINDOWED = frozenset({DType.BF16, DType.F16, DType.F32, DType.I32, DType.U32})
 _PAIRED = 4  # cost of an access with stride 2 whose gaps are accessed too
 _REDUCE_END = 12  # cost of merging the lanes of one accumulator, in vector operations
 _ROUND = 6  # cost of rounding to a 16-bit float
+_CACHED_ROW = 512  # longer rows of 16-bit floats evict one another from the first cache
 _HALVES = frozenset({DType.BF16, DType.F16})
 _LOG_ADD = 40  # cost of a step of a log-sum-exp scan, in scalar operations
 
@@ -101,7 +102,8 @@ def price(kernel: Kernel, lanes: int, axis: Axis) -> float:
         if stage.level is Level.INNER and ordered(stage)
         for s in stage.body
     )
-    total += roundings * _ROUND * inner_size * (1 if inner or extent < lanes else waste / lanes)
+    one_by_one = inner or extent < lanes or inner_size > _CACHED_ROW
+    total += roundings * _ROUND * inner_size * (1 if one_by_one else waste / lanes)
     # It computes in f64, for which vectors have half as many lanes.
     total += logarithms * _LOG_ADD * inner_size * (1 if inner else 2 * waste / lanes)
     if inner:
