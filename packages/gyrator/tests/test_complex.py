@@ -336,6 +336,7 @@ def test_bitwise_numerics_keep_arithmetic_in_aten(config, records: list[GraphRec
         lambda y: (y.mH, y.conj().imag),
         lambda y: (torch._neg_view(y)[1:], y),
         lambda y: (y.conj()[1:].conj().t(), y),
+        lambda y: ((z := y.conj().t()), z[1:].conj()),
     ],
 )
 def test_pending_views_share_memory(session: Session, program: Program, dynamic: bool) -> None:

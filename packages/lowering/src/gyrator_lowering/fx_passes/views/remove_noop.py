@@ -7,7 +7,7 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.define import frozen
-from gyrator_lowering.fx_passes.insert import without_view
+from gyrator_lowering.fx_passes.insert import insert, without_view
 from gyrator_lowering.torch_bridge.schema import info_of
 
 aten = torch.ops.aten
@@ -35,10 +35,14 @@ class RemoveNoop:
         outputs = {a for n in gm.graph.nodes if n.op == "output" for a in n.all_input_nodes}
         changed = False
         for node in list(gm.graph.nodes):
-            if node.op != "call_function" or node in outputs:
+            if node.op != "call_function":
                 continue
             if node.target in _INVOLUTIONS:
                 source = without_view(gm, node.args[0], node.target)
+                if node in outputs and source is not None:  # a result is a tensor of its own
+                    source = insert(gm, node, aten.alias.default, source)
+            elif node in outputs:
+                continue
             elif node.target in _SAME or _pads_nothing(node):
                 source = node.args[0]
             else:
