@@ -128,6 +128,44 @@ def test_hosts_in_cpp_may_lose_what_an_op_says_where_libtorch_does(judge, monkey
         assert (found.kind, found.explained) == ("exception", reason), found
 
 
+def test_torch_explains_what_it_gets_wrong_alike_and_nothing_else(judge, monkeypatch):
+    given = (Input("x", ("d0", 4), "f32"),)
+    p = Program(given, ("v = x.sin()", "w = x.cos()"), ("v", "w"), {"d0": (3, 5)})
+    eager = p.function()
+
+    def off(by_v, by_w=0.0, calls=(3, 5)):
+        return lambda x: tuple(
+            r + by * (len(x) in calls) for r, by in zip(eager(x), (by_v, by_w), strict=True)
+        )
+
+    def either(small, large):
+        return lambda x: (small if len(x) == 3 else large)(x)
+
+    fails, fails_otherwise = raising(ValueError, "no"), raising(KeyError, "no")
+    for ours, front, reason in [
+        (off(1), off(1), "torch"), (off(1), off(2), ""), (off(1, 1), off(1), ""),
+        (off(1), off(1, 1), ""), (off(1), fails, ""), (off(1), off(1, calls=(3,)), ""),
+        (fails, fails, "torch"), (fails, fails_otherwise, ""), (fails, off(1), ""),
+        (either(off(1), fails), either(off(1), off(0)), ""),
+    ]:  # fmt: skip
+        made = lambda program, function, backend, ours=ours, front=front: (  # noqa: E731
+            front if backend == "aot_eager" else ours
+        )
+        monkeypatch.setattr(Judge, "_compiled", staticmethod(made))
+        found = judge.judge(p)
+        assert found.kind and found.explained == reason, (found, reason)
+
+
+def test_a_difference_that_is_explained_hides_none_of_a_later_call(judge):
+    p = program("v = x @ x", inputs=(Input("x", ("d0", 3), "f32"),), dims={"d0": (2, 3)})
+    lost = raising(NotImplementedError, "no kernel")
+    eager = lambda x: lost(x) if len(x) == 2 else (x @ x,)  # noqa: E731
+    for by, kind, reason in [(0, "silent", "wider"), (1, "value", "")]:
+        ours = lambda x, by=by: (x,) if len(x) == 2 else (x @ x + by,)  # noqa: E731
+        found = judge._compare(p, eager, ours)
+        assert (found.kind, found.explained) == (kind, reason), found
+
+
 def test_unstable_results_are_explained_each_for_itself(judge):
     steep = Program(program("v = x").inputs, ("v = torch.sin(x * 1e8)", "w = x * 2"), ("v", "w"))
     function = steep.function()

@@ -134,18 +134,15 @@ class Judge:
     def _judge(self, program: Program) -> Verdict:
         function = program.function()
         self._records.clear()
-        torch._dynamo.reset()
-        backend = self._session(program).backend
-        compiled = torch.compile(function, backend=backend, dynamic=program.dynamic)
+        compiled = self._compiled(program, function, self._session(program).backend)
         verdict = self._compare(program, function, compiled)
         graphs = len(self._records)
-        if not verdict.kind:
-            lost = next((r.fallback for r in self._records if r.fallback), "")
-            if lost:
-                refused = "refused" if lost.startswith(_OVERLAPPING) else ""
-                verdict = Verdict("eager", lost.splitlines()[0], refused)
-        elif not verdict.explained:
+        lost = next((r.fallback for r in self._records if r.fallback), "")
+        if verdict.kind and not verdict.explained:
             verdict = evolve(verdict, explained=self._explained(program, function, verdict))
+        if lost and not verdict.kind:
+            refused = "refused" if lost.startswith(_OVERLAPPING) else ""
+            verdict = Verdict("eager", lost.splitlines()[0], refused)
         return evolve(verdict, graphs=graphs)
 
     def _session(self, program: Program) -> Session:
@@ -160,24 +157,33 @@ class Judge:
     def _compare(
         self, program: Program, function: Callable[..., Any], compiled: Callable[..., Any]
     ) -> Verdict:
+        """Return the first difference that nothing explains, or else the first difference."""
+        explained = Verdict()
         for call in range(program.calls):
             expected = self._run(program, function, call)
             ours = self._run(program, compiled, call)
-            if expected.error is not None and ours.error is None:
-                where = f"{type(expected.error).__name__}: {first_line(expected.error)}"
-                why = "manual" if _UNCHECKED.search(where) else _wider(program, expected)
-                return Verdict("silent", f"call {call}: eager raises {where}", why)
-            if ours.error is not None:
-                if expected.error is None or not is_alike(ours.error, expected.error):
-                    detail = f"call {call}: {_shown(ours)}, eager {_shown(expected)}"
-                    refused = isinstance(ours.error, DoubleBackwardError)
-                    why = "refused" if refused else _other_type(program, ours, expected)
-                    return Verdict("exception", detail, why)
-                continue
-            verdict = self._difference(program, ours, expected, call)
+            verdict = self._between(program, ours, expected, call)
             if verdict.kind:
-                return evolve(verdict, detail=f"call {call}: {verdict.detail}")
-        return Verdict()
+                verdict = evolve(verdict, detail=f"call {call}: {verdict.detail}")
+                if not verdict.explained:
+                    return verdict
+                explained = explained if explained.kind else verdict
+        return explained
+
+    def _between(self, program: Program, ours: _Outcome, expected: _Outcome, call: int) -> Verdict:
+        """Return the first difference of one call, exceptions included."""
+        if expected.error is not None and ours.error is None:
+            where = f"{type(expected.error).__name__}: {first_line(expected.error)}"
+            why = "manual" if _UNCHECKED.search(where) else _wider(program, expected)
+            return Verdict("silent", f"eager raises {where}", why)
+        if ours.error is None:
+            return self._difference(program, ours, expected, call)
+        if expected.error is not None and is_alike(ours.error, expected.error):
+            return Verdict()
+        detail = f"{_shown(ours)}, eager {_shown(expected)}"
+        refused = isinstance(ours.error, DoubleBackwardError)
+        why = "refused" if refused else _other_type(program, ours, expected)
+        return Verdict("exception", detail, why)
 
     def _run(
         self, program: Program, function: Callable[..., Any], call: int, exact: bool = False,
@@ -274,24 +280,46 @@ class Judge:
         )
 
     def _explained(self, program: Program, function: Callable[..., Any], verdict: Verdict) -> str:
+        """Return what explains every call that differs from eager; empty if one is not explained.
+
+        PyTorch's own front end explains what it shows too, and no other difference.
+        """
+        plain = self._compiled(program, function, "aot_eager")
+        fronts = [self._run(program, plain, call) for call in range(program.calls)]
+        compiled = self._compiled(program, function, self._session(program).backend)
+        reasons = []
+        for call, front in enumerate(fronts):
+            expected, ours = self._run(program, function, call), self._run(program, compiled, call)
+            difference = self._between(program, ours, expected, call)
+            if difference.kind and not difference.explained:
+                if _is_same(program, ours, front):
+                    reasons.append("torch")
+                else:
+                    reasons.append(self._unbound(program, function, compiled, call, verdict, front))
+        return reasons[0] if all(reasons) and reasons else ""
+
+    def _compiled(
+        self, program: Program, function: Callable[..., Any], backend: Any
+    ) -> Callable[..., Any]:
         torch._dynamo.reset()
-        plain = torch.compile(function, backend="aot_eager", dynamic=program.dynamic)
-        if self._compare(program, function, plain).kind:
-            return "torch"
-        if verdict.kind not in ("value", "shape", "stride", "exception"):
+        return torch.compile(function, backend=backend, dynamic=program.dynamic)
+
+    def _unbound(
+        self,
+        program: Program,
+        function: Callable[..., Any],
+        compiled: Callable[..., Any],
+        call: int,
+        verdict: Verdict,
+        front: _Outcome,
+    ) -> str:
+        """Return what explains a call that PyTorch's own front end does not explain as a whole."""
+        if verdict.kind == "exception":
+            return "storage" if self._reads_beyond(program, function, compiled, call) else ""
+        if verdict.kind not in ("value", "shape", "stride"):
             return ""
-        torch._dynamo.reset()
-        backend = self._session(program).backend
-        compiled = torch.compile(function, backend=backend, dynamic=program.dynamic)
-        for call in range(program.calls):
-            if verdict.kind == "exception":
-                if self._reads_beyond(program, function, compiled, call):
-                    return "storage"
-                continue
-            altered = RESTRIDED if verdict.kind == "stride" else ALTERATIONS
-            if reason := self._unpromised(program, function, compiled, call, altered):
-                return reason
-        return ""
+        altered = RESTRIDED if verdict.kind == "stride" else ALTERATIONS
+        return self._unpromised(program, function, compiled, call, altered, front)
 
     def _reads_beyond(
         self,
@@ -312,14 +340,19 @@ class Judge:
 
     def _unpromised(
         self, program: Program, function: Callable[..., Any], compiled: Callable[..., Any],
-        call: int, alterations: Sequence[Alteration] = ALTERATIONS,
+        call: int, alterations: Sequence[Alteration] = ALTERATIONS, front: _Outcome | None = None,
     ) -> str:  # fmt: skip
-        """Return why nothing promises what differs in a call; empty where something does."""
+        """Return why nothing promises what differs in a call; empty where something does.
+
+        What is as PyTorch's own front end has it, `front`, needs no other reason.
+        """
         expected, ours = self._run(program, function, call), self._run(program, compiled, call)
         if expected.error is not None or ours.error is not None:
             return ""
         differences = self._differences(program, ours, expected, call)
         left = [k for verdict, k in differences if not verdict.explained]
+        if front is not None and front.error is None:
+            left = [k for k in left if not _agrees(program, ours, front, k)]
         rounds = not _is_bitwise(program)
         for reason, mode in alterations:
             if not left or (reason in _ROUNDING and not rounds):
@@ -332,6 +365,27 @@ class Judge:
             return ""
         nudged = self._run(program, function, call, nudged=True)
         return "" if _still_apart(ours, expected, nudged, left, whole=True) else "unstable"
+
+
+def _is_same(program: Program, ours: _Outcome, front: _Outcome) -> bool:
+    """Whether a compiled program does what PyTorch's own front end does, right or wrong."""
+    if ours.error is not None or front.error is not None:
+        return (
+            ours.error is not None and front.error is not None and is_alike(ours.error, front.error)
+        )
+    if not all(_agrees(program, ours, front, k) for k in range(len(ours.values))):
+        return False
+    compiled, plain = ([*o.results, *o.state] for o in (ours, front))
+    return not shared_otherwise(compiled, plain).kind
+
+
+def _agrees(program: Program, ours: _Outcome, front: _Outcome, place: int) -> bool:
+    a, b = ours.values[place], front.values[place]
+    if form(a, b, result=place < len(ours.results)) is not None:
+        return False
+    if not isinstance(b, Tensor):
+        return True
+    return same(a, b) if _is_bitwise(program) else is_close(a, b)
 
 
 def _is_bitwise(program: Program) -> bool:
