@@ -6,7 +6,7 @@ NumPy arrays. `GYRATOR_TARGETS=cpu-interpreter` puts it in the place of the C++ 
 """
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -19,10 +19,11 @@ from gyrator.config import Config
 from gyrator.targets import API, LoaderContext, TargetDefinition
 from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic
-from gyrator_ir.expr import ShapeFacts, Sym
-from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable
+from gyrator_ir.expr import Expr, ShapeFacts, Sym, evaluate
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
 from gyrator_ir.kernel.parse import read_kernel
 from gyrator_ir.kernel.print import show_kernel
+from gyrator_ir.kernel.reach import accessed_extent
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.modes import ATOMIC_MODES, Failure
 from gyrator_ir.provenance import Origin
@@ -112,8 +113,11 @@ class InterpretedKernel:
     run: Callable[[Any, dict[str, Array], dict[str, int]], None] = run_kernel
     """Runs the kernel on flat arrays and sizes by their names, in place."""
     _entry: Any = field(init=False)
+    _accessed: Sequence[tuple[Buffer, Expr | None]] = field(init=False)
+    """Each parameter, and the bound of the elements that the kernel accesses, where known."""
 
     def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "_accessed", tuple(_accessed(self.kernel)))
         object.__setattr__(self, "_entry", _Function(self._call))
 
     @property
@@ -126,8 +130,8 @@ class InterpretedKernel:
         known: dict[Sym, Any] = {s: values[s.name] for s in self.kernel.sizes}
         try:
             arrays = {
-                p.name: _array(p, buffers[k] or 0, known)
-                for k, p in enumerate(self.kernel.parameters)
+                p.name: _array(p, buffers[k] or 0, known, extent)
+                for k, (p, extent) in enumerate(self._accessed)
             }
             self.run(self.kernel, arrays, values)
         except IndexError:
@@ -139,10 +143,26 @@ class InterpretedKernel:
         return 0
 
 
-def _array(parameter: Buffer, address: int, known: Mapping[Sym, Any]) -> Array:
+def _accessed(kernel: Launchable) -> Iterator[tuple[Buffer, Expr | None]]:
+    if isinstance(kernel, TemplateKernel):
+        yield from ((p, None) for p in kernel.parameters)
+        return
+    if isinstance(kernel, KernelGroup):
+        members = [kernel.kernels[m] for m in kernel.members]
+    else:
+        members = [kernel]
+    own = ((member, p) for member in members for p in member.parameters)
+    for parameter, (member, p) in zip(kernel.parameters, own, strict=True):
+        yield parameter, accessed_extent(member, p)
+
+
+def _array(parameter: Buffer, address: int, known: Mapping[Sym, Any], extent: Expr | None) -> Array:
     layout = (*parameter.shape, *parameter.strides)
     free = {s for e in layout for s in e.free_symbols}
-    count = span(parameter, known) if free <= known.keys() else _UNKNOWN_SPAN
+    if free <= known.keys():
+        count = span(parameter, known)
+    else:
+        count = _UNKNOWN_SPAN if extent is None else max(0, evaluate(extent, known))
     dtype = NUMPY[parameter.dtype]
     if address == 0 or count == 0:
         return np.zeros(count if count < _UNKNOWN_SPAN else 0, dtype)

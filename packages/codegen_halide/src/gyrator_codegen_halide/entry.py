@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from gyrator_codegen import Writer, index_check
 from gyrator_codegen_halide.kernel import KernelText
 from gyrator_codegen_halide.ops import STORAGE
-from gyrator_codegen_halide.values import accessed_extent
 from gyrator_ir.expr import ZERO, CPrinter, Expr, linear, product_of
+from gyrator_ir.kernel.reach import accessed_extent
 from gyrator_ir.modes import Failure
 from gyrator_ir.source import KernelCheck
 from gyrator_ir.types import DType

@@ -7,10 +7,11 @@ from gyrator_codegen.analysis import guess
 from gyrator_codegen_halide.ops import constant
 from gyrator_codegen_halide.schedule import Schedule
 from gyrator_codegen_halide.text import Printer, listed
-from gyrator_codegen_halide.values import Scheduling, Values, accessed_extent
+from gyrator_codegen_halide.values import Scheduling, Values
 from gyrator_ir.body.nodes import Bind, Reduce, ReduceKind, ScanStep, Store, identity_of
 from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, linear
 from gyrator_ir.kernel.nodes import Level
+from gyrator_ir.kernel.reach import accessed_extent
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
 

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 
 from gyrator_codegen.refusals import Refusals
 from gyrator_codegen_halide.ops import STORAGE, has
-from gyrator_codegen_halide.values import Scheduling, Values, accessed_extent
+from gyrator_codegen_halide.values import Scheduling, Values
 from gyrator_ir.body.nodes import Let, ScanStep, SortStep
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import Const
 from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.reach import accessed_extent
 from gyrator_ir.target import Target
 
 DTYPE = "GY-HALIDE-001"

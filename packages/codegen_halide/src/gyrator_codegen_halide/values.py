@@ -9,9 +9,8 @@ from gyrator_codegen import Names
 from gyrator_ir.body.nodes import Axis, Bind, Check, Load, Reduce, ScanStep, Store
 from gyrator_ir.body.rewrite import defined, expressions, rewritten, types_of, used
 from gyrator_ir.define import frozen
-from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, linear, maximum, subs, sum_of
+from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, linear, subs
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
-from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.modes import StoreMode
 
 POINT = Axis(Sym("i_point"), ONE)
@@ -179,23 +178,3 @@ class Values:
                     self.points if isinstance(s, Reduce) else (*self.points, *self.inner)
                 )
         return [x for x in (*self.points, *self.inner) if x in symbols]
-
-
-def accessed_extent(kernel: Kernel, buffer: Buffer) -> Expr | None:
-    """Return the number of elements of a buffer that a kernel may access: its span, or if the
-    kernel lacks its sizes, a bound from the addresses. None if neither is known."""
-    sizes = set(kernel.sizes)
-    if all(e.free_symbols <= sizes for e in (*buffer.shape, *buffer.strides)):
-        return sum_of(
-            [ONE, *((n - 1) * d for n, d in zip(buffer.shape, buffer.strides, strict=True))]
-        )
-    axes = {a.symbol: a.extent for a in (*kernel.axes, *kernel.inner)}
-    ends: list[Expr] = []
-    for s in kernel.statements:
-        if isinstance(s, Load | Store) and s.buffer == buffer.name:
-            split = linear(s.index, axes)
-            if split is None or not split[1].free_symbols <= sizes:
-                return None
-            steps = (c * (axes[a] - 1) for a, c in split[0].items())
-            ends.append(sum_of([split[1], ONE, *steps]))
-    return maximum(*ends) if ends else None
