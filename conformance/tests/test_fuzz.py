@@ -14,6 +14,7 @@ from gyrator_conformance.fuzz.generate import generate, smaller
 from gyrator_conformance.fuzz.judge import Judge, Verdict
 from gyrator_conformance.fuzz.parts import CALLS, mark_of, marked, with_plainer_parts
 from gyrator_conformance.fuzz.program import DTYPES, LAYOUTS, Input, Program, make_input
+from gyrator_conformance.profiles import find_target
 
 CORPUS = json.loads(Path(__file__).with_name("fuzz_corpus.json").read_text())
 
@@ -164,6 +165,13 @@ def test_a_difference_that_is_explained_hides_none_of_a_later_call(judge):
         ours = lambda x, by=by: (x,) if len(x) == 2 else (x @ x + by,)  # noqa: E731
         found = judge._compare(p, eager, ours)
         assert (found.kind, found.explained) == (kind, reason), found
+
+
+def test_numerics_that_a_language_of_kernels_cannot_have_are_refused():
+    pytest.importorskip("triton")
+    judge = Judge(find_target("cpu-triton").config)
+    found = judge.judge(program("v = x.sum()", options={"numerics": "batch_invariant"}))
+    assert (found.kind, found.explained) == ("eager", "refused"), found
 
 
 def test_unstable_results_are_explained_each_for_itself(judge):

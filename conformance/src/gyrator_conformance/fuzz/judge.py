@@ -42,8 +42,9 @@ Kind = Literal[
 ]  # fmt: skip
 """`silent`: eager raises and the compiled program does not. `eager`: a graph ran eagerly."""
 
-_OVERLAPPING = "GY-COMPILE-020"
-"""Why a graph is left to PyTorch that writes to elements which share a place in memory."""
+_REFUSED = ("GY-COMPILE-020", "GY-OPTION-004")
+"""Why a graph is left to PyTorch: it writes to elements which share a place in memory; or it asks
+for numerics that kernels of the target's language cannot have."""
 _LACKS = re.compile("INTERNAL ASSERT FAILED|grad_input must be contiguous")
 """What eager says where an op, or its gradient, expects a layout that nobody promised it."""
 _VIEW = "view size is not compatible with input tensor's size and stride"
@@ -80,7 +81,8 @@ class Verdict:
     assertion of its own, or has overwritten what a gradient needs. `untyped`: an op called by a
     host program in C++ says what it says in eager mode, as RuntimeError. `manual`: the manual says
     which error is raised instead, or that none is. `refused`: what the manual says is left to
-    PyTorch, or gradients of gradients that the compiler says it cannot compute."""
+    PyTorch, numerics that a target does not have, or gradients of gradients that the compiler says
+    it cannot compute."""
     graphs: int = 0
 
 
@@ -141,7 +143,7 @@ class Judge:
         if verdict.kind and not verdict.explained:
             verdict = evolve(verdict, explained=self._explained(program, function, verdict))
         if lost and not verdict.kind:
-            refused = "refused" if lost.startswith(_OVERLAPPING) else ""
+            refused = "refused" if lost.startswith(_REFUSED) else ""
             verdict = Verdict("eager", lost.splitlines()[0], refused)
         return evolve(verdict, graphs=graphs)
 
