@@ -167,10 +167,30 @@ def test_a_difference_that_is_explained_hides_none_of_a_later_call(judge):
         assert (found.kind, found.explained) == (kind, reason), found
 
 
-def test_numerics_that_a_language_of_kernels_cannot_have_are_refused():
+@pytest.fixture(scope="module")
+def interpreted():
     pytest.importorskip("triton")
-    judge = Judge(find_target("cpu-triton").config)
-    found = judge.judge(program("v = x.sum()", options={"numerics": "batch_invariant"}))
+    return Judge(find_target("cpu-triton").config)
+
+
+@pytest.mark.parametrize("statement", ["v = x.gather(0, i[None])", "v = x[i]", "v = x[i.clamp(1)]"])
+def test_interpreted_kernels_raise_what_eager_mode_raises(interpreted, statement):
+    given = (Input("x", (3, 4), "f32"), Input("y", (4,), "i64"))
+    p = program("i = y * 0 - 4", statement, inputs=given)
+    assert interpreted.judge(p) == Verdict(graphs=1)
+
+
+def test_interpreted_kernels_need_no_sizes_that_they_do_not_use(interpreted):
+    given = (Input("x", ("d0", 2), "u8"),)
+    p = program(
+        "y = x.flatten()", "v = torch.cartesian_prod(y[:4], y[:3])",
+        inputs=given, dims={"d0": (4, 6)}, dynamic=True,
+    )  # fmt: skip
+    assert interpreted.judge(p) == Verdict(graphs=1)
+
+
+def test_numerics_that_a_language_of_kernels_cannot_have_are_refused(interpreted):
+    found = interpreted.judge(program("v = x.sum()", options={"numerics": "batch_invariant"}))
     assert (found.kind, found.explained) == ("eager", "refused"), found
 
 

@@ -28,6 +28,7 @@ from gyrator_conformance.interpreter import (
     load,
     make_device,
 )
+from gyrator_ir.body.nodes import Bind, Check
 from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts, Sym, evaluate, parse_expr, subs, to_text
@@ -162,7 +163,16 @@ def _run(
     try:
         _interpreter().run(path, row["symbol"], arguments, types, numbers, row["blocks"], grid)
     except InterpretedError as error:
-        raise (IndexError if "AssertionError" in str(error) else ValueError)(str(error)) from error
+        outside = IndexError if Check.INDEX in _checks(kernel) else RuntimeError
+        raise (outside if "AssertionError" in str(error) else ValueError)(str(error)) from error
+
+
+def _checks(kernel: Launchable) -> set[Check]:
+    """Return what a kernel may raise: its assertions do not tell one from the other."""
+    if isinstance(kernel, TemplateKernel):
+        return {Check.INDEX}
+    kernels = kernel.kernels if isinstance(kernel, KernelGroup) else (kernel,)
+    return {s.check for k in kernels for s in k.statements if isinstance(s, Bind)}
 
 
 def probe(config: Config) -> Target:
