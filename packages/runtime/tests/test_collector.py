@@ -56,17 +56,43 @@ def test_everything_is_looked_at_again_afterwards_even_if_it_fails() -> None:
             assert gc.get_freeze_count()
             raise ValueError("no")
 
+    thresholds = gc.get_threshold()
     with pytest.raises(ValueError, match="no"):
         fail()
     assert not gc.get_freeze_count()
+    assert gc.get_threshold() == thresholds
+
+
+def test_a_block_starts_few_collections() -> None:
+    started: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            started.append(info["generation"])
+
+    retained: list[Node] = []
+    gc.callbacks.append(note)
+    try:
+        with only_new_objects():
+            while len(retained) < 250_000:
+                retained.append(Node())
+            inside = list(started)
+    finally:
+        gc.callbacks.remove(note)
+    assert inside == [0, 0], "not 350 by Python's default"
+    assert started == [0, 0, 0]
 
 
 def test_blocks_may_be_nested() -> None:
+    thresholds = gc.get_threshold()
     with only_new_objects():
+        raised = gc.get_threshold()
         with only_new_objects():
-            pass
+            assert gc.get_threshold() == raised > thresholds
         assert gc.get_freeze_count()
+        assert gc.get_threshold() == raised
     assert not gc.get_freeze_count()
+    assert gc.get_threshold() == thresholds
 
 
 def test_what_a_process_has_frozen_stays_frozen() -> None:
