@@ -219,6 +219,25 @@ def test_what_is_measured() -> None:
 
 
 @pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_measured_convolution_has_a_limited_number_of_channels(
+    transposed: bool, groups: int
+) -> None:
+    """VGG's first linear layer as a convolution: one measurement of it as it is takes seconds."""
+    out, inputs = (512, 4096) if transposed else (4096, 512)
+    parameters = ((1, 1), (0, 0), (1, 1), transposed, (0, 0), groups)
+    weight = (out, inputs // groups, 7, 7)
+    head = ImageConvolution("cpu", torch.float32, (1, 512, 7, 7), weight, True, parameters)
+    small = smaller(head)
+    assert work(small) <= 1 << 30 < work(head)
+    assert small.input[2:] == head.input[2:]
+    x, w = torch.empty(small.input, device="meta"), torch.empty(small.weight, device="meta")
+    assert torch.convolution(x, w, None, *parameters).dim() == 4
+    images = evolve(head, input=(1, 64, 4000, 4000), weight=(64, 64 // groups, 7, 7))
+    assert smaller(images).weight == images.weight
+
+
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("mask", [(), (True, True, True), (False, True, False)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_convolution_can_be_timed(

@@ -21,6 +21,10 @@ _MAX_WORK = 1 << 27
 """The number of multiplications to which a measured convolution is reduced by shrinking its
 image."""
 _MIN_IMAGE = 16
+_MOST_WORK = 1 << 30
+"""The number of multiplications to which it is reduced by halving its channels, which changes more
+about its speed."""
+_MIN_CHANNELS = 128
 _SAMPLES = 3
 _ELEMENT = 16
 """The cost of reading or writing an element, in multiplications."""
@@ -75,15 +79,31 @@ def work(convolution: ImageConvolution) -> float:
 
 
 def smaller(convolution: ImageConvolution) -> ImageConvolution:
-    """Return a convolution with fewer and smaller images and the same channels."""
-    _, channels, *image = convolution.input
+    """Return a convolution with fewer and smaller images, and with fewer channels if that is far
+    from enough."""
     batch = min(convolution.input[0], torch.get_num_threads())
     minimum = max(_MIN_IMAGE, *convolution.weight[2:])
-    while True:
-        reduced = evolve(convolution, input=(batch, channels, *image))
-        if work(reduced) <= _MAX_WORK or max(image) < 2 * minimum:
-            return reduced
-        image = [n // 2 if n >= 2 * minimum else n for n in image]
+    reduced = evolve(convolution, input=(batch, *convolution.input[1:]))
+    while work(reduced) > _MAX_WORK and max(reduced.input[2:]) >= 2 * minimum:
+        image = (n // 2 if n >= 2 * minimum else n for n in reduced.input[2:])
+        reduced = evolve(reduced, input=(*reduced.input[:2], *image))
+    while work(reduced) > _MOST_WORK and (fewer := _with_fewer_channels(reduced)) != reduced:
+        reduced = fewer
+    return reduced
+
+
+def _with_fewer_channels(convolution: ImageConvolution) -> ImageConvolution:
+    """Return a convolution with half of the channels where that leaves each group enough."""
+    batch, channels, *image = convolution.input
+    out, each, *window = convolution.weight
+    *_, transposed, _, groups = convolution.parameters
+
+    def fewer(count: int) -> int:
+        return count // 2 if count % 2 == 0 and count >= 2 * _MIN_CHANNELS else count
+
+    weight = (groups * fewer(out // groups), fewer(each), *window)
+    channels = weight[0] if transposed else groups * weight[1]
+    return evolve(convolution, input=(batch, channels, *image), weight=weight)
 
 
 def timed(
