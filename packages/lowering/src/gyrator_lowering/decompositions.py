@@ -15,7 +15,6 @@ from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.default import default_table
 from gyrator_lowering.foreach import element_of
 from gyrator_lowering.table import LoweringTable
-from gyrator_lowering.torch_bridge.schema import info_of
 
 aten = torch.ops.aten
 
@@ -330,6 +329,6 @@ def _candidates() -> tuple[tuple[torch._ops.OpOverload, str, Callable[..., Any]]
         and op.namespace in ("aten", "prims")
         and torch.Tag.nondeterministic_seeded not in op.tags
         and not op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
-        and not info_of(op).is_view
+        and not op.is_view
         and element_of(op) is None
     )
