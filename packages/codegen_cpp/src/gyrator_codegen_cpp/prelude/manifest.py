@@ -3,7 +3,7 @@
 import enum
 import functools
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from importlib import resources
 
 from gyrator_ir.define import frozen
@@ -12,8 +12,7 @@ from gyrator_ir.diagnostics import GyratorError
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"(?:gy|GY|omp|GOMP)_\w+")
 """Names of the prelude other than types, which are in every prelude."""
-_MACRO = re.compile(r"^#define (GY_\w+)", re.MULTILINE)
-_UNDEF = re.compile(r"^#undef (GY_\w+)", re.MULTILINE)
+_MACRO = re.compile(r"^#(define|undef) (GY_\w+)", re.MULTILINE)
 _FUNCTION = re.compile(r"GY_FN [\w<>*& ]*?\b(gy_\w+)\(")
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 
@@ -67,10 +66,14 @@ _STAND_INS = {Isa.NEON: "neon", Isa.PLAIN: "plain"}
 
 @frozen
 class Section:
-    """A section of a header: the names that it provides, and those that it needs."""
+    """A section of a header."""
 
     provides: tuple[str, ...]
-    needs: frozenset[str]
+    """The names in its first line, which other sections and kernels may use."""
+    defines: tuple[str, ...]
+    """The names of functions and macros that it defines."""
+    needs: tuple[str, ...]
+    """Names that it needs beside those in its text."""
     text: str
 
 
@@ -87,15 +90,13 @@ class Header:
         return tuple(name for section in self.sections for name in section.provides)
 
 
-@frozen
+@frozen(eq=False)
 class Manifest:
     """All headers, and the section that provides each name."""
 
     headers: tuple[Header, ...]
     sections: tuple[Section, ...]
     index: Mapping[str, int]
-    closures: tuple[tuple[int, ...], ...]
-    """For each section, its transitive dependences in topological order, itself last."""
 
 
 def header_text(name: str) -> str:
@@ -104,34 +105,26 @@ def header_text(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-@frozen
-class _Block:
-    provides: tuple[str, ...]
-    needs: tuple[str, ...]
-    text: str
-    defines: tuple[str, ...]
-
-
-def _split(text: str) -> list[_Block]:
+def _split(text: str) -> list[Section]:
     """Split a header at its ``//%`` lines, and drop comments."""
-    blocks = []
-    for block in re.split(r"^//% ", text, flags=re.MULTILINE)[1:]:
-        head, _, body = block.partition("\n")
+    sections = []
+    for part in re.split(r"^//% ", text, flags=re.MULTILINE)[1:]:
+        head, _, body = part.partition("\n")
         provides, _, needs = head.partition(":")
         body = _COMMENT.sub("", body)
-        local = set(_UNDEF.findall(body))
-        defined = [n for n in _MACRO.findall(body) if n not in local] + _FUNCTION.findall(body)
-        blocks.append(
-            _Block(
-                tuple(provides.split()), tuple(needs.split()), body, tuple(dict.fromkeys(defined))
+        macros = _MACRO.findall(body)
+        local = {name for directive, name in macros if directive == "undef"}
+        defined = [name for _, name in macros if name not in local] + _FUNCTION.findall(body)
+        sections.append(
+            Section(
+                tuple(provides.split()), tuple(dict.fromkeys(defined)), tuple(needs.split()), body
             )
         )
-    return blocks
+    return sections
 
 
 def load_manifest(isa: Isa | None = None) -> Manifest:
-    """Read all headers (a few milliseconds, once per process) and determine what each section
-    needs.
+    """Read all headers (a few milliseconds, once per process).
 
     An instruction set may have its own sections, which replace those that provide the same names.
     """
@@ -146,19 +139,13 @@ def _manifest(own: str | None) -> Manifest:
         for name in _HEADERS
     ]
     assert not replaced, f"{own}.h stands in for no section: {list(replaced)}"
-    blocks = [block for _, parts in split for block in parts]
-    index = {n: i for i, block in enumerate(blocks) for n in block.provides}
-    for i, block in enumerate(blocks):
-        for n in block.defines:
+    sections = tuple(section for _, parts in split for section in parts)
+    index = {n: i for i, section in enumerate(sections) for n in section.provides}
+    for i, section in enumerate(sections):
+        for n in section.defines:
             index.setdefault(n, i)
-    sections = []
-    for i, block in enumerate(blocks):
-        used = (set(_WORD.findall(block.text)) | set(block.needs)) & index.keys()
-        needs = frozenset(n for n in used if index[n] != i)
-        sections.append(Section(block.provides, needs, block.text))
-    rest = iter(sections)
-    headers = tuple(Header(name, tuple(next(rest) for _ in parts)) for name, parts in split)
-    return Manifest(headers, tuple(sections), index, _closures(sections, index))
+    headers = tuple(Header(name, tuple(parts)) for name, parts in split)
+    return Manifest(headers, sections, index)
 
 
 def names_in(text: str) -> frozenset[str]:
@@ -181,16 +168,16 @@ def assemble(names_used: Collection[str], isa: Isa) -> str:
             help="emit only names that prelude/README.md lists",
         )
     section_numbers = sorted({manifest.index[n] for n in ("types", *names_used)})
-    order = dict.fromkeys(k for number in section_numbers for k in manifest.closures[number])
+    order = dict.fromkeys(k for number in section_numbers for k in _closure(manifest, number))
     macros = f"#define GY_ISA {isa.value}\n#define GY_LANES {isa.lanes}\n"
     macros += f"#define GY_VEC {int(isa.lanes > 1)}\n"
     return macros + "".join(manifest.sections[i].text for i in order)
 
 
-def _closures(sections: Sequence[Section], index: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
-    @functools.cache
-    def closure(number: int) -> tuple[int, ...]:
-        needs = sorted({index[n] for n in sections[number].needs})
-        return (*dict.fromkeys(k for need in needs for k in closure(need)), number)
-
-    return tuple(map(closure, range(len(sections))))
+@functools.cache
+def _closure(manifest: Manifest, number: int) -> tuple[int, ...]:
+    """Return a section's transitive dependences in topological order, itself last."""
+    section = manifest.sections[number]
+    names = {*_WORD.findall(section.text), *section.needs} & manifest.index.keys()
+    needs = sorted({manifest.index[n] for n in names} - {number})
+    return (*dict.fromkeys(k for need in needs for k in _closure(manifest, need)), number)
