@@ -110,3 +110,14 @@ def test_a_collector_that_is_off_stays_as_it_is() -> None:
     with only_new_objects():
         assert not gc.get_freeze_count()
     assert not gc.isenabled()
+
+
+def test_a_collector_that_never_starts_by_itself_does_not_either() -> None:
+    thresholds = gc.get_threshold()
+    gc.set_threshold(0)
+    try:
+        with only_new_objects():
+            assert gc.get_threshold()[0] == 0
+        assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*thresholds)

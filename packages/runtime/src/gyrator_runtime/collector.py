@@ -16,11 +16,11 @@ def only_new_objects() -> Iterator[None]:
 
     A compile or load creates many objects, which trigger collections. A full one traverses
     everything that PyTorch has loaded, which takes a quarter of a second and frees next to nothing.
-    A process that uses `gc.freeze` itself is not affected.
+    A process that uses `gc.freeze` itself, or has turned collections off, is not affected.
     """
     young, *older = gc.get_threshold()
     # The count of frozen objects takes long in a block that is inside of another.
-    if young >= _YOUNG or not gc.isenabled() or gc.get_freeze_count():
+    if not 0 < young < _YOUNG or not gc.isenabled() or gc.get_freeze_count():
         yield
         return
     gc.freeze()
