@@ -1,8 +1,11 @@
 """`gyrator aot`: from a .pt2 file to a package, and what the package is."""
 
 import json
+import logging
+from logging.handlers import BufferingHandler
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import torch
@@ -124,6 +127,31 @@ def test_several_programs_have_names(
     assert capsys.readouterr().err.startswith("GY-AOT-004")
     assert main(["aot", "compile", str(tmp_path / "nothing.pt2")]) == 2
     assert capsys.readouterr().err.startswith("gyrator: ")
+
+
+def test_other_archives_are_refused_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ZipFile(tmp_path / "empty.pt2", "w"):
+        pass
+    torch.save({"a": torch.ones(2)}, tmp_path / "weights.pt2")
+    log, handler = logging.getLogger("torch.export"), BufferingHandler(9)
+    log.addHandler(handler)
+    try:
+        for name, reason in (
+            ("empty.pt2", "does not contain any files\n"),
+            ("weights.pt2", "archive_format: file not found\n"),
+        ):
+            assert main(["aot", "compile", str(tmp_path / name)]) == 2
+            message = capsys.readouterr().err
+            assert message.startswith("GY-AOT-004")
+            assert reason in message
+            assert "warnings above" not in message
+        assert not handler.buffer
+        log.warning("", exc_info=ValueError())  # other entries are still logged
+        assert len(handler.buffer) == 1
+    finally:
+        log.removeHandler(handler)
 
 
 @pytest.mark.parametrize("when", ["compile", "load"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import os
 import time
@@ -65,14 +66,35 @@ def run_compile(args: argparse.Namespace) -> int:
 
 def _exported(path: Path) -> torch.export.ExportedProgram:
     path.stat()  # raises if there is no such file, where torch prints a traceback as well
+    log, entries = logging.getLogger(torch.export.__name__), _WithoutTracebacks()
+    log.addFilter(entries)
     try:
         if not is_zipfile(path):
             raise ValueError("it is no zip archive")
         return torch.export.load(path)
     except Exception as error:  # torch raises various errors for other files
-        message = f"{path} is not an exported program: {error}"
+        message = f"{path} is not an exported program: {entries.reason or error}"
         help = "write the program with torch.export.save"
         raise OptionError.of("GY-AOT-004", message, help=help) from error
+    finally:
+        log.removeFilter(entries)
+
+
+class _WithoutTracebacks(logging.Filter):
+    """Drops log entries with a traceback and remembers the last error's text.
+
+    torch logs why it cannot read a file, and raises an error that only refers to that entry.
+    """
+
+    reason = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether an entry is logged."""
+        if not record.exc_info:
+            return True
+        # The first sentence, without the line of torch's sources.
+        self.reason = str(record.exc_info[1]).rpartition("] . ")[2].partition(". ")[0]
+        return False
 
 
 def run_list(args: argparse.Namespace) -> int:
