@@ -101,3 +101,55 @@ def test_sums_on_the_host_and_their_gradients(check, dtype: torch.dtype) -> None
     check.gradients(
         lambda i, t: F.embedding_bag(i, t, mode="sum"), rows, table, externs=known, **close
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_last_offset_may_leave_indices_over(check, dtype: torch.dtype) -> None:
+    ids, table = torch.randint(0, 6, (7,)), torch.randn(6, 5, dtype=dtype)
+    factors = torch.randn(7, dtype=dtype)
+
+    def f(i, o, t, mode="mean"):
+        return F.embedding_bag(i, t, o, mode=mode, include_last_offset=True)
+
+    def weighted(i, o, t, w):
+        return F.embedding_bag(i, t, o, mode="sum", per_sample_weights=w, include_last_offset=True)
+
+    for ends in ([0, 2, 4], [0, 0, 3], [0, 3, 7]):
+        offsets = torch.tensor(ends)
+        check.gradients(f, ids, offsets, table, externs=(FORWARD,))
+        check.gradients(lambda i, o, t: f(i, o, t, "max"), ids, offsets, table, externs=(FORWARD,))
+        if dtype is torch.float64:
+            check.gradients(
+                lambda i, o, t: f(i, o, t, "sum"), ids, offsets, table, externs=(FORWARD,)
+            )
+            check.gradients(weighted, ids, offsets, table, factors, externs=(FORWARD,))
+
+
+def test_sums_on_the_host_omit_indices_after_the_last_offset(check) -> None:
+    # Eager's gradients are undefined there: they read behind the memory of the incoming one.
+    ids, table, factors = torch.randint(0, 6, (7,)), torch.randn(6, 5), torch.randn(7)
+    offsets, grad = torch.tensor([0, 2, 4]), torch.randn(2, 5)
+    aten, rest = torch.ops.aten, (torch.zeros(7).long(), torch.ones(2).long(), torch.ones(2).long())
+
+    def of_table(g, i, o, w, *rest):
+        return aten._embedding_bag_backward(g, i, o, *rest, 6, False, 0, False, w)
+
+    def of_factors(g, i, o, t, bag_of):
+        return aten._embedding_bag_per_sample_weights_backward(g, t, i, o, bag_of, 0)
+
+    got = (
+        *check.results(of_table, grad, ids, offsets, factors, *rest),
+        *check.results(of_factors, grad, ids, offsets, table, rest[0]),
+    )
+    table.requires_grad_()
+    factors.requires_grad_()
+    sums = F.embedding_bag(
+        ids[:4],
+        table,
+        offsets,
+        mode="sum",
+        per_sample_weights=factors[:4],
+        include_last_offset=True,
+    )
+    for ours, want in zip(got, torch.autograd.grad(sums, (table, factors), grad), strict=True):
+        torch.testing.assert_close(ours, want)

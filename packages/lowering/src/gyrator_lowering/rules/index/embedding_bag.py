@@ -272,12 +272,13 @@ def backward(
         raise FallbackToAten
     skip = b.symbols.size(padding)
     bag_numbers = _bag_numbers_from_offsets(b, indices, offsets)
+    reads_all = _reads_all(b, grad, mode, skip)
 
     def from_sum(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
         at = ops.cast(ops.load(indices, index[:1]), DType.I64)
         mask = None if skip is Const(-1) else ops.ne(at, ops.index(skip))
+        bag, mask = _bag(ops, bag_numbers, index[0], grad.shape[0], mask, reads_all)
         row = ops.bind(at, rows_of_weight, mask=mask)
-        bag = ops.bind(ops.load(bag_numbers, index[:1]), grad.shape[0], mask=mask)
         value = ops.cast(ops.load(grad, (bag, index[1]), mask), dtype)
         if mode == MEAN:
             size = ops.maximum(ops.cast(ops.load(sizes, (bag,), mask), DType.I64), 1)
@@ -295,7 +296,8 @@ def _bag_numbers_from_offsets(
     """Return the bag number of each index: the number of bags that start up to it, minus one.
 
     The forward op returns this too, but leaves it empty if it does not need it, whatever the shape
-    of its fake result. The last offset may be the number of indices.
+    of its fake result. The last offset may be the number of indices, or, if it is the
+    end of the last bag, less: the indices after it get the number of bags.
     """
     if not supports_store(b, offsets.device.type, DType.I64, StoreMode.ADD):
         raise FallbackToAten
@@ -322,6 +324,36 @@ def _bag_numbers_from_offsets(
     )
 
 
+def _reads_all(b: LoopBuilder, grad: TensorValue, mode: int, padding: Expr) -> bool:
+    """Return whether the last bag has all remaining indices, even if the last offset, that of its
+    end, is below their number.
+
+    So ATen's kernels have it, except for plain sums on the host, for which they stop at the last
+    offset. Where they stop, ATen's gradients read behind the gradient of the last bag.
+    """
+    plain = type(padding) is Const and padding.value < 0
+    narrow = grad.dtype in (DType.F32, DType.F16, DType.BF16)
+    return not (b.out.device.type == HOST and mode == SUM and plain and narrow)
+
+
+def _bag(
+    ops: Tracer,
+    bag_numbers: TensorValue,
+    position: Expr,
+    bags: Expr,
+    mask: Value | None,
+    reads_all: bool,
+) -> tuple[Expr, Value | None]:
+    """Return the bag of the index at a position, and whether the index counts, unless it always
+    does."""
+    bag = ops.load(bag_numbers, (position,))
+    if reads_all:
+        bag = ops.minimum(bag, ops.index(bags - 1))
+    else:
+        mask = conjunction(mask, [ops.lt(bag, ops.index(bags))])
+    return ops.bind(bag, bags, mask=mask), mask
+
+
 def factors_backward(
     b: LoopBuilder,
     grad: TensorValue,
@@ -337,13 +369,14 @@ def factors_backward(
     dtype = out.dtype.compute
     bag_numbers = _bag_numbers_from_offsets(b, indices, offsets)
     skip = b.symbols.size(padding)
+    reads_all = _reads_all(b, grad, mode, skip)
     raw = b.buffer(evolve(out, dtype=dtype))
 
     def term(ops: Tracer, index: tuple[Expr, ...], inner: tuple[Expr, ...]) -> Value:
         at = ops.cast(ops.load(indices, index), DType.I64)
         mask = None if skip is Const(-1) else ops.ne(at, ops.index(skip))
+        bag, mask = _bag(ops, bag_numbers, index[0], grad.shape[0], mask, reads_all)
         row = ops.bind(at, weight.shape[0], mask=mask)
-        bag = ops.bind(ops.load(bag_numbers, index), grad.shape[0], mask=mask)
         bag_gradient = ops.cast(ops.load(grad, (bag, inner[0]), mask), dtype)
         return bag_gradient * ops.cast(ops.load(weight, (row, inner[0]), mask), dtype)
 
