@@ -170,6 +170,21 @@ class Net(nn.Module):
         return F.cross_entropy(self.last(x).mean(1), target) + x.std()
 
 
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_the_margin_loss_of_a_row(bitwise: Session, reduction: str) -> None:
+    def run(x: Tensor, target: Tensor) -> Tensor:
+        return F.multilabel_margin_loss(x, target, reduction=reduction)
+
+    for target in (torch.tensor([3, 0, -1, 1, 2]), torch.tensor(0)):
+        torch._dynamo.reset()
+        compiled = torch.compile(run, backend=bitwise.backend)
+        x = torch.randn(target.shape, requires_grad=True)
+        check(run(x.detach(), target), compiled(x.detach(), target))
+        want, got = run(x, target), compiled(x, target)
+        check(want.detach(), got.detach())
+        check(*(torch.autograd.grad(loss * 3, x) for loss in (want, got)))
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_step_of_training(bitwise: Session, dynamic: bool) -> None:
     net = Net()

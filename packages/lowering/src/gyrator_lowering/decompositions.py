@@ -290,9 +290,21 @@ def _gru_cell(
     return (hidden - fresh) * update + fresh
 
 
-_FORMULAS: Mapping[str, Callable[..., Any]] = MappingProxyType({"gru_cell.default": _gru_cell})
-"""What is traced in place of an op whose own formula loses the layout of what it writes in
-place."""
+def _margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
+    """`multilabel_margin_loss`, of a row as of a matrix if nothing is reduced: ATen's loss of a row
+    has no axes, but its meta function gives it one."""
+    if x.dim() > 1 or reduction:
+        loss: torch.Tensor = _MARGINS(x, target, reduction)[0]
+        return loss
+    return _margin_loss(x.reshape(1, -1), target.reshape(1, -1), reduction).view(())
+
+
+_FORMULAS: Mapping[str, Callable[..., Any]] = MappingProxyType({
+    "gru_cell.default": _gru_cell,
+    "multilabel_margin_loss.default": _margin_loss,
+})  # fmt: skip
+"""What is traced in place of an op whose own formula has the layout of other tensors than
+eager's."""
 _TRACED = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
