@@ -187,6 +187,42 @@ def test_places_in_what_may_be_nothing(sessions: dict[str, Session], name: str) 
             same_outcome(sessions["python"], run, (x, WHOLE[:2], ROWS[:2]), dynamic=False)
 
 
+def _written(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    x = x * 1
+    x[(i + 0).item()] = 7.0
+    return x + 1
+
+
+def _narrowed(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    x = x * 1
+    x.narrow(0, (i + 0).item(), 2).fill_(3.0)  # type: ignore[arg-type]
+    return x + 1
+
+
+def _asserted(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+    at = (i + 0).item()
+    torch._check(at >= 0)
+    torch._check(at < x.shape[0])
+    return x[at] + 1  # type: ignore[index]
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("function", [_written, _narrowed, _asserted])
+def test_indices_that_are_read_from_tensors(
+    sessions: dict[str, Session], function: Callable[..., torch.Tensor], dynamic: bool
+) -> None:
+    """PyTorch's front end asserts their bounds, for which it raises RuntimeError."""
+    size = ROWS.shape[0]
+    raised = set()
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        for at in (0, size - 1, size, -size, -size - 1):
+            outcome = same_outcome(
+                sessions["python"], function, (ROWS, torch.tensor(at)), dynamic=dynamic
+            )
+            raised.add(type(outcome))
+    assert IndexError in raised or function is _asserted
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear"])
 def test_nothing_is_not_resized(session: Session, mode: str, dynamic: bool) -> None:

@@ -1,7 +1,7 @@
 """Symbolic scalars: sizes, and floats and booleans that the kernels which use them compute."""
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from operator import and_, or_
 from typing import Any
@@ -13,7 +13,21 @@ from torch.fx import Node
 
 from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import UnsupportedError
-from gyrator_ir.expr import Const, Sym, SymKind, eq, floordiv, le, mod, negate
+from gyrator_ir.expr import (
+    And,
+    Cond,
+    Const,
+    Expr,
+    Le,
+    Lt,
+    Sym,
+    SymKind,
+    eq,
+    floordiv,
+    le,
+    mod,
+    negate,
+)
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
 from gyrator_ir.loop.nodes import AssertCond, Input, ScalarRead, TensorInput
 from gyrator_ir.modes import Failure, Numerics
@@ -39,6 +53,12 @@ _NAN = _LEAST + 2
 """No float rounds to it."""
 _MOST = (1 << 63) - 1
 _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
+_INDEXED = {
+    torch.ops.aten.select.int: (2, 1), torch.ops.aten.select_scatter.default: (3, 1),
+    torch.ops.aten.slice.Tensor: (2, 0), torch.ops.aten.slice_scatter.default: (3, 0),
+}  # fmt: skip
+"""Ops that take an index: its position among the arguments, after that of its axis, and by how much
+the largest index is below the size of the axis."""
 
 
 def scalar_of(b: LoopBuilder, fake: Any, leaves: Mapping[Any, ScalarValue]) -> ScalarValue:
@@ -159,6 +179,15 @@ def _float(
     raise _unknown(b, "float", e)
 
 
+def _distances(condition: Cond) -> list[Expr]:
+    """Return what must not be negative for a conjunction of comparisons to hold; empty for other
+    conditions."""
+    parts = condition.args if isinstance(condition, And) else (condition,)
+    if not all(isinstance(part, (Le, Lt)) for part in parts):
+        return []
+    return [p.b - p.a - int(isinstance(p, Lt)) for p in parts if isinstance(p, (Le, Lt))]
+
+
 @frozen
 class SymbolicScalars:
     """Lowers the nodes of a graph whose results are scalars."""
@@ -225,14 +254,51 @@ class SymbolicScalars:
             return
         if self.b.symbols.defined & condition_value.node.expr.free_symbols:
             return  # about the offset of a slice, which is clamped to the tensor
+        checked = cond_from_sympy(condition_value.node.expr)
+        error = Failure.INDEX if self._bounds_an_index(condition, checked) else Failure.RUNTIME
         self.b.operations.append(
-            AssertCond(
-                self.b.op_name(),
-                cond_from_sympy(condition_value.node.expr),
-                str(message),
-                self.b.origin,
-            )
+            AssertCond(self.b.op_name(), checked, str(message), self.b.origin, error=error)
         )
+
+    def _bounds_an_index(self, node: Any, condition: Cond) -> bool:
+        """Return whether a condition is what an op asks of an index read from a tensor, for which
+        eager raises IndexError.
+
+        A user may assert the same upper bound, but hardly -n as the lower one.
+        """
+        distances = set(_distances(condition))
+        if not distances or not any(
+            s.kind is SymKind.UNBACKED for d in distances for s in d.free_symbols
+        ):
+            return False
+        for index, size in self._indices_of(node):
+            position = self.b.symbols.size(fake_of(index))
+            least, most = position + size[0], size[0] - size[1] - position
+            asserted = distances.union(
+                *(
+                    _distances(cond_from_sympy(test.node.expr))
+                    for test in (user.meta.get("val") for user in index.users)
+                    if isinstance(test, torch.SymBool)
+                )
+            )
+            if distances <= {least, most} and least in asserted:
+                return True
+        return False
+
+    def _indices_of(self, condition: Any) -> Iterator[tuple[Node, tuple[Expr, int]]]:
+        """Yield the scalars of a condition that an op takes as an index, with the size of the axis
+        and by how much the largest index is below it."""
+        waiting, reached = [condition], {condition}
+        while waiting:
+            node = waiting.pop()
+            for user in node.users:
+                at, below = _INDEXED.get(user.target, (0, 0))
+                if at and len(user.args) > at and user.args[at] is node:
+                    sizes = fake_of(user.args[0]).shape
+                    yield node, (self.b.symbols.size(sizes[user.args[at - 1]]), below)
+            inputs = {n for n in node.all_input_nodes if not isinstance(fake_of(n), torch.Tensor)}
+            waiting += inputs - reached
+            reached |= inputs
 
     def division(self, node: Node) -> None:
         """Check a division by an unbacked size on the host, where computing it raises
