@@ -300,7 +300,7 @@ def _store_vector(scope: Scope, s: Store, value_name: str) -> None:
 def _store_lanes(scope: Scope, s: Store, value_name: str) -> None:
     access, function = scope.access(s.index), _store_function(scope, s)
     whole = scope.live is None and s.mask is None and s.mode is StoreMode.SET
-    rounded = scope.frame.storage[s.buffer] in _HALVES and function == "gy_store"
+    rounded = scope.frame.storage[s.buffer] in (DType.F16, DType.BF16) and function == "gy_store"
     if whole and rounded and access.kind is Access.STRIDED:
         # All lanes are rounded at once.
         value, stride = scope.operand(value_name, varying=True), scope.index(access.stride)
