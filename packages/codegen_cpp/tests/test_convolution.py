@@ -15,37 +15,67 @@ from gyrator_ir.text.lines import parse_lines
 from gyrator_testing.interp.template import run_template
 from gyrator_testing.kernels.built import BuiltKernels, built, text_file
 
-_WHOLE = {
-    "one row of a tile, with a rest": ((1, 9, 31, 3), (1, 3, 3, 32), (1, 1), (1, 1), True, False),
-    "whole rows, with a rest": ((2, 7, 7, 20), (2, 3, 3, 32), (1, 1), (1, 1), True, True),
-    "one vector": ((1, 6, 30, 16), (3, 3, 3, 16), (1, 1), (1, 1), False, True),
-    "strides, no padding": ((1, 12, 17, 4), (1, 4, 3, 32), (4, 2), (0, 0), False, False),
-    "padding that exceeds the image": ((1, 2, 3, 5), (1, 5, 5, 16), (2, 2), (3, 4), False, False),
-    "panels in parts": ((2, 4, 5, 64), (16, 3, 3, 32), (1, 1), (1, 1), True, True),
-    "bands of rows": ((1, 21, 40, 96), (1, 3, 1, 16), (2, 1), (1, 0), True, False),
-    "parts of an image": ((2, 7, 9, (16, 5, 24)), (1, 3, 3, 32), (1, 1), (1, 1), True, True),
+_FUNCTIONS = {
+    "none": ("sum", ()),
+    "relu": ("r", ("o: f32 = const 0.0", "m: bool = lt sum, o", "r: f32 = where m, o, sum")),
+    "silu": (
+        "s",
+        (
+            "one: f32 = const 1.0",
+            "n: f32 = neg sum",
+            "e: f32 = exp n",
+            "d: f32 = add one, e",
+            "s: f32 = div sum, d",
+            "two: f32 = const 2.0",
+        ),
+    ),
 }
+"""Formulas of what follows a convolution: the last one is a function that tiles call."""
+_WHOLE = {
+    "one row of a tile, with a rest": ((1, 9, 31, 3), (1, 3, 3, 32), (1, 1), (1, 1), "relu", False),
+    "whole rows, with a rest": ((2, 7, 7, 20), (2, 3, 3, 32), (1, 1), (1, 1), "relu", True),
+    "one vector": ((1, 6, 30, 16), (3, 3, 3, 16), (1, 1), (1, 1), "none", True),
+    "strides, no padding": ((1, 12, 17, 4), (1, 4, 3, 32), (4, 2), (0, 0), "none", False),
+    "padding that exceeds the image": ((1, 2, 3, 5), (1, 5, 5, 16), (2, 2), (3, 4), "none", False),
+    "panels in parts": ((2, 4, 5, 64), (16, 3, 3, 32), (1, 1), (1, 1), "relu", True),
+    "bands of rows": ((1, 21, 40, 96), (1, 3, 1, 16), (2, 1), (1, 0), "relu", False),
+    "bands of a wide result": ((1, 21, 40, 4), (16, 1, 3, 16), (1, 1), (0, 1), "none", False),
+    "parts of an image": ((2, 7, 9, (16, 5, 24)), (1, 3, 3, 32), (1, 1), (1, 1), "silu", True),
+    "pixels in place": ((2, 9, 20, 24), (2, 1, 1, 32), (1, 1), (0, 0), "relu", True),
+    "some pixels in place": ((1, 9, 20, 24), (2, 1, 1, 16), (2, 3), (0, 0), "silu", False),
+    "rows of pixels in place": ((2, 5, 6, 40), (1, 1, 1, 16), (1, 1), (0, 0), "silu", True),
+    "pixels of parts": ((1, 5, 6, (8, 9)), (1, 1, 1, 16), (1, 1), (0, 0), "none", False),
+    "padded pixels": ((1, 5, 6, 8), (1, 1, 1, 16), (1, 1), (1, 0), "none", False),
+    "a part of a panel": ((2, 7, 9, 12), (3, 1, 1, 16), (1, 1), (0, 0), "silu", True, 41),
+    "a part of a panel alone": ((1, 6, 30, 5), (1, 3, 3, 32), (1, 1), (1, 1), "relu", True, 7),
+}
+"""Images, panels without channels, steps, padding, the function, whether something is added, and
+the features of the result if these are not all of the panels."""
 
 
-def _text(name, x, panels, steps, padding, relu, adds):
+def _text(name, x, panels, steps, padding, after, adds, features=None):
+    features = features or panels[0] * panels[3]
     sizes = (x[0], *(
         (n + 2 * p - k) // s + 1
         for n, p, k, s in zip(x[1:3], padding, panels[1:3], steps, strict=True)
-    ), panels[0] * panels[3])  # fmt: skip
+    ), features)  # fmt: skip
     channels = x[3] if isinstance(x[3], tuple) else (x[3],)
     first, *others = ((*x[:3], n) for n in channels)
     weight = (*panels[:3], sum(channels), panels[3])
-    shapes = [first, weight, (sizes[3],), *others, *([sizes] if adds else []), sizes]
+    bias = (panels[0] * panels[3],)
+    shapes = [first, weight, bias, *others, *([sizes] if adds else []), sizes]
     names = [f"p{n}" for n in range(len(shapes))]
     numbers = zip(("down", "right", "top", "left"), (*steps, *padding), strict=True)
     attributes = ", ".join(f"{k}={n}" for k, n in numbers)
     lines = [
         f"kernel {name} on cpu template convolution ({', '.join(names[:-1])}) -> ({names[-1]}) "
-        f"with {{{attributes}, relu={str(relu).lower()}}}"
+        f"with {{{attributes}}}"
     ]
     for n, shape in zip(names, shapes, strict=True):
         strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
         lines.append(f"  parameter {n}: f32{list(shape)} strides {strides} on cpu")
+    result, body = _FUNCTIONS[after]
+    lines += [f"  formula after (sum) -> {result}", *(f"    {s}" for s in body)]
     return "\n".join(lines) + "\n", shapes
 
 
@@ -64,6 +94,9 @@ def test_convolutions_are_those_of_the_interpreter(build_folder) -> None:
     bound, backend = target("avx512"), CppBackend()
     units = backend.emit(kernels, ShapeFacts(), (), bound)
     assert any("return gy_k_k1(buffers, sizes);" in u.text for u in units)
+    text = "".join(u.text for u in units)
+    assert all(f"gy_after{n}" in text for n in range(len(_FUNCTIONS)))
+    assert "noinline)) vf32 gy_after" in text
     flags = [*FLAGS, *Isa.of("avx512").flags]
     numbers = iter(range(len(units)))
     library = BuiltKernels(

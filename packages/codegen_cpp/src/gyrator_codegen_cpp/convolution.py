@@ -9,21 +9,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from gyrator_codegen import Writer, static
+from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.kernel import parameters
 from gyrator_codegen_cpp.prelude import Isa
+from gyrator_codegen_cpp.scope import Frame, Scope, Value
+from gyrator_ir.body.nodes import Load
 from gyrator_ir.define import frozen
-from gyrator_ir.expr import ZERO, contiguous_strides
-from gyrator_ir.kernel.nodes import TemplateKernel
+from gyrator_ir.expr import ZERO, Sym, contiguous_strides
+from gyrator_ir.kernel.nodes import Kernel, Level, Stage, TemplateKernel
 from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.loop.templates import convolution_images
 from gyrator_ir.loop.templates import literal as literal_attribute
 from gyrator_ir.source import KernelSource
+from gyrator_ir.tile.nodes import TiledKernel
+from gyrator_ir.types import DType
 
 _PIXELS: Mapping[int, int] = MappingProxyType({1: 28, 2: 14})
 """The most pixels of a register tile with so many vectors of features."""
 _BAND_ELEMENTS = 1 << 16
-"""The most elements of the image that a thread copies at a time, for a quarter of a megabyte of
-L2."""
+"""The most elements of an image, and of a result, that a thread reads or writes for a panel, for a
+quarter of a megabyte of L2 each."""
+_INLINE_STATEMENTS = 5
+_NAME = "gy_after"
 _PART_ELEMENTS = 1 << 18
 """The most elements of the panels that meet several bands, for a megabyte of L2."""
 
@@ -52,23 +59,53 @@ def emit_convolutions(
     """Yield the kernels of convolutions, in as many units as there are cores. Equal ones share a
     function, and those with equal tiles are neighbours, to be compiled once."""
     alike: dict[tuple[str, str], list[TemplateKernel]] = {}
+    functions: dict[str, str] = {}
     for kernel in kernels:
-        alike.setdefault(_body(kernel, cores, isa), []).append(kernel)
+        text = _function(kernel, isa)
+        after = functions.setdefault(text, f"{_NAME}{len(functions)}")
+        alike.setdefault(_body(kernel, after, cores, isa), []).append(kernel)
+    texts = {name: text.replace(_NAME, name, 1) for text, name in functions.items()}
     bodies = sorted(alike)
     count = min(cores, len(bodies))
     for n in range(count):
-        run = bodies[n * len(bodies) // count : (n + 1) * len(bodies) // count]
-        yield [source for body in run for source in _sources(body[1], alike[body])]
+        own = bodies[n * len(bodies) // count : (n + 1) * len(bodies) // count]
+        unit: list[KernelSource] = []
+        seen: set[str] = set()
+        for tile, body in own:
+            after = tile.partition(",")[0]
+            head = "" if after in seen else texts[after]
+            seen.add(after)
+            unit += _sources(head, body, alike[tile, body])
+        yield unit
 
 
-def _sources(body: str, kernels: Sequence[TemplateKernel]) -> Iterator[KernelSource]:
-    """Yield the functions of kernels with the same body, which the first one has."""
+def _function(kernel: TemplateKernel, isa: Isa) -> str:
+    """Return the text of a function that applies a kernel's formula to a vector."""
+    (formula,) = kernel.formulas
+    (name,) = formula.parameters
+    body = (Load(name, kernel.outputs[0].buffer, ZERO), *formula.body)
+    stub = Kernel(kernel.name, kernel.device, (), (), (Stage(Level.OUTER, body),))
+    frame = Frame(TiledKernel(stub, ()), isa)
+    scope = Scope(frame, Sym("i0"), env={name: Value("x", DType.F32, varying=True)})
+    # Tiles call longer ones instead of repeating them for each of their registers.
+    long = len(formula.body) > _INLINE_STATEMENTS
+    head = "static __attribute__((noinline))" if long else "GY_FN"
+    with frame.writer.block(f"{head} vf32 {_NAME}(vf32 x) {{"):
+        run(scope, formula.body)
+        scope.line(f"return {scope.operand(formula.result, True)};")
+    return frame.writer.text
+
+
+def _sources(head: str, body: str, kernels: Sequence[TemplateKernel]) -> Iterator[KernelSource]:
+    """Yield the functions of kernels with the same body, which the first one has. `head` is before
+    that one."""
     first = f"gy_k_{kernels[0].name}"
     for kernel in kernels:
         symbol = f"gy_k_{kernel.name}"
         own = body if symbol == first else f"return {first}(buffers, sizes);"
-        head = f'extern "C" si64 {symbol}(void *const *buffers, const si64 *sizes) {{'
-        yield KernelSource(kernel.name, symbol, f"{head}\n{own}\n}}\n")
+        signature = f'extern "C" si64 {symbol}(void *const *buffers, const si64 *sizes)'
+        before = head if symbol == first else ""
+        yield KernelSource(kernel.name, symbol, f"{before}{signature} {{\n{own}\n}}\n")
 
 
 @frozen
@@ -95,7 +132,7 @@ class _Plan:
         pixels as leave few at the end of a row."""
         _, _, width, _ = _sizes(kernel.inputs[0])
         panels, _, _, channels, features = _sizes(kernel.inputs[1])
-        batch, rows, columns, _ = _sizes(kernel.outputs[0])
+        batch, rows, columns, outputs = _sizes(kernel.outputs[0])
         vectors = features // isa.lanes
         down = literal_attribute(kernel.attributes, "down", int)
         most = _PIXELS[vectors]
@@ -105,7 +142,9 @@ class _Plan:
         else:
             pixels = _ceil(columns, _ceil(columns, most))
             last, line = columns % pixels, pixels
-        lines = max(1, _BAND_ELEMENTS // (width * channels * down))
+        longest = max(width * channels * down, columns * outputs)
+        lines = max(1, _BAND_ELEMENTS // longest)
+        lines = min(lines, _ceil(rows, _ceil(cores, panels * batch)))
         band = _ceil(_ceil(rows, _ceil(rows, lines)), together) * together
         bands = batch * _ceil(rows, band)
         elements = math.prod(_sizes(kernel.inputs[1]))
@@ -119,8 +158,9 @@ def _ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def _body(kernel: TemplateKernel, cores: int, isa: Isa) -> tuple[str, str]:
-    """Return the template arguments of a kernel's tiles, and the body of its function."""
+def _body(kernel: TemplateKernel, after: str, cores: int, isa: Isa) -> tuple[str, str]:
+    """Return the template arguments of a kernel's tiles, and the body of its function. `after` is
+    the function of sums that is stored."""
     w, plan = Writer(), _Plan.of(kernel, cores, isa)
     w.line("(void)sizes;")
     parameters(w, kernel, str)
@@ -133,12 +173,19 @@ def _body(kernel: TemplateKernel, cores: int, isa: Isa) -> tuple[str, str]:
     down, right, top, left = (
         literal_attribute(kernel.attributes, name, int) for name in ("down", "right", "top", "left")
     )
-    relu = literal_attribute(kernel.attributes, "relu", bool)
     bands = _ceil(rows, plan.band)
     tasks = batch * bands * plan.parts
-    step = right * channels
-    below = down * ((columns - 1) * step + wide * channels) if plan.pixels > plan.line else 0
-    tile = ", ".join(map(str, (plan.pixels, plan.last, plan.vectors, step, plan.line, below)))
+    in_place = _reads_in_place(kernel)
+    if in_place:
+        _, line, pixel, _ = map(static, x.strides)
+        step, row = right * pixel, down * line
+    else:
+        step = right * channels
+        row = down * ((columns - 1) * step + wide * channels)
+    below = row if plan.pixels > plan.line else 0
+    tile = ", ".join(
+        map(str, (after, plan.pixels, plan.last, plan.vectors, step, plan.line, below))
+    )
     more = f"{addend[0].buffer} + image * {math.prod(_sizes(out)[1:])}" if addend else "nullptr"
     w.line("si64 next = 0;")
     w.line(f"#pragma omp parallel if ({tasks} > 1)")
@@ -149,20 +196,33 @@ def _body(kernel: TemplateKernel, cores: int, isa: Isa) -> tuple[str, str]:
             f"const si64 part = task / {batch * bands}, band = task % {bands}, "
             f"image = task / {bands} % {batch};"
         )
-        w.line(f"const gy_channels parts[] = {{{', '.join(map(_channels, images))}}};")
+        if in_place:
+            at = f"{x.buffer} + image * {static(x.strides[0])} + band * {plan.band * row}"
+            source = f"gy_convolve_rows<{tile}>({at}, {row}, 0, 1, {channels}"
+        else:
+            w.line(f"const gy_channels parts[] = {{{', '.join(map(_channels, images))}}};")
+            w.line(
+                f"const gy_image window = {{parts, {len(images)}, {height}, {width}, {channels}, "
+                f"{tall}, {wide}, {down}, {top}, {left}}};"
+            )
+            source = f"gy_convolve<{tile}>(window"
         w.line(
-            f"const gy_image window = {{parts, {len(images)}, {height}, {width}, {channels}, "
-            f"{tall}, {wide}, {down}, {top}, {left}}};"
-        )
-        w.line(
-            f"gy_convolve<{tile}>(window, {panels.buffer}, {bias.buffer}, {more}, "
+            f"{source}, {panels.buffer}, {bias.buffer}, {more}, "
             f"{out.buffer} + image * {rows * columns * features}, band * {plan.band}, "
             f"gy_least((band + 1) * {plan.band}, {rows}), {columns}, "
-            f"part * {count} / {plan.parts}, (part + 1) * {count} / {plan.parts}, {features}, "
-            f"{'true' if relu else 'false'});"
+            f"part * {count} / {plan.parts}, (part + 1) * {count} / {plan.parts}, {features});"
         )
     w.line("return 0;")
     return tile, w.text
+
+
+def _reads_in_place(kernel: TemplateKernel) -> bool:
+    """Return whether windows are single pixels of an image that need not be copied."""
+    images, _ = convolution_images(kernel.inputs)
+    _, tall, wide, _, _ = _sizes(kernel.inputs[1])
+    padding = (literal_attribute(kernel.attributes, name, int) for name in ("top", "left"))
+    alone = len(images) == 1 and static(images[0].strides[3]) == 1
+    return alone and tall == wide == 1 and not any(padding)
 
 
 def _channels(x: TensorRef) -> str:

@@ -27,6 +27,7 @@ _SIGNATURES: Mapping[TemplateKind, Sequence[tuple[str, int, DType]]] = {
         ("mask", 0, DType.BOOL),
         ("slope", 2, DType.F32),
     ),
+    TemplateKind.CONVOLUTION: (("after", 1, DType.F32),),
 }
 """Name, number of parameters and result type of each formula of a kind."""
 

@@ -308,10 +308,11 @@ class TemplateKind(StrEnum):
     """A convolution of channels-last images in `f32`, and what often follows it.
 
     Inputs: images [N, H, W, C], the weight in panels of F features [P, K, L, C, F], and the bias
-    [P * F]; optionally images of the output's shape, which are added. Output: [N, X, Y, P * F],
-    where window (x, y) begins at row `x * down - top` and column `y * right - left`, and elements
-    outside of the image are 0. Attributes: `down`, `right`, `top`, `left`, and `relu`, whether
-    `max(value, 0)` is applied to the sums; NaN stays NaN.
+    [P * F]; optionally images of the output's shape, which are added. Output: [N, X, Y, G] with the
+    first G features, which leave no panel unused, where window (x, y) begins at row
+    `x * down - top` and column `y * right - left`, and elements outside of the image are 0.
+    Attributes: `down`, `right`, `top` and `left`. Formula: `after`, the
+    function of a sum that is stored; it loads nothing.
     """
 
 

@@ -87,13 +87,15 @@ def _convolution(inputs: Sequence[TensorRef], outputs: Sequence[TensorRef]) -> s
         return f"a convolution adds 1 tensor to its result, not {len(more)}"
     channels = sum((t.shape[3] for t in images), ZERO)
     count, *window, _, width = panels.shape
-    features = count * width
+    features, last = out.shape[3], count * width - out.shape[3]
+    if isinstance(last, Const) and isinstance(width, Const) and not 0 <= last.value < width.value:
+        return f"{count} panels of {width} features are not as many as {features} features need"
     return _first_wrong(
         [
             *((t, DType.F32, (*x.shape[:3], t.shape[3])) for t in images),
             (panels, DType.F32, (count, *window, channels, width)),
-            (bias, DType.F32, (features,)),
-            (out, DType.F32, (x.shape[0], *out.shape[1:3], features)),
+            (bias, DType.F32, (count * width,)),
+            (out, DType.F32, (x.shape[0], *out.shape[1:])),
             *((m, DType.F32, out.shape) for m in more),
         ]
     )
@@ -271,7 +273,7 @@ _ATTRIBUTES: Mapping[TemplateKind, Mapping[str, type]] = MappingProxyType(
         TemplateKind.FLEX_ATTENTION_PARTS: _PARTS,
         TemplateKind.FLEX_ATTENTION_GRADIENTS: _FLEX,
         TemplateKind.CONVOLUTION: MappingProxyType(
-            {"down": int, "right": int, "top": int, "left": int, "relu": bool}
+            {"down": int, "right": int, "top": int, "left": int}
         ),
     }
 )

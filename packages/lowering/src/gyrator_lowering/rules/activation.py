@@ -228,6 +228,16 @@ def relu6(ops: Tracer, x: Value) -> Value:
     return ops.minimum(ops.maximum(x + 3.0, 0.0), 6.0)
 
 
+def hardsigmoid(ops: Tracer, x: Value) -> Value:
+    """Return `x + 3`, clamped to [0, 6], divided by 6."""
+    return relu6(ops, x) / 6.0
+
+
+def hardswish(ops: Tracer, x: Value) -> Value:
+    """Return `x` times its hardsigmoid, in eager's order."""
+    return x * relu6(ops, x) / 6.0
+
+
 def hardswish_backward(ops: Tracer, g: Value, x: Value) -> Value:
     """Return the gradient of hardswish."""
     middle = g * (x / 3.0 + 0.5)
@@ -365,9 +375,9 @@ def register(table: TableBuilder) -> None:
     table.rule("aten.leaky_relu_backward.default")(with_numbers(leaky_relu_backward, 2))
     table.rule("aten.hardtanh.default")(with_numbers(hardtanh, 1))
     table.rule("aten.hardtanh_backward.default")(with_numbers(hardtanh_backward, 2))
-    table.rule("aten.hardswish.default")(simple(lambda ops, x: x * relu6(ops, x) / 6.0, 1))
+    table.rule("aten.hardswish.default")(simple(hardswish, 1))
     table.rule("aten.hardswish_backward.default")(simple(hardswish_backward, 2))
-    table.rule("aten.hardsigmoid.default")(simple(lambda ops, x: relu6(ops, x) / 6.0, 1))
+    table.rule("aten.hardsigmoid.default")(simple(hardsigmoid, 1))
     table.rule("aten.hardsigmoid_backward.default")(simple(hardsigmoid_backward, 2))
     table.rule("aten.log_sigmoid_forward.default")(log_sigmoid)
     table.rule("aten.log_sigmoid_backward.default")(with_numbers(log_sigmoid_backward, 2))

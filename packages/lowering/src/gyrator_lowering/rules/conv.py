@@ -11,7 +11,7 @@ group, and `at(i, k) = i * stride - padding + k * dilation`:
 A convolution gathers, and the gradient of its input scatters; with `transposed`, vice versa.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -20,10 +20,12 @@ from attrs import evolve
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, contiguous_strides, expr
-from gyrator_ir.loop.nodes import Literal, Template, TemplateKind
+from gyrator_ir.loop.nodes import Formula, Literal, Template, TemplateKind
+from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Index, Tracer, Value, conjunction
 from gyrator_lowering.builder.values import Spec, TensorValue
+from gyrator_lowering.rules import activation
 from gyrator_lowering.rules.extern import call_of
 from gyrator_lowering.rules.index import inside
 from gyrator_lowering.rules.matmul import (
@@ -300,10 +302,12 @@ def panel_conv(
     images: Sequence[TensorValue],
     panels: TensorValue,
     bias: TensorValue,
+    features: int,
     addend: TensorValue | None,
     stride: Any,
     padding: Any,
-    relu: bool,
+    after: str,
+    scalars: Sequence[float],
 ) -> TensorValue:
     """`gyrator::panel_conv`: see `gyrator_lowering.torch_bridge.panel_convolution`.
 
@@ -321,8 +325,9 @@ def panel_conv(
     inputs = (x, _in_rows(b, panels), _in_rows(b, bias), *others, *more)
     # The sizes of the result say how many rows and columns follow the image.
     numbers = zip(("down", "right", "top", "left"), (*stride, *padding[:2]), strict=True)
-    attributes = (*((name, Literal(n)) for name, n in numbers), ("relu", Literal(relu)))
-    call = call_of(b, (images, panels, bias, addend, stride, padding, relu), {}, (out.buffer,))
+    attributes = tuple((name, Literal(n)) for name, n in numbers)
+    args = (images, panels, bias, features, addend, stride, padding, after, scalars)
+    call = call_of(b, args, {}, (out.buffer,))
     b.operations.append(
         Template(
             call.name,
@@ -332,9 +337,33 @@ def panel_conv(
             attributes,
             call,
             b.origin,
+            (_after(after, scalars),),
         )
     )
     return out
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Value]] = MappingProxyType(
+    {
+        "none": lambda ops, x: x,
+        "relu": activation.relu,
+        "hardtanh": activation.hardtanh,
+        "leaky_relu": activation.leaky_relu,
+        "swish": activation.silu,
+        "sigmoid": lambda ops, x: ops.sigmoid(x),
+        "hardswish": activation.hardswish,
+        "hardsigmoid": activation.hardsigmoid,
+        "tanh": lambda ops, x: ops.tanh(x),
+    }
+)
+
+
+def _after(name: str, scalars: Sequence[float]) -> Formula:
+    """Return the function of the sums of a convolution as a formula."""
+    ops = Tracer()
+    total = Value(ops, "sum", DType.F32)
+    result = _FUNCTIONS[name](ops, total, *scalars)
+    return Formula("after", (total.name,), tuple(ops.body), result.name)
 
 
 def _fixed(b: LoopBuilder, t: TensorValue) -> TensorValue:

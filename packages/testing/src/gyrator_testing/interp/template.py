@@ -39,7 +39,7 @@ def compute(
         case TemplateKind.FLEX_ATTENTION_GRADIENTS:
             _flex_gradients(inputs, outputs, numbers, formulas)
         case TemplateKind.CONVOLUTION:
-            _convolution(inputs, outputs, numbers)
+            _convolution(inputs, outputs, numbers, formulas)
 
 
 def run_template(
@@ -291,13 +291,17 @@ def _flex_gradients(
 
 
 def _convolution(
-    inputs: Sequence[Array], outputs: Sequence[Array], attributes: Mapping[str, Any]
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    attributes: Mapping[str, Any],
+    formulas: Mapping[str, Evaluate],
 ) -> None:
     panels, bias = inputs[1:3]
     images, more = convolution_images(inputs)
     x, (out,) = np.concatenate(images, axis=3), outputs
     _, tall, wide, channels, _ = panels.shape
-    weight = np.moveaxis(panels, 0, -2).reshape(tall, wide, channels, -1)
+    features = out.shape[3]
+    weight = np.moveaxis(panels, 0, -2).reshape(tall, wide, channels, -1)[..., :features]
     down, right = attributes["down"], attributes["right"]
     sizes = (out.shape[1] - 1) * down + tall, (out.shape[2] - 1) * right + wide
     padded = np.zeros((x.shape[0], *sizes, channels), np.float32)
@@ -307,7 +311,7 @@ def _convolution(
     total = np.zeros(out.shape, np.float32)
     for i, j in np.ndindex(tall, wide):
         total += padded[:, i::down, j::right][:, : out.shape[1], : out.shape[2]] @ weight[i, j]
-    total += bias
+    total += bias[:features]
     for m in more:
         total += m
-    out[...] = np.maximum(total, np.float32(0)) if attributes["relu"] else total
+    out[...] = formulas["after"](total.shape, total)

@@ -2,8 +2,9 @@
 #if GY_VEC
 // Sums of R pixels by N vectors of features. At each of `rows` rows of the window, `length` consecutive elements of a pixel's
 // window are at x, and those of the next row `across` later. Pixels are S elements apart, and rows of P pixels D elements; b
-// is a panel. The panel after it is prefetched from `ahead`, `step` elements apart; a single vector of features has few.
-template <si64 R, si64 N, si64 S, si64 P, si64 D> static __attribute__((noinline)) void gy_image_tile(const sf32 *x, si64 across, si64 rows, si64 length, const sf32 *b, const sf32 *ahead, si64 step, const sf32 *bias, const sf32 *addend, sf32 *to, si64 features, bool relu) {
+// is a panel. The panel after it is prefetched from `ahead`, `step` elements apart; a single vector of features has few. What is
+// stored is F of the sums.
+template <vf32 (*F)(vf32), si64 R, si64 N, si64 S, si64 P, si64 D> static __attribute__((noinline)) void gy_image_tile(const sf32 *x, si64 across, si64 rows, si64 length, const sf32 *b, const sf32 *ahead, si64 step, const sf32 *bias, const sf32 *addend, sf32 *to, si64 features) {
   gy_registers<gy_registers<vf32, N>, R> sums;
   gy_each(sums, [&](auto &pixel, si64) GY_LAMBDA { gy_each(pixel, [&](vf32 &s, si64) GY_LAMBDA { s = vf32{}; }); });
   for (si64 k = 0; k < rows; k++, x += across)
@@ -20,7 +21,7 @@ template <si64 R, si64 N, si64 S, si64 P, si64 D> static __attribute__((noinline
     gy_each(pixel, [&](vf32 &s, si64 n) GY_LAMBDA {
       vf32 value = s + gy_vload(bias + n * GY_LANES);
       if (addend) value = value + gy_vload(addend + r * features + n * GY_LANES);
-      gy_store(to + r * features + n * GY_LANES, relu ? gy_relu(value) : value);
+      gy_store(to + r * features + n * GY_LANES, F(value));
     });
   });
 }
@@ -60,33 +61,54 @@ GY_FN void gy_padded_row(sf32 *to, const gy_image &x, si64 at, si64 count) {
   }
   __builtin_memset(to + inside * channels, 0, sizeof(sf32) * (count - before - inside) * channels);
 }
-//% gy_convolve : GY_LAMBDA
+//% gy_copy_rows
+// `count` rows of `length` elements, which are `from_step` apart at `from` and `step` at `to`.
+GY_FN void gy_copy_rows(sf32 *to, si64 step, const sf32 *from, si64 from_step, si64 length, si64 count) {
+  for (si64 n = 0; n < count; n++) __builtin_memcpy(to + n * step, from + n * from_step, sizeof(sf32) * length);
+}
+//% gy_convolve_rows : GY_LAMBDA
 #if GY_VEC
-// Rows `first` to `last` of a convolution of an image, of `columns` pixels, for the features of panels `low` to `high`. The
-// rows are first copied with their padding, so that windows are plain loads. A panel stays in L2 while it meets all rows. A
-// tile has R pixels; the last one of a row, or of the image if a tile has whole rows of P pixels, has Q, if Q is not 0.
-template <si64 R, si64 Q, si64 N, si64 S, si64 P, si64 D> GY_FN void gy_convolve(const gy_image &x, const sf32 *panels, const sf32 *bias, const sf32 *addend, sf32 *to, si64 first, si64 last, si64 columns, si64 low, si64 high, si64 features, bool relu) {
+// Rows `first` to `last` of a convolution, of `columns` pixels, for the features of panels `low` to `high`. The window of the first
+// pixel, with `tall` rows of `length` elements that are `row` apart, is at `x`; that of the next row of pixels is `below` later. A panel stays in L2
+// while it meets all rows. A tile has R pixels; the last one of a row, or of the image if a tile has whole rows of P pixels, has
+// Q, if Q is not 0. The last panel may have more features than the result: its tiles are computed in whole.
+template <vf32 (*F)(vf32), si64 R, si64 Q, si64 N, si64 S, si64 P, si64 D> GY_FN void gy_convolve_rows(const sf32 *x, si64 below, si64 row, si64 tall, si64 length, const sf32 *panels, const sf32 *bias, const sf32 *addend, sf32 *to, si64 first, si64 last, si64 columns, si64 low, si64 high, si64 features) {
   constexpr si64 W = N * GY_LANES, G = R / P;
-  const si64 row = (columns - 1) * S + x.wide * x.channels, rows = (last - first - 1) * x.down + x.tall;
-  const si64 length = x.wide * x.channels, size = x.tall * length * W;
-  const gy_scratch memory(sizeof(sf32) * rows * row);
-  sf32 *const padded = (sf32 *)memory.aligned();
-  for (si64 k = 0; k < rows; k++) gy_padded_row(padded + k * row, x, first * x.down - x.top + k, row / x.channels);
+  const si64 size = tall * length * W;
   const si64 tiles = G > 1 ? (last - first + G - 1) / G : (last - first) * ((columns + R - 1) / R), step = tiles < W ? W / tiles : 1;
   for (si64 j = low; j < high; j++) {
     const sf32 *const b = panels + j * size, *const next = j + 1 < high ? b + size : b;
     si64 tile = 0;
     for (si64 i = first; i < last; i += G) {
-      const sf32 *const window = padded + (i - first) * x.down * row;
-      const auto run = [&](auto call, si64 y) GY_LAMBDA {
-        const si64 at = (i * columns + y) * features + j * W;
-        call(window + y * S, row, x.tall, length, b, next + tile++ * size / tiles, step, bias + j * W, addend ? addend + at : addend, to + at, features, relu);
+      const sf32 *const window = x + (i - first) * below;
+      const auto run = [&](auto call, si64 y, si64 pixels) GY_LAMBDA {
+        const si64 at = (i * columns + y) * features + j * W, live = features - j * W;
+        const sf32 *more = addend ? addend + at : addend;
+        sf32 *into = to + at;
+        alignas(64) sf32 whole[R * W], added[R * W];
+        if (live < W) {
+          if (more) gy_copy_rows(added, W, more, features, live, pixels), more = added;
+          into = whole;
+        }
+        call(window + y * S, row, tall, length, b, next + tile++ * size / tiles, step, bias + j * W, more, into, live < W ? W : features);
+        if (live < W) gy_copy_rows(to + at, features, whole, W, live, pixels);
       };
       si64 y = 0, end = G > 1 ? gy_least(G, last - i) * columns : columns;
-      for (; y + R <= end; y += R) run(gy_image_tile<R, N, S, P, D>, y);
+      for (; y + R <= end; y += R) run(gy_image_tile<F, R, N, S, P, D>, y, R);
       if constexpr (Q > 0)
-        if (y < end) run(gy_image_tile<Q, N, S, P, D>, y);
+        if (y < end) run(gy_image_tile<F, Q, N, S, P, D>, y, Q);
     }
   }
+}
+#endif
+//% gy_convolve
+#if GY_VEC
+// The same for an image, whose rows are first copied with their padding, so that windows are plain loads.
+template <vf32 (*F)(vf32), si64 R, si64 Q, si64 N, si64 S, si64 P, si64 D> GY_FN void gy_convolve(const gy_image &x, const sf32 *panels, const sf32 *bias, const sf32 *addend, sf32 *to, si64 first, si64 last, si64 columns, si64 low, si64 high, si64 features) {
+  const si64 row = (columns - 1) * S + x.wide * x.channels, rows = (last - first - 1) * x.down + x.tall;
+  const gy_scratch memory(sizeof(sf32) * rows * row);
+  sf32 *const padded = (sf32 *)memory.aligned();
+  for (si64 k = 0; k < rows; k++) gy_padded_row(padded + k * row, x, first * x.down - x.top + k, row / x.channels);
+  gy_convolve_rows<F, R, Q, N, S, P, D>(padded, x.down * row, row, x.tall, x.wide * x.channels, panels, bias, addend, to, first, last, columns, low, high, features);
 }
 #endif

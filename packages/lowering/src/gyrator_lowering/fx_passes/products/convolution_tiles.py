@@ -1,5 +1,6 @@
-"""Convolutions that kernels compute by register tiles of pixels and features, with the addition and
-the `relu` after them, which oneDNN computes otherwise: it adds in another order, and loses NaN."""
+"""Convolutions that kernels compute by register tiles of pixels and features, with the zeros around
+the image, and the addition and the function after it, which oneDNN computes otherwise: it adds in
+another order, and loses NaN."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -10,13 +11,16 @@ from torch.fx import GraphModule, Node
 
 from gyrator_lowering.folding import PACKED
 from gyrator_lowering.fx_passes.insert import contiguous, insert, insert_like, replace
-from gyrator_lowering.fx_passes.products.post_ops import only_reader
+from gyrator_lowering.fx_passes.products.post_ops import NOTHING, activation_of, only_reader
+from gyrator_lowering.torch_bridge.panel_convolution import FUNCTIONS
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 aten = torch.ops.aten
 _LANES, _RANK = 16, 4
 _FEW_CHANNELS = 4
 _NO_ZEROS = (0, 0, 0, 0)
+_LEAST_FEATURES = 8
+"""The least number of features, so that at most half of a panel is computed in vain."""
 _LEAST_PIXELS = 4
 """The least number of pixels of the result, to hide the latency of additions."""
 _MOST_WEIGHTS = 1 << 18
@@ -37,10 +41,9 @@ def tiles(node: Any) -> bool:
         and groups == 1
         and all(d == 1 for d in dilation)
         and all(isinstance(n, int) for n in sizes)
-        and window.shape[2] * window.shape[3] > 1
+        and result.shape[1] >= _LEAST_FEATURES
         and result.shape[2] * result.shape[3] >= _LEAST_PIXELS
         and not _reads_much(result.shape, window.numel())
-        and _panel_width(window.shape[0]) is not None
     )
 
 
@@ -50,32 +53,33 @@ def _reads_much(result: Sequence[int], weights: int) -> bool:
     return batch > 1 and weights > _MOST_WEIGHTS and rows * columns > _MOST_PIXELS
 
 
-def _panel_width(features: int) -> int | None:
-    """Return the features of a panel: two vectors, or a single one; None if they do not fit."""
-    return next((n for n in (2 * _LANES, _LANES) if features % n == 0), None)
-
-
 def convolve_in_panels(gm: GraphModule, node: Any) -> None:
-    """Replace a convolution, and the addition and the `relu` after it, by a kernel that reads the
+    """Replace a convolution, and the addition and the function after it, by a kernel that reads the
     weight in panels."""
     register_ops()
     x, weight, bias, stride, padding, *_ = node.args
     total, other = addition_of(node)
     last = node if total is None else total
     reader = only_reader(last)
-    relu = reader is not None and reader.target is aten.relu.default and reader.args == (last,)
-    end = reader if relu else last
+    after = None if reader is None or reader.args[0] is not last else activation_of(reader)
+    end = reader
+    if after is None or after.attr not in FUNCTIONS:
+        end, after = last, NOTHING
     call = partial(insert, gm, node)
     features, channels, *window = weight.meta["val"].shape
-    width = _panel_width(features)
-    assert width is not None
-    split = call(aten.view.default, weight, [features // width, width, channels, *window])
+    width = 2 * _LANES if features % (2 * _LANES) == 0 else _LANES
+    count = -(-features // width)
+    if missing := count * width - features:
+        weight = call(aten.constant_pad_nd.default, weight, [0] * 7 + [missing])
+        bias = call(aten.constant_pad_nd.default, bias, [0, missing])
+    split = call(aten.view.default, weight, [count, width, channels, *window])
     panels = contiguous(call, call(aten.permute.default, split, [0, 3, 4, 2, 1]))
     op = torch.ops.gyrator.panel_conv.default
     steps, around = ([*n] if len(n) == 2 else [*n, *n] for n in (stride, padding))
-    inside, (left, right, top, bottom) = _unpadded(x)
-    pads = [around[0] + top, around[1] + left, around[0] + bottom, around[1] + right]
-    new = insert_like(gm, end, op, _images(inside), panels, bias, other, steps, pads, relu)
+    inside, zeros = unpadded(x)
+    pads = [n + m for n, m in zip([*around, *around], zeros, strict=True)]
+    numbers = features, other, steps, pads, after.attr, [*after.scalars]
+    new = insert_like(gm, end, op, _images(inside), panels, bias, *numbers)
     replace(gm, end, new)
     for done in (last, node):
         if done is not end and not done._erased:
@@ -85,9 +89,10 @@ def convolve_in_panels(gm: GraphModule, node: Any) -> None:
             gm.graph.erase_node(done)
 
 
-def _unpadded(x: Any) -> tuple[Any, Sequence[int]]:
-    """Return the image that `x` is with zeros around it, and the numbers of columns and rows of
-    zeros, if nothing else reads it: the kernel writes such zeros anyway."""
+def unpadded(x: Any) -> tuple[Any, Sequence[int]]:
+    """Return the image that `x` is with zeros around it, and the numbers of rows above and columns
+    on the left, and of those below and on the right, if nothing else reads it: kernels of
+    convolutions write such zeros anyway, or leave them out."""
     padded = _unmoved(x)
     if padded.target is not aten.constant_pad_nd.default or len(x.users) + len(padded.users) > 2:
         return x, _NO_ZEROS
@@ -99,7 +104,8 @@ def _unpadded(x: Any) -> tuple[Any, Sequence[int]]:
     are_zeros = not any(padded.args[2:]) and not padded.kwargs
     if not are_zeros or not fits or not (is_last or fake.shape[1] <= _FEW_CHANNELS):
         return x, _NO_ZEROS
-    return image, [*pads, *_NO_ZEROS[len(pads) :]]
+    left, right, top, bottom = (*pads, *_NO_ZEROS[len(pads) :])
+    return image, (top, left, bottom, right)
 
 
 def _images(x: Any) -> list[Node]:

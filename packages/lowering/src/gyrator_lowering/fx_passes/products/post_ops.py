@@ -8,6 +8,7 @@ import torch
 from torch.fx import Node
 
 from gyrator_ir.define import frozen
+from gyrator_lowering.torch_bridge.panel_convolution import FUNCTIONS
 
 aten = torch.ops.aten
 _SAME_ELEMENTS = (aten.view.default, aten._unsafe_view.default)
@@ -34,18 +35,9 @@ class Activation:
 
 NOTHING = Activation("none")
 
-_ATEN: Mapping[str, Callable[..., torch.Tensor]] = MappingProxyType({
-    "none": lambda x: x,
-    "relu": aten.relu.default,
-    "leaky_relu": aten.leaky_relu.default,
-    "hardtanh": aten.hardtanh.default,
-    "gelu": aten.gelu.default,
-    "swish": aten.silu.default,
-    "tanh": aten.tanh.default,
-    "sigmoid": aten.sigmoid.default,
-    "hardswish": aten.hardswish.default,
-    "hardsigmoid": aten.hardsigmoid.default,
-})  # fmt: skip
+_ATEN: Mapping[str, Callable[..., torch.Tensor]] = MappingProxyType(
+    {**FUNCTIONS, "gelu": aten.gelu.default}
+)
 _ATTRS = {op: attr for attr, op in _ATEN.items() if attr != "none"}
 _NAMED = {name: {"approximate": name} for name in ("none", "tanh")}
 _DEFAULTS = {"leaky_relu": (0.01,), "hardtanh": (-1.0, 1.0)}
