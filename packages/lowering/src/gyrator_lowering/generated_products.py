@@ -148,10 +148,15 @@ def narrow_convolution(node: Node) -> bool:
         and _strided(x, weight)
         and all(isinstance(n, int) for n in (*weight.shape, x.stride(1)))
         and x.stride(1) == 1
-        and 0 < weight.shape[0] <= _MAX_OUTPUTS
+        and (0 < weight.shape[0] <= _MAX_OUTPUTS or _is_pixel(x))
         and all(n == 1 for n in (*weight.shape[2:], *stride))
         and all(p == 0 for p in padding)
     )
+
+
+def _is_pixel(x: Tensor) -> bool:
+    """Return whether a tensor has the channels of a single pixel."""
+    return all(isinstance(n, int) and n == 1 for n in (x.shape[0], *x.shape[2:]))
 
 
 def _strided(*factors: Tensor) -> bool:
