@@ -56,6 +56,10 @@ def made(record):
     return {op for k in record.kernels for op in k.ops}
 
 
+_CONVOLVING = {"gyrator.panel_conv.default", "gyrator.depthwise_conv.default"}
+"""Convolutions that kernels compute."""
+
+
 def normed(convolution, affine=True, norm=nn.BatchNorm2d):
     """Return a layer and a batch norm with statistics, for inference."""
     width = getattr(convolution, "out_channels", None) or convolution.out_features
@@ -116,8 +120,9 @@ def test_norms_are_folded_and_weights_packed(tmp_path):
             if place % 2:
                 x = x.to(memory_format=torch.channels_last)
             agree(run(x), model(x))
-            (called,) = calls(records[-1])
-            assert called.endswith("_pointwise"), name
+            called = calls(records[-1])
+            assert bool(called) != bool(_CONVOLVING & made(records[-1])), name
+            assert all(c.endswith("_pointwise") for c in called), name
     assert not any("batch_norm" in k.ops for r in records for k in r.kernels)
 
 
@@ -187,8 +192,8 @@ def test_series_are_convolved_as_images(tmp_path, numerics):
 @pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
 def test_host_languages_and_a_warm_start(tmp_path, wrapper):
     """Each host language hands packed weights on; another session finds program and folding."""
-    images = normed(nn.Conv2d(4, 8, 3))
-    linear = normed(nn.Linear(8, 64), norm=nn.BatchNorm1d)
+    images = normed(nn.Conv2d(4, 6, 3))
+    linear = normed(nn.Linear(6, 64), norm=nn.BatchNorm1d)
     model = nn.Sequential(images, nn.AdaptiveAvgPool2d(1), nn.Flatten(), linear).eval()
     x = torch.randn(32, 4, 8, 8)
     for cached in (False, True):
@@ -328,7 +333,7 @@ class Followed(nn.Module):
     def __init__(self, after):
         super().__init__()
         self.after = after
-        self.image, self.back = nn.Conv2d(4, 8, 3), nn.ConvTranspose2d(8, 6, 2, 2)
+        self.image, self.back = nn.Conv2d(4, 6, 3), nn.ConvTranspose2d(6, 6, 2, 2)
         self.deep, self.flat = nn.Linear(196, 48), nn.Linear(48, 32)
 
     def forward(self, x):
@@ -406,7 +411,7 @@ def test_the_library_computes_what_follows(tmp_path, monkeypatch, name):
 def test_functions_in_each_host_language(tmp_path, monkeypatch, wrapper):
     """Numbers and names of functions reach the library; weights may change."""
     whole_products(monkeypatch)
-    convolution, linear = nn.Conv2d(4, 8, 3), nn.Linear(7, 5)
+    convolution, linear = nn.Conv2d(4, 6, 3), nn.Linear(7, 5)
 
     def run(x):
         return F.gelu(linear(F.leaky_relu(convolution(x), 0.2)), approximate="tanh")
@@ -492,7 +497,7 @@ def test_relu_keeps_nan_unless_fast(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_few_outputs_of_pixels_are_computed_by_kernels(tmp_path, dtype, bias):
     """A library would compute a register of outputs; what comes before and after is fused."""
-    layers = nn.ModuleList([nn.Conv2d(3, 19, 3), *(nn.Conv2d(19, n, 1, bias=bias) for n in (2, 3))])
+    layers = nn.ModuleList([nn.Conv2d(3, 7, 3), *(nn.Conv2d(7, n, 1, bias=bias) for n in (2, 3))])
     layers = layers.to(dtype, memory_format=torch.channels_last)
     wide = deepcopy(layers).double()
 
@@ -756,6 +761,55 @@ def test_kernels_convolve_images_within_zeros(tmp_path, wrapper):
     # The first series, which is copied anyway, and what has other readers, 0.5 around it or an end
     # cut off.
     assert sum("aten.constant_pad_nd.default" in k.ops for k in record.kernels) == 4
+
+
+class Squeezed(nn.Module):
+    """Depthwise convolutions of padded images between convolutions of pixels, scaled by functions of
+    their means."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide = normed(nn.Conv2d(3, 48, 1, bias=False))
+        self.deep = normed(nn.Conv2d(48, 48, 3, 2, groups=48, bias=False))
+        self.down, self.up = nn.Conv2d(48, 6, 1), nn.Conv2d(6, 48, 1)
+        self.narrow = normed(nn.Conv2d(48, 21, 1, bias=False))
+        self.again = nn.Conv2d(21, 21, 5, padding=(2, 1), dilation=(1, 2), groups=21)
+        self.last = nn.Conv2d(21, 21, 1, bias=False)
+
+    def forward(self, x):
+        f = nn.functional
+        x = f.silu(self.deep[1](self.deep[0](f.pad(f.relu6(self.wide[:2](x)), (0, 1, 0, 1)))))
+        scale = f.silu(self.down(x.mean((2, 3), keepdim=True)))
+        x = self.narrow[:2](x * self.up(scale).sigmoid())
+        y = f.hardswish(self.again(x))
+        return f.leaky_relu(self.narrow[1](y), 0.2), self.last(y)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+def test_kernels_convolve_pixels_and_single_channels(tmp_path, wrapper):
+    """With zeros around images and the functions that follow. NaN and infinities stay in place; the
+    packed weights follow the weights."""
+    if cpu_isa() not in ("avx2", "avx512"):
+        pytest.skip("the heuristics have no such kernels")
+    torch._dynamo.reset()
+    model, records = Squeezed().eval(), []
+    x = torch.randn(1, 3, 23, 26)
+    special = x.clone()
+    special[0, 0, 2, 3], special[0, 1, 22, 25] = float("nan"), float("-inf")
+    with session(tmp_path, records, wrapper=wrapper) as ours:
+        run = torch.compile(model, backend=ours.backend, dynamic=False)
+        for images in (x, special, x):
+            for actual, expected in zip(run(images), model(images), strict=True):
+                torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4, equal_nan=True)
+            model.again.weight.mul_(2)
+    (record,) = records
+    tiled = cpu_isa() == "avx512"
+    assert "gyrator.depthwise_conv.default" in made(record)
+    assert ("gyrator.panel_conv.default" in made(record)) == tiled
+    # A window of 25 elements has a kernel with AVX-512. Without a bias there are no tiles.
+    assert calls(record) == ["_convolution_pointwise"] * (1 if tiled else 4)
+    assert not any("aten.constant_pad_nd.default" in k.ops for k in record.kernels)
 
 
 @torch.no_grad()

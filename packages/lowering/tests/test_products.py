@@ -281,6 +281,7 @@ PIXELS = {
     "along a line": ({"axes": 1}, torch.float64, True),
     "planes": ({"last": False}, torch.float32, False),
     "more outputs": ({"outputs": 5}, torch.float32, False),
+    "more outputs of a pixel": ({"outputs": 5, "pixels": 1}, torch.float32, True),
     "a window": ({"window": 2}, torch.float32, False),
     "steps": ({"stride": 2}, torch.float32, False),
     "a border": ({"padding": 1}, torch.float32, False),
@@ -294,8 +295,8 @@ def test_convolutions_of_pixels_with_few_outputs_are_left_to_kernels(check, name
     options, dtype, expected = PIXELS[name]
     n, axes = options.get("outputs", 2), options.get("axes", 2)
     groups, turned = options.get("groups", 1), options.get("transposed", False)
-    sizes = (9, 11)[:axes]
-    x = torch.randn(3, *sizes, 8, dtype=dtype).movedim(-1, 1)
+    batch, *sizes = (options.get("pixels", n) for n in (3, 9, 11)[: axes + 1])
+    x = torch.randn(batch, *sizes, 8, dtype=dtype).movedim(-1, 1)
     if not options.get("last", True):
         x = x.contiguous()
     window = [options.get("window", 1)] * axes
@@ -405,15 +406,37 @@ def test_convolutions_with_panels_are_registered_with_the_other_ops() -> None:
     addend = torch.randn(2, 32, 4, 8)
     panels = weight.view(2, 16, 3, 3, 4).permute(0, 3, 4, 2, 1).contiguous()
     images, op = [*x.split([1, 2], 1)], torch.ops.gyrator.panel_conv
-    result = op(images, panels, bias, addend, [2, 1], [1, 1, 1, 1], True)
-    plain = torch.nn.functional.conv2d(x, weight, bias, [2, 1], [1, 1])
-    torch.testing.assert_close(result, (plain + addend).relu())
-    assert result.is_contiguous(memory_format=torch.channels_last)
-    result = op(images, panels, bias, None, [2, 1], [0, 1, 2, 3], False)
-    padded = torch.nn.functional.pad(x, [1, 3, 0, 2])
-    torch.testing.assert_close(
-        result,
-        torch.nn.functional.conv2d(padded, weight, bias, [2, 1]).contiguous(
-            memory_format=torch.channels_last
-        ),
-    )
+    steps, last = [2, 1], {"memory_format": torch.channels_last}
+    result = op(images, panels, bias, 32, addend, steps, [1, 1, 1, 1], "hardtanh", [0.0, 2.0])
+    plain = F.conv2d(x, weight, bias, steps, [1, 1])
+    torch.testing.assert_close(result, F.hardtanh(plain + addend, 0, 2))
+    assert result.is_contiguous(**last)
+    result = op(images, panels, bias, 27, None, steps, [0, 1, 2, 3], "none", [])
+    expected = F.conv2d(F.pad(x, [1, 3, 0, 2]), weight[:27], bias[:27], steps)
+    torch.testing.assert_close(result, expected.contiguous(**last))
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_depthwise_convolutions_of_packed_weights(check, biased: bool) -> None:
+    """Windows that overlap zeros around the image on all sides, of which some have no width."""
+    register_ops()
+    x = torch.randn(2, 5, 9, 8).to(memory_format=torch.channels_last)
+    weight, bias = torch.randn(5, 1, 3, 2), torch.randn(5) if biased else None
+    filters = weight[:, 0].permute(1, 2, 0).contiguous()
+    for stride, pads, dilation in (
+        ([1, 1], [1, 1, 1, 1], [1, 1]),
+        ([2, 3], [0, 2, 1, 0], [2, 3]),
+        ([1, 2], [4, 0, 0, 3], [1, 1]),
+    ):
+        arguments = stride, pads, dilation
+
+        def fn(x, filters, *bias, arguments=arguments):
+            return torch.ops.gyrator.depthwise_conv(x, filters, *(bias or [None]), *arguments)
+
+        inputs = (x, filters, *([] if bias is None else [bias]))
+        top, left, bottom, right = pads
+        padded = F.pad(x, [left, right, top, bottom])
+        expected = F.conv2d(padded, weight, bias, stride, 0, dilation, 5)
+        torch.testing.assert_close(fn(*inputs), expected, check_stride=False)
+        assert fn(*inputs).is_contiguous(memory_format=torch.channels_last)
+        check(fn, *inputs)

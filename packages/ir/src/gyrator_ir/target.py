@@ -130,6 +130,9 @@ class Heuristics:
     panel_columns: int = field(default=0, validator=natural)
     """The columns of such a tile of `float32`: kernels prefer to read a constant matrix from panels
     of this many columns. 0 if they do not."""
+    depthwise_window: int = field(default=0, validator=natural)
+    """The elements of the largest window of a depthwise `float32` convolution of channels-last
+    images that kernels compute faster than the library; 0 if there is none."""
     attention_keys: int = field(default=0, validator=natural)
     """`FLEX_ATTENTION` is faster than the library's attention of `f32`, with several queries and at
     most this many keys; 0 if it is not."""

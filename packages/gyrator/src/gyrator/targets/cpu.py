@@ -42,6 +42,7 @@ _LIBRARIES = ("MKL_", "ONEDNN_", "DNNL_")
 
 _PANEL_COLUMNS: Mapping[str, int] = MappingProxyType({"avx512": 32, "avx2": 16, "neon": 8})
 """Two vectors of `float32`, the columns of a register tile."""
+_DEPTHWISE: Mapping[str, int] = MappingProxyType({"avx512": 25, "avx2": 9})
 _INTEGERS = (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)
 _FLOATS = (DType.F64, DType.F32, DType.F16, DType.BF16)
 _DTYPES = frozenset(
@@ -102,6 +103,7 @@ def cpu_target(isa: str, cores: int) -> Target:
             register_tiles=isa != "plain",
             quick_quotients=isa == "avx2",
             panel_columns=_PANEL_COLUMNS.get(isa, 0),
+            depthwise_window=_DEPTHWISE.get(isa, 0),
             attention_keys=128 if isa == "avx512" else 0,
         ),
     )

@@ -366,6 +366,32 @@ def _after(name: str, scalars: Sequence[float]) -> Formula:
     return Formula("after", (total.name,), tuple(ops.body), result.name)
 
 
+def depthwise_conv(
+    b: LoopBuilder,
+    image: TensorValue,
+    weight: TensorValue,
+    bias: TensorValue | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+) -> TensorValue:
+    """`gyrator::depthwise_conv`: see `gyrator_lowering.torch_bridge.depthwise`."""
+    top, left, bottom, right = padding
+    padded = [d for d, p in ((2, top + bottom), (3, left + right)) if p]
+
+    def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
+        numbers = zip(index[2:], rindex, stride, (top, left), dilation, strict=True)
+        at = (*index[:2], *(i * s - p + k * d for i, k, s, p, d in numbers))
+        mask = inside(ops, at, image.shape, padded)
+        return ops.load(image, at, mask), ops.load(weight, (*rindex, index[1]))
+
+    def after(ops: Tracer, index: Index, total: Value) -> Value:
+        assert bias is not None
+        return total + ops.load(bias, index[1:2])
+
+    return accumulated(b, terms, weight.shape[:2], None if bias is None else after)
+
+
 def _fixed(b: LoopBuilder, t: TensorValue) -> TensorValue:
     """Return a tensor with constant strides at the beginning of a buffer, copied if necessary."""
     is_fixed = t.offset is ZERO and all(isinstance(n, Const) for n in t.strides)
@@ -395,3 +421,4 @@ def register(table: TableBuilder) -> None:
     for op, loops in _RULES.items():
         table.rule(f"aten.{op}.default")(library_or_loops(loops))
     table.rule("gyrator.panel_conv.default")(panel_conv)
+    table.rule("gyrator.depthwise_conv.default")(depthwise_conv)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gyrator_lowering.torch_bridge import panel_convolution, panels
+from gyrator_lowering.torch_bridge import depthwise, panel_convolution, panels
 
 LIBRARY = "gyrator"
 
@@ -29,7 +29,7 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 
 
 def register_ops() -> None:
-    """Register Gyrator's ops with the dispatcher: these two, and those that read panels.
+    """Register Gyrator's ops with the dispatcher: these two, and those that read packed weights.
     Idempotent and thread-safe."""
     with _LOCK:
         _defined()
@@ -51,11 +51,14 @@ def _defined() -> Any:
     library.impl("panel_mm", panels.panel_mm, "CompositeExplicitAutograd")
     library.define(panel_convolution.SCHEMA)
     library.impl("panel_conv", panel_convolution.panel_conv, "CompositeExplicitAutograd")
+    library.define(depthwise.SCHEMA)
+    library.impl("depthwise_conv", depthwise.depthwise_conv, "CompositeExplicitAutograd")
     register: Any = torch.library.register_fake
     register("gyrator::philox_seed", _fake_seed, lib=library)
     register("gyrator::philox", _fake_philox, lib=library)
     register("gyrator::panel_mm", panels.fake_panel_mm, lib=library)
     register("gyrator::panel_conv", panel_convolution.fake_panel_conv, lib=library)
+    register("gyrator::depthwise_conv", depthwise.fake_depthwise_conv, lib=library)
     return library
 
 

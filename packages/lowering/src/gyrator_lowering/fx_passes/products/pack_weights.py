@@ -31,6 +31,7 @@ from gyrator_lowering.fx_passes.products.convolution_tiles import (
     convolve_in_panels,
     tiles,
 )
+from gyrator_lowering.fx_passes.products.depthwise_kernels import convolve_in_kernels, is_depthwise
 from gyrator_lowering.fx_passes.products.linear_calls import (
     BFLOAT16_LIBRARIES,
     LIBRARIES,
@@ -117,6 +118,9 @@ class PackWeights:
     """Device types whose kernels compute convolutions of single pixels with few outputs."""
     direct: frozenset[str] = frozenset()
     """Device types whose kernels compute convolutions by tiles of pixels and features."""
+    depthwise: tuple[tuple[str, int], ...] = ()
+    """The elements of the largest window of the depthwise convolutions that kernels compute, by
+    device type."""
 
     @classmethod
     def of(cls, targets: Mapping[str, Target], packing: Packing, fast: bool) -> "PackWeights":
@@ -127,8 +131,10 @@ class PackWeights:
         narrow = frozenset(d for d, t in targets.items() if t.heuristics.register_tiles)
         kind = TemplateKind.CONVOLUTION.value
         direct = frozenset(d for d, t in targets.items() if kind in t.capabilities.templates)
+        windows = ((d, t.heuristics.depthwise_window) for d, t in targets.items())
+        depthwise = tuple((device, window) for device, window in windows if window)
         libraries = devices_with(LIBRARIES, targets)
-        return cls(libraries, packing, fast, bfloat16, panels, narrow, direct)
+        return cls(libraries, packing, fast, bfloat16, panels, narrow, direct, depthwise)
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
@@ -138,8 +144,11 @@ class PackWeights:
             if node in constants or node.op != "call_function":
                 continue
             if node.target is aten.convolution.default and self._packs(node, constants):
-                if node.meta["val"].device.type in self.direct and tiles(node):
+                device = node.meta["val"].device.type
+                if device in self.direct and tiles(node):
                     convolve_in_panels(gm, node)
+                elif is_depthwise(node, dict(self.depthwise).get(device, 0)):
+                    convolve_in_kernels(gm, node)
                 else:
                     self._convolution(gm, node)
                 changed = True

@@ -1,0 +1,52 @@
+"""Depthwise convolutions that kernels compute, with the padding before them and the function after
+them: oneDNN's call takes longer than its sums if images are small, and a kernel that pads, or
+applies a function, reads and writes a whole image for it."""
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from gyrator_lowering.fx_passes.insert import contiguous, insert, insert_like, replace
+from gyrator_lowering.fx_passes.products.convolution_tiles import unpadded
+from gyrator_lowering.torch_bridge.random_ops import register_ops
+
+aten = torch.ops.aten
+_RANK = 4
+
+
+def is_depthwise(node: Node, window: int) -> bool:
+    """Return whether a node convolves each channel of channels-last `float32` images separately,
+    by a window of at most `window` elements."""
+    args: Any = node.args
+    x, weight, result = (n.meta["val"] for n in (*args[:2], node))
+    transposed, groups = args[6], args[8]
+    if transposed or result.dtype != torch.float32 or result.dim() != _RANK:
+        return False
+    if not all(isinstance(n, int) for n in (*weight.shape, *x.shape)):
+        return False
+    return bool(
+        1 < groups == weight.shape[0] == x.shape[1]
+        and 1 < math.prod(weight.shape[2:]) <= window
+        and x.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
+def convolve_in_kernels(gm: GraphModule, node: Any) -> None:
+    """Replace a depthwise convolution, and zeros around the image, by a kernel."""
+    register_ops()
+    x, weight, bias, *window, _, _, _ = node.args
+    stride, around, dilation = ([*n] if len(n) == 2 else [*n, *n] for n in window)
+    call = partial(insert, gm, node)
+    filters = contiguous(
+        call, call(aten.permute.default, call(aten.select.int, weight, 1, 0), [1, 2, 0])
+    )
+    image, zeros = unpadded(x)
+    padding = [n + m for n, m in zip([*around, *around], zeros, strict=True)]
+    op = torch.ops.gyrator.depthwise_conv.default
+    new = insert_like(gm, node, op, image, filters, bias, stride, padding, dilation)
+    replace(gm, node, new)
+    if image is not x and not x.users:
+        gm.graph.erase_node(x)
