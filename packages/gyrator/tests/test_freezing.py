@@ -764,8 +764,8 @@ def test_kernels_convolve_images_within_zeros(tmp_path, wrapper):
 
 
 class Squeezed(nn.Module):
-    """Depthwise convolutions of padded images between convolutions of pixels, scaled by functions of
-    their means."""
+    """Depthwise convolutions of padded images between those of pixels, scaled by functions of their
+    means."""
 
     def __init__(self):
         super().__init__()
