@@ -177,7 +177,7 @@ def _body(kernel: TemplateKernel, after: str, cores: int, isa: Isa) -> tuple[str
     tasks = batch * bands * plan.parts
     in_place = _reads_in_place(kernel)
     if in_place:
-        _, line, pixel, _ = map(static, x.strides)
+        line, pixel = (static(n) or 0 for n in x.strides[1:3])
         step, row = right * pixel, down * line
     else:
         step = right * channels

@@ -104,7 +104,7 @@ def unpadded(x: Any) -> tuple[Any, Sequence[int]]:
     are_zeros = not any(padded.args[2:]) and not padded.kwargs
     if not are_zeros or not fits or not (is_last or fake.shape[1] <= _FEW_CHANNELS):
         return x, _NO_ZEROS
-    left, right, top, bottom = (*pads, *_NO_ZEROS[len(pads) :])
+    left, right, top, bottom = [*pads] + [0] * (len(_NO_ZEROS) - len(pads))
     return image, (top, left, bottom, right)
 
 
