@@ -313,6 +313,7 @@ def _double_targets() -> Iterator[Fit]:
     yield Fit("exp_f64", _exp_tail, -_HALF_LN2, _HALF_LN2, 8, lambda r: r * r, f64)
     yield Fit("log_f64", _log_s, _ZERO, _Z_LOG, 5, lambda z: z, f64)
     yield Fit("atan_f64", _odd_tail(mp.atan), _ZERO, mp.mpf("0.1717"), 8, lambda z: z, f64)
+    yield Fit("atan_table_f64", _odd_tail(mp.atan), _ZERO, mp.mpf("0.01586"), 5, lambda z: z, f64)
     yield Fit("sin_f64", _odd_tail(mp.sin), _ZERO, _QUARTER**2, 4, lambda z: z, f64)
     yield Fit("cos_f64", _cos_tail, _ZERO, _QUARTER**2, 4, lambda z: z * z, f64)
     yield Fit("erf_f64", _erf_over_x, _ZERO, mp.mpf(1), 9, _one, f64)

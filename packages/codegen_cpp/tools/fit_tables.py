@@ -102,6 +102,23 @@ def arctangents() -> Iterator[tuple[float, float]]:
             yield b, float(mp.atan(mp.mpf(b)))
 
 
+def wide_arctangents() -> Iterator[tuple[float, ...]]:
+    """For the places of numbers from 0 to 1, 15.88 x - 1.4991 rounded: a number b near the middle
+    of the interval, at which the function is very near a float64, as is what is left of pi/2 as
+    one; both. The first interval has 0 for b, and the last place is that of its lower part."""
+    quarter = mp.mpf(float(mp.pi / 2))
+    for k in range(WIDE_ENTRIES):
+        b = mp.mpf(0)
+        if 0 < k < WIDE_ENTRIES - 1:
+            near = mp.nint(2**30 * (mp.mpf(k) + 1.4991) / 15.88) / 2**30
+            tries = (near + mp.mpf(j) / 2**30 for j in range(20000))
+            both = ((b, mp.atan(b), quarter - mp.atan(b)) for b in tries)
+            b = next(
+                b for b, *angles in both if all(_distance(a, np.float64) < 1 / 32 for a in angles)
+            )
+        yield float(b), float(mp.atan(b)), float(quarter - mp.atan(b))
+
+
 def _erfcx(x: mp.mpf) -> mp.mpf:
     return mp.exp(x * x) * mp.erfc(x)
 
@@ -214,6 +231,14 @@ def tables() -> tuple[Table, ...]:
     )
 
 
+def _doubles() -> tuple[tuple[str, Callable[[], Iterator[tuple[float, ...]]]], ...]:
+    return (
+        ("log_wide", wide_logarithms),
+        ("exp_wide", wide_powers),
+        ("atan_wide", wide_arctangents),
+    )
+
+
 def _print(name: str, columns: list[tuple[float, ...]], wide: bool = False) -> None:
     sys.stdout.write(f"{name}\n")
     for row in zip(*columns, strict=True):
@@ -250,7 +275,7 @@ def main(names: list[str]) -> None:
     for name, values in (("atan", arctangents), ("erfc", complements), ("log", logarithms)):
         if not names or name in names:
             _print(name, list(values()))
-    for name, values in (("log_wide", wide_logarithms), ("exp_wide", wide_powers)):
+    for name, values in _doubles():
         if not names or name in names:
             _print(name, list(values()), wide=True)
 
