@@ -185,7 +185,9 @@ class WideTable:
     """How many intervals add to x, the first of them around 0. The others then add to f(b), which
     has two parts and b in the middle; without a number ``f(b)`` is nearly a float64."""
     turn: int = 0
-    """The place of the first interval."""
+    """The place of the first interval, or the last if ``falling``."""
+    falling: bool = False
+    """Whether places fall where the intervals rise; their middles then stand in a row, too."""
 
 
 def wide_entry(table: WideTable, place: int) -> Entry:
@@ -217,8 +219,13 @@ def wide_tables() -> tuple[WideTable, ...]:
     step = 197 / 512
     equal = (0.0, *(step * (k + 0.5) for k in range(WIDE_ENTRIES)))
     quarters = tuple((2.0 ** (k // 4) * (1 + k % 4 / 4) - 1) * 0.4 for k in range(WIDE_ENTRIES + 1))
+    halves = (
+        0.0,
+        *(0.99999 - 2.0 ** -(k // 2) * (1 - k % 2 / 4) for k in range(1, WIDE_ENTRIES + 1)),
+    )
     return (
         WideTable("erf_wide", mp.erf, equal, 12, added=2),
+        WideTable("erfinv_wide", mp.erfinv, halves, 15, added=4, turn=14, falling=True),
         WideTable("erfc_wide", _erfcx, quarters, 12, turn=8),
     )
 
@@ -271,7 +278,9 @@ def main(names: list[str]) -> None:
     for wide in wide_tables():
         if not names or wide.name in names:
             entries = [wide_entry(wide, k) for k in range(WIDE_ENTRIES)]
-            _print_fit(wide.name, entries, wide.turn, wide.added is None, wide=True)
+            entries = entries[::-1] if wide.falling else entries
+            centred = wide.added is None or wide.falling
+            _print_fit(wide.name, entries, wide.turn, centred, wide=True)
     for name, values in (("atan", arctangents), ("erfc", complements), ("log", logarithms)):
         if not names or name in names:
             _print(name, list(values()))
