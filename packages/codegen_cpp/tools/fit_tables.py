@@ -151,7 +151,7 @@ def logarithms() -> Iterator[tuple[float, float]]:
         yield best, float(-mp.log(mp.mpf(best)))
 
 
-def wide_logarithms() -> Iterator[tuple[float, ...]]:
+def wide_logarithms(base: mp.mpf = mp.e) -> Iterator[tuple[float, ...]]:
     """By the upper four bits of the mantissa m in [0.75, 1.5): c, about 1 / m in sixty-fourths, so
     that m c is exact or nearly so, and minus its logarithm, which is a multiple of 2^-42 and a
     rest."""
@@ -161,7 +161,7 @@ def wide_logarithms() -> Iterator[tuple[float, ...]]:
         ends = (low, high)
         c = min(near, key=lambda c: max(abs(x * c - 1) for x in ends))
         c = 1.0 if k in {0, WIDE_ENTRIES - 1} else c
-        exact = -mp.log(mp.mpf(c))
+        exact = -mp.log(mp.mpf(c)) / mp.log(base)
         first = float(mp.nint(exact * 2**42)) / 2**42
         yield c, first, float(exact - mp.mpf(first))
 
@@ -241,6 +241,8 @@ def tables() -> tuple[Table, ...]:
 def _doubles() -> tuple[tuple[str, Callable[[], Iterator[tuple[float, ...]]]], ...]:
     return (
         ("log_wide", wide_logarithms),
+        ("log2_wide", lambda: wide_logarithms(mp.mpf(2))),
+        ("log10_wide", lambda: wide_logarithms(mp.mpf(10))),
         ("exp_wide", wide_powers),
         ("atan_wide", wide_arctangents),
     )

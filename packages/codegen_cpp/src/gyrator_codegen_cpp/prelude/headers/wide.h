@@ -308,7 +308,7 @@ template <class T> GY_FN T gy_log_sum_w(T e, T f, T c) {
 //% gy_log_by_table_w gy_log_ends_w
 #if GY_ISA == 512
 // x = 2^e m with m in [0.75, 1.5). Of c, about 1 / m, and minus its logarithm in two parts there are 16, by the upper bits
-// of m; next to 1 they are 1 and 0. log(m) = first + f + the result, first from the table.
+// of m; next to 1 they are 1 and 0. log(m) = first + f + f^2 times the result + rest, first and rest from the table at i.
 static const sf64 gy_log_table_w[][16] __attribute__((aligned(64))) = {
   {1, 0.90625, 0.859375, 0.8125, 0.78125, 0.75, 0.703125, 0.6875, 1.3125, 1.25, 1.203125, 1.15625, 1.125, 1.078125,
     1.046875, 1},
@@ -320,15 +320,13 @@ static const sf64 gy_log_table_w[][16] __attribute__((aligned(64))) = {
     4.169796584527195e-14, 4.9485167661250996e-14, 7.718001336828099e-14, 4.654729747598445e-14,
     -6.329065958724544e-14, 6.219834199475792e-14, 0},
 };
-GY_FN gy_hf64 gy_log_by_table_w(gy_hf64 x, gy_hf64 &e, gy_hf64 &first, gy_hf64 &f) {
+GY_FN gy_hf64 gy_log_by_table_w(gy_hf64 x, gy_hf64 &e, gy_hi64 &i, gy_hf64 &f) {
   gy_hf64 m = (gy_hf64)__builtin_ia32_getmantpd512_mask(x, 11, x, (su8)-1, 4);
   e = (gy_hf64)__builtin_ia32_getexppd512_mask(x, x, (su8)-1, 4) - (gy_hf64)__builtin_ia32_getexppd512_mask(m, m, (su8)-1, 4);
-  gy_hi64 i = gy_bits(m) >> 48;
+  i = gy_bits(m) >> 48;
   f = gy_mad(m, gy_pick_w(gy_log_table_w[0], i), gy_hf64{} - 1.0);
-  first = gy_pick_w(gy_log_table_w[1], i);
-  gy_hf64 q = gy_poly(f, 0.08153955234007365, -0.09995784213401215, 0.11113947452467837, -0.12500059022257054, 0.1428571141460475,
+  return gy_poly(f, 0.08153955234007365, -0.09995784213401215, 0.11113947452467837, -0.12500059022257054, 0.1428571141460475,
     -0.16666666602347738, 0.20000000001115809, -0.25000000000017414, 0.33333333333333215, -0.5);
-  return gy_mad(f * f, q, gy_pick_w(gy_log_table_w[2], i));
 }
 // The exponent of 0 and of infinity is the logarithm.
 GY_FN gy_hf64 gy_log_ends_w(gy_hf64 e, gy_hf64 r) { return gy_sel(gy_abs(e) < 2000.0, r, e); }
@@ -340,8 +338,9 @@ template <class T> GY_FN T gy_log_w(T x) {
 }
 #if GY_ISA == 512
 GY_FN gy_hf64 gy_log_w(gy_hf64 x) {
-  gy_hf64 e, first, f, lost, l = gy_log_by_table_w(x, e, first, f);
-  gy_hf64 h = gy_sum_w(gy_mad(e, gy_hf64{} + 0.6931471805598903, first), f, lost);
+  gy_hi64 i;
+  gy_hf64 e, f, lost, q = gy_log_by_table_w(x, e, i, f), l = gy_mad(f * f, q, gy_pick_w(gy_log_table_w[2], i));
+  gy_hf64 h = gy_sum_w(gy_mad(e, gy_hf64{} + 0.6931471805598903, gy_pick_w(gy_log_table_w[1], i)), f, lost);
   return gy_log_ends_w(e, h + (lost + gy_mad(e, gy_hf64{} + 5.497923018708371e-14, l)));
 }
 GY_FN sf64 gy_log_w(sf64 x) { return gy_log_w(gy_hf64{} + x)[0]; }
@@ -365,22 +364,51 @@ template <class T> GY_FN T gy_log_base_w(T x, sf64 b, sf64 c, sf64 u, sf64 v) {
   return gy_log_ends(x, h + (lost + gy_mad(e, T{} + v, l)));
 }
 #if GY_ISA == 512
-GY_FN gy_hf64 gy_log_base_w(gy_hf64 x, sf64 b, sf64 c, sf64 u, sf64 v) {
-  gy_hf64 e, first, f, lost, l = gy_log_by_table_w(x, e, first, f), h = gy_sum_w(first, f, lost);
-  gy_hf64 p = h * b;
-  l = gy_mad(l + lost, gy_hf64{} + b, gy_mad(h, gy_hf64{} + c, gy_mad(h, gy_hf64{} + b, -p)));
-  h = gy_sum_w(e * u, p, lost);
-  return gy_log_ends_w(e, h + (lost + gy_mad(e, gy_hf64{} + v, l)));
+// With first and rest as those of gy_log_table_w, but of the base.
+GY_FN gy_hf64 gy_log_base_w(gy_hf64 x, const sf64 (&table)[2][16], sf64 b, sf64 c, sf64 u, sf64 v) {
+  gy_hi64 i;
+  gy_hf64 e, f, lost, q = gy_log_by_table_w(x, e, i, f), p = f * b;
+  gy_hf64 l = gy_mad(p * f, q, gy_mad(f, gy_hf64{} + c, gy_mad(f, gy_hf64{} + b, -p)));
+  gy_hf64 h = gy_sum_w(gy_mad(e, gy_hf64{} + u, gy_pick_w(table[0], i)), p, lost);
+  return gy_log_ends_w(e, h + (lost + (l + gy_mad(e, gy_hf64{} + v, gy_pick_w(table[1], i)))));
 }
-GY_FN sf64 gy_log_base_w(sf64 x, sf64 b, sf64 c, sf64 u, sf64 v) { return gy_log_base_w(gy_hf64{} + x, b, c, u, v)[0]; }
 #endif
 //% gy_log2_f64 : GY_WIDE
 template <class T> GY_FN T gy_log2_w(T x) { return gy_log_base_w(x, 1.4426950408889634, 2.0355273740931033e-17, 1.0, 0.0); }
+#if GY_ISA == 512
+static const sf64 gy_log2_table_w[][16] __attribute__((aligned(64))) = {
+  {0, 0.14201900487250896, 0.21864028647542, 0.29956028185893047, 0.356143810225376, 0.41503749927892386,
+    0.508146903670422, 0.5405683813626183, -0.39231742277866033, -0.3219280948874257, -0.2667865406949659,
+    -0.2094533656288604, -0.16992500144237965, -0.10852445677824107, -0.06608919045766015, 0},
+  {0, -8.107893466726174e-14, -7.960223862778872e-14, -2.262651135603261e-14, -1.0069648492950886e-13,
+    -8.00418555854124e-14, -9.67451159139632e-14, 8.443284155858175e-14, -9.995925486528699e-14, 6.33385952568616e-14,
+    6.451544227870716e-14, -8.937120568078598e-14, 6.728996427240727e-14, 7.202031406534323e-14, -1.1228105090517402e-13,
+    0},
+};
+GY_FN gy_hf64 gy_log2_w(gy_hf64 x) {
+  return gy_log_base_w(x, gy_log2_table_w, 1.4426950408889634, 2.0355273740931033e-17, 1.0, 0.0);
+}
+GY_FN sf64 gy_log2_w(sf64 x) { return gy_log2_w(gy_hf64{} + x)[0]; }
+#endif
 GY_WIDE(log2)
 //% gy_log10_f64 : GY_WIDE
 template <class T> GY_FN T gy_log10_w(T x) {
   return gy_log_base_w(x, 0.4342944819032518, 1.098319650216765e-17, 0.30102999566383914, 1.42050232272661e-13);
 }
+#if GY_ISA == 512
+static const sf64 gy_log10_table_w[][16] __attribute__((aligned(64))) = {
+  {0, 0.04275198042091688, 0.06581728448963986, 0.09017663034910584, 0.10720996964778351, 0.12493873660832833,
+    0.15296746020862884, 0.16272729749766768, -0.11809931207790214, -0.09691001300802782, -0.08031075118856279,
+    -0.06305174574708872, -0.051152522447409865, -0.032669116753368144, -0.0198948287170424, 0},
+  {0, 3.300906980985312e-14, 3.465633752242924e-15, -1.78235453177227e-14, 8.485692413569872e-14, -2.8373705641129622e-14,
+    -8.534406535074038e-14, 3.206228782072406e-14, -9.234612513604464e-14, -2.859665406848114e-14, -3.191013167419097e-14,
+    -3.0414152859579186e-16, 2.857603188831182e-14, -1.1896216442983238e-18, 1.0313810063147965e-13, 0},
+};
+GY_FN gy_hf64 gy_log10_w(gy_hf64 x) {
+  return gy_log_base_w(x, gy_log10_table_w, 0.4342944819032518, 1.098319650216765e-17, 0.30102999566383914, 1.42050232272661e-13);
+}
+GY_FN sf64 gy_log10_w(sf64 x) { return gy_log10_w(gy_hf64{} + x)[0]; }
+#endif
 GY_WIDE(log10)
 //% gy_trig_parts_w
 // x = i pi/2 + r + e: the difference from the first part of pi/2 is exact for |x| < 1e9, and a multiple of 2^-53, so that where
