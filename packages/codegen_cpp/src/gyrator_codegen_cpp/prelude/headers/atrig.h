@@ -201,8 +201,8 @@ GY_FN sf64 gy_atan_w(sf64 x) { return gy_atan_w(gy_hf64{x})[0]; }
 #endif
 GY_WIDE(atan)
 //% gy_asin_parts
-// |x| up to 1/2, else the root of (1 - |x|) / 2, with what the root lost, and its arcsine h + l: twice that is
-// short of the quarter turn.
+// The arcsine of |x| is h + l, or to that the quarter turn, whose rest is in l, is added: h is |x| up to 1/2, else -2 times
+// the root of (1 - |x|) / 2.
 template <class T> GY_FN T gy_asin_tail(T z, sf32) {
   return gy_poly(z, 0.0422202013f, 0.0241479725f, 0.045476675f, 0.0749524906f, 0.166667536f);
 }
@@ -211,21 +211,21 @@ template <class T> GY_FN T gy_asin_tail(T z, sf64) {
     0.010789316065918238, 0.011397292850801351, 0.013981018701004584, 0.0173515954746968, 0.02237221590787758,
     0.030381942675197508, 0.04464285717528769, 0.07499999999970097, 0.16666666666666763);
 }
-template <class T, class C> GY_FN auto gy_asin_parts(T x, C kind, T &h, T &l) {
-  T a = gy_abs(x), t = gy_mad(a, T{} - C(0.5), T{} + C(0.5)), rest, s = gy_root_w(t, rest);
+template <class T, class C> GY_FN auto gy_asin_parts(T x, C rest, T &h, T &l) {
+  T a = gy_abs(x), t = gy_mad(a, T{} - C(0.5), T{} + C(0.5)), lost, s = gy_root_w(t, lost);
   auto large = a > C(0.5);
   T z = gy_sel(large, t, a * a);
-  h = gy_sel(large, s, a);
-  l = gy_mad(h * z, gy_asin_tail(z, kind), gy_sel(large, rest, T{}));
+  h = gy_sel(large, s * C(-2), a);
+  l = gy_mad(h * z, gy_asin_tail(z, rest), gy_sel(large, gy_mad(lost, T{} - C(2), T{} + rest), T{}));
   return large;
 }
 //% gy_asin
 // quarter + rest is pi/2.
 template <class T, class C> GY_FN T gy_asin_of(T x, C quarter, C rest) {
   T h, l, lost;
-  auto large = gy_asin_parts(x, quarter, h, l);
-  T r = gy_sum_w(gy_sel(large, T{} + quarter, T{}), gy_sel(large, h * C(-2), h), lost);
-  return gy_copysign(r + (lost + gy_sel(large, gy_mad(l, T{} - C(2), T{} + rest), l)), x);
+  auto large = gy_asin_parts(x, rest, h, l);
+  T r = gy_sum_w(gy_sel(large, T{} + quarter, T{}), h, lost);
+  return gy_copysign(r + (lost + l), x);
 }
 template <class T> GY_FN T gy_asin_d(T x) { return gy_asin_of(x, 1.5707963267948966, 6.123233995736766e-17); }
 template <class T> GY_FN T gy_asin_f(T x) { return gy_asin_of(x, 1.57079637f, -4.37113883e-8f); }
@@ -237,11 +237,10 @@ GY_WIDE(asin)
 //% gy_acos
 template <class T, class C> GY_FN T gy_acos_of(T x, C quarter, C rest) {
   T h, l, lost;
-  auto large = gy_asin_parts(x, quarter, h, l), left = x < 0;
-  T times = gy_sel(large, T{} + C(2), T{} - C(1)) * gy_copysign(T{} + C(1), x);
-  T half = gy_sel(left, T{} + (quarter + quarter), T{}), low = gy_sel(left, T{} + (rest + rest), T{});
-  T r = gy_sum_w(gy_sel(large, half, T{} + quarter), h * times, lost);
-  return r + (lost + gy_mad(l, times, gy_sel(large, low, T{} + rest)));
+  auto large = gy_asin_parts(x, rest, h, l), left = x < 0;
+  T times = gy_sel(left, T{} + C(1), T{} - C(1)), far = gy_sel(left, T{} + (quarter + quarter), T{});
+  T r = gy_sum_w(gy_sel(large, far, T{} + quarter), h * times, lost);
+  return r + (lost + gy_mad(l, times, T{} + rest));
 }
 template <class T> GY_FN T gy_acos_d(T x) { return gy_acos_of(x, 1.5707963267948966, 6.123233995736766e-17); }
 template <class T> GY_FN T gy_acos_f(T x) { return gy_acos_of(x, 1.57079637f, -4.37113883e-8f); }

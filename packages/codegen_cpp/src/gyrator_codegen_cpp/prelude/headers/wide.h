@@ -91,14 +91,14 @@ template <class T> GY_FN T gy_root_step_w(T s, T &half) {
   return gy_mad(s, miss, s);
 }
 GY_FN gy_hf64 gy_root_w(gy_hf64 t, gy_hf64 &rest) {
-  gy_hf64 y = __builtin_ia32_rsqrt14pd512_mask(t, t, (su8)-1), half = y * 0.5;
-  gy_hf64 s = gy_root_step_w(gy_root_step_w(t * y, half), half);
-  s = gy_sel(t == 0, t, s);
-  rest = gy_sel(t == 0, t, gy_mad(-s, s, t) * half);
+  // not infinite, so that the root of 0 is 0
+  gy_hf64 y = gy_lower(__builtin_ia32_rsqrt14pd512_mask(t, t, (su8)-1), gy_hf64{} + 1e18), half = y * 0.5;
+  gy_hf64 s = gy_root_step_w(t * y, half);
+  s = gy_mad(gy_less_mad(s, s, t), half, s);
+  rest = gy_less_mad(s, s, t) * half;
   return s;
 }
 GY_FN vf32 gy_root_w(vf32 t, vf32 &rest) {
-  // not infinite, so that the root of 0 is 0
   vf32 y = gy_lower((vf32)__builtin_ia32_rsqrt14ps512_mask(t, t, (su16)-1), vf32{} + 1e18f), half = y * 0.5f;
   vf32 s = gy_root_step_w(t * y, half);
   rest = gy_less_mad(s, s, t) * half;
