@@ -1,7 +1,10 @@
 """Parts of a concatenation that one kernel computes side by side."""
 
+from math import inf, nan
+
 import pytest
 import torch
+from torch import nn
 
 
 def rotated(x, cos, sin):
@@ -73,3 +76,32 @@ def test_parts_are_copied_one_after_the_other(session, dtype):
     got = torch.compile(joined, backend=session.backend)(inputs)
     for one, want in zip(got, joined(inputs), strict=True):
         assert all(map(torch.equal, one, want)), want[0].shape
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("target", "isa"), [("cpu", ""), ("cpu", "avx2"), ("cpu", "plain"), ("llvm", "")]
+)
+@torch.no_grad()
+def test_upsampled_images_are_joined_to_others(on_target, monkeypatch, target, isa, dynamic):
+    """Rows and columns that are looked up, along channels that are adjacent. What is joined has
+    statistics, which run over all channels of a pixel, all pixels of a channel, and all."""
+
+    def joined(x, y):
+        up = nn.functional.interpolate(x, scale_factor=2.0, mode="nearest")
+        all_channels = torch.cat([y, up, y.abs()], 1)
+        last = torch.cat([up, y], 1)
+        return all_channels, last.exp(), last.sum((2, 3)), all_channels.amax(1), last.double().sum()
+
+    if isa:
+        monkeypatch.setenv("GYRATOR_ISA", isa)
+    run, _ = on_target(joined, target, dynamic)
+    for channels, others, height, width in ((37, 5, 3, 4), (16, 32, 2, 7), (3, 2, 4, 3)):
+        x = torch.randn(2, channels, height, width).to(memory_format=torch.channels_last)
+        y = torch.randn(2, others, 2 * height, 2 * width).to(memory_format=torch.channels_last)
+        special = x.clone()
+        special[0, 0, 0, 1], special[1, channels - 1, height - 1, width - 1] = nan, -inf
+        for image in (x, special):
+            for actual, expected in zip(run(image, y), joined(image, y), strict=True):
+                torch.testing.assert_close(actual, expected, equal_nan=True)
+                assert actual.stride() == expected.stride()

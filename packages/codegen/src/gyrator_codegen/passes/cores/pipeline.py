@@ -9,6 +9,7 @@ from gyrator_codegen.passes.cores.accesses.pair_accesses import PairAccesses
 from gyrator_codegen.passes.cores.accesses.place_locals import PlaceLocals
 from gyrator_codegen.passes.cores.accesses.prefetch_rows import PrefetchRows
 from gyrator_codegen.passes.cores.accesses.transpose_loads import TransposeLoads
+from gyrator_codegen.passes.cores.accesses.unmask_indices import UnmaskIndices
 from gyrator_codegen.passes.cores.block_attention import BlockAttention
 from gyrator_codegen.passes.cores.block_points import BlockPoints
 from gyrator_codegen.passes.cores.cut_sections import CutSections
@@ -66,6 +67,7 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
         InterleaveScans(cores, compared),
         SettleConditions(),
         NarrowIntegers(),
+        UnmaskIndices(),
         Vectorize(lanes),
         ColumnReductions(cores),
         TransposeLoads(),
