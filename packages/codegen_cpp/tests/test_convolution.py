@@ -46,18 +46,20 @@ _WHOLE = {
     "rows of pixels in place": ((2, 5, 6, 40), (1, 1, 1, 16), (1, 1), (0, 0), "silu", True),
     "pixels of parts": ((1, 5, 6, (8, 9)), (1, 1, 1, 16), (1, 1), (0, 0), "none", False),
     "padded pixels": ((1, 5, 6, 8), (1, 1, 1, 16), (1, 1), (1, 0), "none", False),
+    "zeros after pixels": ((2, 5, 6, 8), (1, 1, 1, 16), (1, 2), (0, 0), "none", True, 16, (1, 2)),
     "a part of a panel": ((2, 7, 9, 12), (3, 1, 1, 16), (1, 1), (0, 0), "silu", True, 41),
     "a part of a panel alone": ((1, 6, 30, 5), (1, 3, 3, 32), (1, 1), (1, 1), "relu", True, 7),
 }
-"""Images, panels without channels, steps, padding, the function, whether something is added, and
-the features of the result if these are not all of the panels."""
+"""Images, panels without channels, steps, padding, the function, whether something is added, the
+features of the result if these are not all of the panels, and rows and columns of zeros that follow
+the images in addition."""
 
 
-def _text(name, x, panels, steps, padding, after, adds, features=None):
+def _text(name, x, panels, steps, padding, after, adds, features=None, zeros=(0, 0)):
     features = features or panels[0] * panels[3]
     sizes = (x[0], *(
-        (n + 2 * p - k) // s + 1
-        for n, p, k, s in zip(x[1:3], padding, panels[1:3], steps, strict=True)
+        (n + 2 * p + more - k) // s + 1
+        for n, p, more, k, s in zip(x[1:3], padding, zeros, panels[1:3], steps, strict=True)
     ), features)  # fmt: skip
     channels = x[3] if isinstance(x[3], tuple) else (x[3],)
     first, *others = ((*x[:3], n) for n in channels)

@@ -220,9 +220,14 @@ def _reads_in_place(kernel: TemplateKernel) -> bool:
     """Return whether windows are single pixels of an image that need not be copied."""
     images, _ = convolution_images(kernel.inputs)
     _, tall, wide, _, _ = _sizes(kernel.inputs[1])
-    padding = (literal_attribute(kernel.attributes, name, int) for name in ("top", "left"))
+    _, height, width, _ = _sizes(images[0])
+    _, rows, columns, _ = _sizes(kernel.outputs[0])
+    down, right, top, left = (
+        literal_attribute(kernel.attributes, name, int) for name in ("down", "right", "top", "left")
+    )
     alone = len(images) == 1 and static(images[0].strides[3]) == 1
-    return alone and tall == wide == 1 and not any(padding)
+    inside = top == left == 0 and (rows - 1) * down < height and (columns - 1) * right < width
+    return alone and tall == wide == 1 and inside
 
 
 def _channels(x: TensorRef) -> str:
