@@ -1,7 +1,7 @@
 """How much of a buffer a kernel may access."""
 
 from gyrator_ir.body.nodes import Load, Store
-from gyrator_ir.expr import ONE, Expr, linear, maximum, sum_of
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, linear, maximum, sum_of
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.nodes import Buffer
 
@@ -21,6 +21,13 @@ def accessed_extent(kernel: Kernel, buffer: Buffer) -> Expr | None:
             split = linear(s.index, axes)
             if split is None or not split[1].free_symbols <= sizes:
                 return None
-            steps = (c * (axes[a] - 1) for a, c in split[0].items())
+            steps = (_farthest(c, axes[a]) for a, c in split[0].items())
             ends.append(sum_of([split[1], ONE, *steps]))
     return maximum(*ends) if ends else None
+
+
+def _farthest(factor: Expr, extent: Expr) -> Expr:
+    """Return how much an axis adds at most to an address: nothing if it is read backwards."""
+    last = factor * (extent - 1)
+    grows = isinstance(factor, Const) and factor.value > 0
+    return last if grows else maximum(last, ZERO)
