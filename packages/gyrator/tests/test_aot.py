@@ -652,17 +652,20 @@ def test_libraries_are_chosen_for_processors_with_more_instructions(
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the levels are those of x86-64")
-def test_levels_with_panels_of_other_widths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("levels", [("plain", "avx2"), ("avx2", "avx512")])
+def test_levels_whose_kernels_pack_weights_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, levels: tuple[str, ...]
 ) -> None:
-    """Their constants are the same, so that no kernel reads panels."""
+    """Their constants are the same, so that no kernel reads panels or weights of single
+    channels."""
     monkeypatch.setattr(Measure, "packed", lambda *_: "kernels")
-    layers = nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 96)
+    depthwise = (nn.Conv2d(16, 16, n, padding=n // 2, groups=16) for n in (3, 5))
+    layers = nn.Conv2d(3, 16, 3), nn.ReLU(), *depthwise, nn.Flatten(), nn.Linear(16 * 36, 96)
     model, x, path = nn.Sequential(*layers).eval(), torch.randn(4, 3, 8, 8), tmp_path / "m.gya"
     options = {"freezing": True}
-    aot.compile(model, (x,), package=path, options=options, target=("avx2", "avx512"))
+    aot.compile(model, (x,), package=path, options=options, target=levels)
     programs = aot.inspect(path).entries[0].programs
-    assert [program.isa for program in programs] == ["avx2", "avx512"]
+    assert [program.isa for program in programs] == list(levels)
     with torch.no_grad():
         torch.testing.assert_close(aot.load(path)(x), model(x), rtol=1e-4, atol=1e-5)
 

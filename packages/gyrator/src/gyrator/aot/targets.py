@@ -68,18 +68,19 @@ def package_targets(named: str | Sequence[str] | None, device: str) -> tuple[Pac
         raise _wrong(f"{', '.join(words)} belong to several device types")
     levels = [t for arch, t in by_arch.items() if arch in ISA_LEVELS]
     if len(levels) > 1:
-        levels = [PackageTarget(t.definition, _without_panels(t.target)) for t in levels]
+        levels = [PackageTarget(t.definition, _without_packed_weights(t.target)) for t in levels]
     return tuple(sorted(levels, key=lambda t: ISA_LEVELS.index(t.arch))) or (*by_arch.values(),)
 
 
-def _without_panels(target: Target) -> Target:
+def _without_packed_weights(target: Target) -> Target:
     """Return a target whose kernels read no weights in panels, which are as wide as the vectors of
-    one level: all levels of a package have the same constants."""
+    one level, and compute no depthwise convolutions, which depend on the level too: all levels of a
+    package have the same constants."""
     able, panels = target.capabilities, {TemplateKind.CONVOLUTION.value}
     return evolve(
         target,
         capabilities=evolve(able, templates=able.templates - panels),
-        heuristics=evolve(target.heuristics, panel_columns=0),
+        heuristics=evolve(target.heuristics, panel_columns=0, depthwise_window=0),
     )
 
 
