@@ -114,8 +114,6 @@ class PackWeights:
     """Device types whose library packs `bfloat16` weights."""
     panels: tuple[tuple[str, int], ...] = ()
     """The columns of the panels that kernels read, by device type."""
-    narrow: frozenset[str] = frozenset()
-    """Device types whose kernels compute convolutions of single pixels with few outputs."""
     direct: frozenset[str] = frozenset()
     """Device types whose kernels compute convolutions by tiles of pixels and features."""
     depthwise: tuple[tuple[str, int], ...] = ()
@@ -128,13 +126,12 @@ class PackWeights:
         bfloat16 = devices_with(BFLOAT16_LIBRARIES, targets)
         widths = ((d, t.heuristics.panel_columns) for d, t in targets.items())
         panels = tuple((device, width) for device, width in widths if width)
-        narrow = frozenset(d for d, t in targets.items() if t.heuristics.register_tiles)
         kind = TemplateKind.CONVOLUTION.value
         direct = frozenset(d for d, t in targets.items() if kind in t.capabilities.templates)
         windows = ((d, t.heuristics.depthwise_window) for d, t in targets.items())
         depthwise = tuple((device, window) for device, window in windows if window)
         libraries = devices_with(LIBRARIES, targets)
-        return cls(libraries, packing, fast, bfloat16, panels, narrow, direct, depthwise)
+        return cls(libraries, packing, fast, bfloat16, panels, direct, depthwise)
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
@@ -167,8 +164,8 @@ class PackWeights:
             return False
         if not self._supports(fake.device.type, fake.dtype):
             return False
-        if fake.device.type in self.narrow and narrow_convolution(node):
-            return False
+        if narrow_convolution(node):
+            return False  # kernels compute it, or where they do not, packing saves little
         if bias is not None and bias not in constants:
             return False
         sizes = (*fake.shape, *x.meta["val"].shape)
