@@ -539,8 +539,8 @@ class Normed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU())
-        self.turned = nn.Parameter(torch.randn(5, 8, dtype=torch.float64).t())
+        self.layers = nn.Sequential(nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU())
+        self.turned = nn.Parameter(torch.randn(5, 6, dtype=torch.float64).t())
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -609,9 +609,9 @@ def test_weights_are_packed_when_it_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: Any, shapes: Any, target: Any
 ) -> None:
     """Once for all instances, and again for a weight that is replaced."""
-    layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 40)
+    layers = nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, 40)
     model, x = nn.Sequential(*layers).eval(), torch.randn(4, 3, 8, 8)
-    other = nn.Sequential(nn.Conv2d(3, 8, 3), *layers[1:]).eval()
+    other = nn.Sequential(nn.Conv2d(3, 6, 3), *layers[1:]).eval()
     monkeypatch.setattr(Measure, "packed", lambda *_: "onednn")
     called = []
     monkeypatch.setattr(models, "overload", lambda name: called.append(name) or overload(name))
