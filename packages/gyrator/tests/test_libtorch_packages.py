@@ -326,7 +326,7 @@ def test_weights_are_packed_when_it_is_opened(
 
     def network() -> nn.Sequential:
         torch.manual_seed(next(seeds))
-        layers = nn.Conv2d(3, 8, 3), nn.LeakyReLU(0.1), nn.Flatten(), nn.Linear(8 * 36, 40)
+        layers = nn.Conv2d(3, 6, 3), nn.LeakyReLU(0.1), nn.Flatten(), nn.Linear(6 * 36, 40)
         return nn.Sequential(*layers, nn.GELU(), nn.Linear(40, 4), nn.LeakyReLU(0.2)).eval()
 
     seeds = count()
