@@ -29,10 +29,12 @@ _PIXELS: Mapping[int, int] = MappingProxyType({1: 28, 2: 14})
 _BAND_ELEMENTS = 1 << 16
 """The most elements of an image, and of a result, that a thread reads or writes for a panel, for a
 quarter of a megabyte of L2 each."""
-_INLINE_STATEMENTS = 5
-_NAME = "gy_after"
 _PART_ELEMENTS = 1 << 18
 """The most elements of the panels that meet several bands, for a megabyte of L2."""
+_INLINE_STATEMENTS = 5
+"""The most statements of a formula that each register of a tile repeats."""
+_NAME = "gy_after"
+"""How the names of the functions of formulas begin."""
 
 
 def convolution_unsupported(kernel: TemplateKernel, isa: Isa) -> str:
@@ -87,7 +89,6 @@ def _function(kernel: TemplateKernel, isa: Isa) -> str:
     stub = Kernel(kernel.name, kernel.device, (), (), (Stage(Level.OUTER, body),))
     frame = Frame(TiledKernel(stub, ()), isa)
     scope = Scope(frame, Sym("i0"), env={name: Value("x", DType.F32, varying=True)})
-    # Tiles call longer ones instead of repeating them for each of their registers.
     long = len(formula.body) > _INLINE_STATEMENTS
     head = "static __attribute__((noinline))" if long else "GY_FN"
     with frame.writer.block(f"{head} vf32 {_NAME}(vf32 x) {{"):
