@@ -60,12 +60,12 @@ def emit_convolutions(
 ) -> Iterator[list[KernelSource]]:
     """Yield the kernels of convolutions, in as many units as there are cores. Equal ones share a
     function, and those with equal tiles are neighbours, to be compiled once."""
-    alike: dict[tuple[str, str], list[TemplateKernel]] = {}
+    alike: dict[tuple[str, str, str], list[TemplateKernel]] = {}
     functions: dict[str, str] = {}
     for kernel in kernels:
         text = _function(kernel, isa)
         after = functions.setdefault(text, f"{_NAME}{len(functions)}")
-        alike.setdefault(_body(kernel, after, cores, isa), []).append(kernel)
+        alike.setdefault((after, *_body(kernel, after, cores, isa)), []).append(kernel)
     texts = {name: text.replace(_NAME, name, 1) for text, name in functions.items()}
     bodies = sorted(alike)
     count = min(cores, len(bodies))
@@ -73,11 +73,11 @@ def emit_convolutions(
         own = bodies[n * len(bodies) // count : (n + 1) * len(bodies) // count]
         unit: list[KernelSource] = []
         seen: set[str] = set()
-        for tile, body in own:
-            after = tile.partition(",")[0]
+        for key in own:
+            after, _, body = key
             head = "" if after in seen else texts[after]
             seen.add(after)
-            unit += _sources(head, body, alike[tile, body])
+            unit += _sources(head, body, alike[key])
         yield unit
 
 
@@ -135,7 +135,7 @@ class _Plan:
         panels, _, _, channels, features = _sizes(kernel.inputs[1])
         batch, rows, columns, outputs = _sizes(kernel.outputs[0])
         vectors = features // isa.lanes
-        down = literal_attribute(kernel.attributes, "down", int)
+        down, *_ = _steps(kernel)
         most = _PIXELS[vectors]
         together = min(most // columns, rows) or 1
         if together > 1:
@@ -171,9 +171,7 @@ def _body(kernel: TemplateKernel, after: str, cores: int, isa: Isa) -> tuple[str
     batch, height, width, _ = _sizes(x)
     count, tall, wide, channels, _ = _sizes(panels)
     _, rows, columns, features = _sizes(out)
-    down, right, top, left = (
-        literal_attribute(kernel.attributes, name, int) for name in ("down", "right", "top", "left")
-    )
+    down, right, top, left = _steps(kernel)
     bands = _ceil(rows, plan.band)
     tasks = batch * bands * plan.parts
     in_place = _reads_in_place(kernel)
@@ -223,12 +221,16 @@ def _reads_in_place(kernel: TemplateKernel) -> bool:
     _, tall, wide, _, _ = _sizes(kernel.inputs[1])
     _, height, width, _ = _sizes(images[0])
     _, rows, columns, _ = _sizes(kernel.outputs[0])
-    down, right, top, left = (
-        literal_attribute(kernel.attributes, name, int) for name in ("down", "right", "top", "left")
-    )
+    down, right, top, left = _steps(kernel)
     alone = len(images) == 1 and static(images[0].strides[3]) == 1
     inside = top == left == 0 and (rows - 1) * down < height and (columns - 1) * right < width
     return alone and tall == wide == 1 and inside
+
+
+def _steps(kernel: TemplateKernel) -> list[int]:
+    """Return by how much windows move down and right, and what is above and left of the image."""
+    names = ("down", "right", "top", "left")
+    return [literal_attribute(kernel.attributes, name, int) for name in names]
 
 
 def _channels(x: TensorRef) -> str:

@@ -57,7 +57,7 @@ def convolve_in_panels(gm: GraphModule, node: Any) -> None:
     """Replace a convolution, and the addition and the function after it, by a kernel that reads the
     weight in panels."""
     register_ops()
-    x, weight, bias, stride, padding, *_ = node.args
+    x, weight, bias, stride, *_ = node.args
     total, other = addition_of(node)
     last = node if total is None else total
     reader = only_reader(last)
@@ -75,24 +75,40 @@ def convolve_in_panels(gm: GraphModule, node: Any) -> None:
     split = call(aten.view.default, weight, [count, width, channels, *window])
     panels = contiguous(call, call(aten.permute.default, split, [0, 3, 4, 2, 1]))
     op = torch.ops.gyrator.panel_conv.default
-    steps, around = ([*n] if len(n) == 2 else [*n, *n] for n in (stride, padding))
-    inside, zeros = unpadded(x)
-    pads = [n + m for n, m in zip([*around, *around], zeros, strict=True)]
-    numbers = features, other, steps, pads, after.attr, [*after.scalars]
+    inside, pads = unpadded(node)
+    numbers = features, other, of_both(stride), pads, after.attr, [*after.scalars]
     new = insert_like(gm, end, op, _images(inside), panels, bias, *numbers)
     replace(gm, end, new)
     for done in (last, node):
         if done is not end and not done._erased:
             gm.graph.erase_node(done)
+    erase_unread(gm, x)
+
+
+def erase_unread(gm: GraphModule, x: Any) -> None:
+    """Erase what a convolution read, and of what that was computed, if nothing else reads it."""
     for done in (x, *x.all_input_nodes):
         if done.op == "call_function" and not done.users:
             gm.graph.erase_node(done)
 
 
-def unpadded(x: Any) -> tuple[Any, Sequence[int]]:
-    """Return the image that `x` is with zeros around it, and the numbers of rows above and columns
-    on the left, and of those below and on the right, if nothing else reads it: kernels of
-    convolutions write such zeros anyway, or leave them out."""
+def of_both(numbers: Sequence[int]) -> list[int]:
+    """Return a convolution's numbers of rows and of columns, which may be given as one."""
+    return [*numbers] if len(numbers) > 1 else [*numbers, *numbers]
+
+
+def unpadded(node: Any) -> tuple[Any, list[int]]:
+    """Return the image that a convolution reads, without zeros around it if nothing else reads
+    these: kernels write them anyway, or leave them out. Then the rows above and the columns on the
+    left that are zeros, and those below and on the right."""
+    image, zeros = _image_within(node.args[0])
+    around = of_both(node.args[4])
+    return image, [n + m for n, m in zip([*around, *around], zeros, strict=True)]
+
+
+def _image_within(x: Any) -> tuple[Any, Sequence[int]]:
+    """Return the image that `x` is with zeros around it, and these zeros in the order of
+    `unpadded`; else `x` and none."""
     padded = _unmoved(x)
     if padded.target is not aten.constant_pad_nd.default or len(x.users) + len(padded.users) > 2:
         return x, _NO_ZEROS

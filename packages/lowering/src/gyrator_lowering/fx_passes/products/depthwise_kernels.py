@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from gyrator_lowering.fx_passes.insert import contiguous, insert, insert_like, replace
-from gyrator_lowering.fx_passes.products.convolution_tiles import unpadded
+from gyrator_lowering.fx_passes.products.convolution_tiles import erase_unread, of_both, unpadded
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 aten = torch.ops.aten
@@ -37,16 +37,13 @@ def is_depthwise(node: Node, window: int) -> bool:
 def convolve_in_kernels(gm: GraphModule, node: Any) -> None:
     """Replace a depthwise convolution, and zeros around the image, by a kernel."""
     register_ops()
-    x, weight, bias, *window, _, _, _ = node.args
-    stride, around, dilation = ([*n] if len(n) == 2 else [*n, *n] for n in window)
+    x, weight, bias, stride, _, dilation, *_ = node.args
     call = partial(insert, gm, node)
     filters = contiguous(
         call, call(aten.permute.default, call(aten.select.int, weight, 1, 0), [1, 2, 0])
     )
-    image, zeros = unpadded(x)
-    padding = [n + m for n, m in zip([*around, *around], zeros, strict=True)]
+    image, padding = unpadded(node)
     op = torch.ops.gyrator.depthwise_conv.default
-    new = insert_like(gm, node, op, image, filters, bias, stride, padding, dilation)
-    replace(gm, node, new)
-    if image is not x and not x.users:
-        gm.graph.erase_node(x)
+    numbers = of_both(stride), padding, of_both(dilation)
+    replace(gm, node, insert_like(gm, node, op, image, filters, bias, *numbers))
+    erase_unread(gm, x)
