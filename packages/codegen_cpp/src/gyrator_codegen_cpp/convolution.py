@@ -13,7 +13,6 @@ from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.kernel import parameters
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.scope import Frame, Scope, Value
-from gyrator_ir.body.nodes import Load
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ZERO, Sym, contiguous_strides
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage, TemplateKernel
@@ -85,8 +84,7 @@ def _function(kernel: TemplateKernel, isa: Isa) -> str:
     """Return the text of a function that applies a kernel's formula to a vector."""
     (formula,) = kernel.formulas
     (name,) = formula.parameters
-    body = (Load(name, kernel.outputs[0].buffer, ZERO), *formula.body)
-    stub = Kernel(kernel.name, kernel.device, (), (), (Stage(Level.OUTER, body),))
+    stub = Kernel(kernel.name, kernel.device, (), (), (Stage(Level.OUTER, formula.body),))
     frame = Frame(TiledKernel(stub, ()), isa)
     scope = Scope(frame, Sym("i0"), env={name: Value("x", DType.F32, varying=True)})
     long = len(formula.body) > _INLINE_STATEMENTS
