@@ -11,7 +11,7 @@ from gyrator.config import Config
 from gyrator_conformance.fuzz.altered import RESTRIDED
 from gyrator_conformance.fuzz.campaign import Finding, Jury, run_campaign
 from gyrator_conformance.fuzz.generate import generate, smaller
-from gyrator_conformance.fuzz.judge import Judge, Verdict
+from gyrator_conformance.fuzz.judge import Judge, Verdict, form
 from gyrator_conformance.fuzz.parts import CALLS, mark_of, marked, with_plainer_parts
 from gyrator_conformance.fuzz.program import DTYPES, LAYOUTS, Input, Program, make_input
 from gyrator_conformance.profiles import find_target
@@ -450,3 +450,9 @@ def test_a_worker_outlives_its_programs():
 def test_a_program_that_once_failed(judge, name):
     found = judge.judge(Program.from_json(json.dumps(CORPUS[name])))
     assert not found.kind, found
+
+
+def test_a_result_on_another_device_differs():
+    ours = torch.empty(2, device="meta")
+    verdict = form(ours, torch.empty(2), result=True)
+    assert verdict is not None and verdict.kind == "device"

@@ -8,9 +8,8 @@ from gyrator_conformance.process import LineProcess, ProcessEndedError
 
 
 def answering(work):
-    child = (
-        f"import sys, time\nfor line in sys.stdin:\n    {work}\n    print(line.strip(), flush=True)"
-    )
+    loop = f"for line in sys.stdin:\n    {work}\n    print(line.strip(), flush=True)"
+    child = f"import os, sys, time\n{loop}"
     return LineProcess((sys.executable, "-c", child), 1.0)
 
 
@@ -32,7 +31,8 @@ def test_a_process_that_does_not_end_is_ended(work):
     assert caught.value.slow
 
 
-def test_a_process_that_ends_is_not_slow():
+@pytest.mark.parametrize("work", ["sys.exit(3)", "os.close(1); time.sleep(0.3); os._exit(3)"])
+def test_a_process_that_ends_is_not_slow(work):
     with pytest.raises(ProcessEndedError) as caught:
-        ask(answering("sys.exit(3)"))
+        ask(answering(work))
     assert not caught.value.slow and "status 3" in str(caught.value)

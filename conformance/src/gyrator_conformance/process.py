@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from types import MappingProxyType
 from typing import IO, Generic, Protocol, TypeVar
 
@@ -77,6 +78,9 @@ class LineProcess:
         if answer:
             return answer
         slow = process.poll() is None and time.monotonic() - start >= self.limit
+        if not slow:  # it no longer answers, but may not have ended yet
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(self.limit)
         self.close()
         why = f"took more than {self.limit:.0f} s" if slow else f"crashed: {self._end(process)}"
         raise ProcessEndedError(why, slow)

@@ -37,8 +37,8 @@ from gyrator_conformance.fuzz.program import PROGRAM_FILE, Program
 from gyrator_ir.types import HOST
 
 Kind = Literal[
-    "", "value", "dtype", "shape", "stride", "bits", "alias", "gradient", "exception", "silent",
-    "eager", "crash", "time",
+    "", "value", "dtype", "shape", "device", "stride", "bits", "alias", "gradient", "exception",
+    "silent", "eager", "crash", "time",
 ]  # fmt: skip
 """`silent`: eager raises and the compiled program does not. `eager`: a graph ran eagerly."""
 
@@ -449,6 +449,8 @@ def form(a: Any, b: Any, result: bool) -> Verdict | None:
         return Verdict("dtype", f"{a.dtype}, eager {b.dtype}")
     if a.shape != b.shape:
         return Verdict("shape", f"{tuple(a.shape)}, eager {tuple(b.shape)}")
+    if a.device != b.device:
+        return Verdict("device", f"{a.device}, eager {b.device}")
     if result and strides_differ(a, b):
         return Verdict("stride", f"{a.stride()}, eager {b.stride()} of {tuple(a.shape)}")
     flags, other = (a.is_conj(), a.is_neg()), (b.is_conj(), b.is_neg())
