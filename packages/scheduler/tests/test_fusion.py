@@ -93,6 +93,22 @@ def test_other_kernels_do_not(rows: tuple[int, ...], columns: int, numbers: dict
     check(program, 1, OPTIONS, **all_)
 
 
+@pytest.mark.parametrize(
+    ("shape", "held", "kernels"),
+    [((3, 256), 256, 1), ((3, 256), 128, 2), ((256, 3), 256, 2)],
+)
+def test_few_long_rows_are_one_kernel_if_programs_hold_them(
+    shape: tuple[int, int], held: int, kernels: int
+) -> None:
+    m = Maker()
+    x = m.input("x", *shape)
+    (largest,) = m.reduction(ReduceKind.MAX, x, [shape.index(256)])
+    program = m.program(m.pointwise("sub", x, largest))
+    numbers = {"cores": 4, "parallel_grain": 64, "total_elements": held}
+    assert len(schedule(program, OPTIONS, target(**numbers)).kernels) == kernels
+    check(program, 1, OPTIONS, **numbers)
+
+
 def test_dynamic_rows_fuse_through_memory_when_scratch_is_unbounded() -> None:
     m = Maker()
     s0, s1 = Sym("s0"), Sym("s1")

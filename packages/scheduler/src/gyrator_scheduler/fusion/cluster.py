@@ -68,7 +68,7 @@ class Cluster:
     """The result of a member depends on the order of the inner axes."""
     scans: bool = False
     never_fused: bool = False
-    """Whether the operation is a sort, or a reduction or scan over a single element."""
+    """Whether the operation is a reduction, scan or sort over a single element."""
     mutates: bool = False
     """Reads and overwrites one buffer."""
     before: dict[int, None] = field(factory=dict)
@@ -104,8 +104,8 @@ def singleton(index: int, op: Operation) -> Cluster:
     own: dict[Sym, Expr] = {a.symbol: a.symbol for a in (*op.axes, *inner_axes)}
     c = Cluster(index, points=tuple(a for a in op.axes if a.symbol not in ones), inner=inner)
     c.members.append(Member(index, op, {**own, **ones}, bool(inner)))
-    c.scans = isinstance(op, Scan)
-    c.never_fused = isinstance(op, Sort) or any(a.extent is ONE for a in inner)
+    c.scans = isinstance(op, (Scan, Sort))
+    c.never_fused = any(a.extent is ONE for a in inner)
     c.size = len(statements_of(op))
     c.reductions = int(isinstance(op, Reduction))
     c.sums = (

@@ -117,7 +117,7 @@ def match(
 
 def _always_refused(first: Cluster, second: Cluster, heuristics: Heuristics) -> str | None:
     if first.never_fused or second.never_fused:
-        return "a sort, or a reduction of a single element, is not fused"
+        return "a reduction, scan or sort of a single element is not fused"
     if first.size + second.size > heuristics.fusion_statements:
         return f"together they exceed {heuristics.fusion_statements} statements"
     if first.reductions + second.reductions > max(heuristics.fusion_folds, 1):
@@ -125,7 +125,7 @@ def _always_refused(first: Cluster, second: Cluster, heuristics: Heuristics) -> 
     if len(first.loads) + len(second.loads) + len(first.stores) + len(second.stores) > MAX_BUFFERS:
         return f"together they touch more than {MAX_BUFFERS} buffers"
     if first.inner and second.inner and (first.scans or second.scans):
-        return "a scan shares its axis with pointwise operations only"
+        return "a scan or sort shares its axis with pointwise operations only"
     return None
 
 
@@ -234,7 +234,7 @@ def _assign_roles(left: Cluster, right: Cluster, r: Refinement) -> _Layout | str
         return _Layout(points, inner, right_inner=True)
     if {a.symbol for a in missing} == {a.symbol for a in left.inner}:
         if left.scans:
-            return "a scan shares its axis with pointwise operations only"
+            return "a scan or sort shares its axis with pointwise operations only"
         return _Layout(points, inner)
     return "the parallel axes of the reduction are not those of the other"
 
@@ -345,7 +345,9 @@ def _unprofitable(
     if joint.inner and (joint.first_inner or joint.second_inner) and heuristics.cores > 1:
         work = space(joint.points + joint.inner)
         few = space(joint.points) < heuristics.cores and work > heuristics.parallel_grain
-        if few and space(joint.inner) >= LONG_ROW * heuristics.adjacent_points:
+        row = space(joint.inner)
+        kept = row <= heuristics.total_elements and _reads_rows(first, second, joint)
+        if few and row >= LONG_ROW * heuristics.adjacent_points and not kept:
             return Refused("the reduction has too few points to use all threads")
     if _common(first.stores, second.loads):
         return None
@@ -364,6 +366,19 @@ def _unprofitable(
                 if not joint.inner and len(address.free_symbols) and _covers_most(address, axes):
                     return None
     return Refused("they share no data worth reading once")
+
+
+def _reads_rows(first: Cluster, second: Cluster, joint: Joint) -> bool:
+    """Return whether the elements of a row are adjacent in a buffer, so that one program reads it
+    at full speed, and keeps it for the operations after the reduction."""
+    last = joint.inner[-1].symbol
+    sides = (first, joint.first), (second, joint.second)
+    return any(
+        stride_of(subs(e, mapping), last) is ONE
+        for c, mapping in sides
+        for addresses in c.loads.values()
+        for e in addresses
+    )
 
 
 def _covers_most(address: Expr, axes: tuple[Axis, ...]) -> bool:
