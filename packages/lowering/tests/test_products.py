@@ -275,6 +275,35 @@ def test_depthwise_convolutions_of_planes_are_left_to_kernels(check, name: str) 
     assert not generated_products(changing, {target.device: able})
 
 
+DEPTHWISE = {
+    "float32": ({}, torch.float32, True),
+    "windows apart": ({"stride": 2}, torch.bfloat16, True),
+    "windows apart along one axis": ({"stride": (1, 2)}, torch.bfloat16, False),
+    "few elements": ({"batch": 2}, torch.float16, True),
+    "many elements": ({}, torch.float16, False),
+    "planes": ({"last": False}, torch.float32, False),
+    "two filters a channel": ({"filters": 12}, torch.float32, False),
+    "large window": ({"window": 9, "padding": 4}, torch.float32, False),
+}
+
+
+@pytest.mark.parametrize("name", DEPTHWISE)
+def test_depthwise_convolutions_of_channels_last_images_are_left_to_kernels(
+    check, name: str
+) -> None:
+    options, dtype, expected = DEPTHWISE[name]
+    options = {"groups": 6, "padding": 1, **options}
+    filters, window = options.pop("filters", 6), options.pop("window", 3)
+    layout = torch.channels_last if options.pop("last", True) else torch.contiguous_format
+    x = torch.randn(options.pop("batch", 4), 6, 10, 10).to(dtype).to(memory_format=layout)
+    w = torch.randn(filters, 1, window, window, dtype=dtype)
+    (target,) = check.targets.values()
+    able = evolve(target, heuristics=evolve(target.heuristics, depthwise_elements=1200))
+    gm = check.trace(lambda x, w: F.conv2d(x, w, **options), (x, w))
+    assert bool(generated_products(gm, {target.device: able})) is expected
+    assert not generated_products(gm, check.targets)
+
+
 PIXELS = {
     "few outputs": ({}, torch.float32, True),
     "as many as are few": ({"outputs": 4}, torch.bfloat16, True),

@@ -121,6 +121,10 @@ class Heuristics:
     """Generated kernels are faster than the library at matrix-vector products."""
     plane_convolutions: bool = False
     """Generated kernels are faster than the library at depthwise convolutions of planes."""
+    depthwise_elements: int = field(default=0, validator=natural)
+    """Generated kernels are faster than the library at depthwise convolutions of channels-last
+    images: of 16-bit floats, if windows are apart or images have at most this many elements. 0 if
+    they are not."""
     integer_products: bool = False
     """Generated kernels are faster than the library at matrix products of integers."""
     register_tiles: bool = False

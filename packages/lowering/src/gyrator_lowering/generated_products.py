@@ -12,7 +12,8 @@ Some products are better left to kernels, which also fuse what follows:
   vectors, but no tiles. Integer sums are exact in any order: kernels return the same bits.
 - Depthwise convolutions of planes, with their gradients. GPU libraries have kernels for channels
   that are consecutive in memory; for planes, ATen's take twice to three times as long as a loop
-  over the window.
+  over the window. Of channels-last images, the library convolves 16-bit floats faster where windows
+  overlap, unless its kernel is short; and it takes tenths of a second to prepare its first call.
 - Convolutions of single channels-last pixels with few outputs, as at the end of a segmentation
   network. CPU libraries compute a whole register of outputs, most of which are padding; kernels
   compute those that exist, and fuse what comes before and after, which takes longer than the sums.
@@ -63,8 +64,10 @@ def _chosen(node: Node, targets: Mapping[str, Target]) -> bool:
         return False
     can = target.heuristics
     if node.target in _CONVOLUTIONS:
-        return (can.plane_convolutions and _of_planes(node)) or (
-            can.register_tiles and narrow_convolution(node)
+        return (
+            (can.plane_convolutions and _of_planes(node))
+            or (can.register_tiles and narrow_convolution(node))
+            or _of_channels_last(node, can.depthwise_elements)
         )
     x, y = (a.meta["val"] for a in node.args[-2:])  # type: ignore[union-attr]
     return (
@@ -122,14 +125,39 @@ def _of_planes(node: Node) -> bool:
     args: Any = node.args
     *images, weight = (a.meta["val"] for a in args[: 3 if backward else 2])
     transposed, groups = (args[7], args[9]) if backward else (args[6], args[8])
-    if transposed or images[0].dtype not in _FLOATS:
+    return (
+        not transposed
+        and _is_depthwise(images[-1], weight, groups)
+        and all(isinstance(x.stride(-1), int) and x.stride(-1) == 1 for x in images)
+    )
+
+
+def _of_channels_last(node: Node, elements: int) -> bool:
+    """Return whether kernels are faster at a depthwise convolution of channels-last images: see
+    `Heuristics.depthwise_elements`."""
+    if not elements or node.target != aten.convolution.default:
         return False
-    if not all(isinstance(n, int) for n in (*weight.shape, images[-1].shape[1])):
+    args: Any = node.args
+    x, weight = (a.meta["val"] for a in args[:2])
+    stride, transposed, groups = args[3], args[6], args[8]
+    if transposed or not _is_depthwise(x, weight, groups):
+        return False
+    apart = all(n > 1 for n in stride)
+    short = all(isinstance(n, int) for n in x.shape) and math.prod(x.shape) <= elements
+    return (
+        isinstance(x.stride(1), int)
+        and x.stride(1) == 1
+        and (x.dtype.itemsize > 2 or apart or short)
+    )
+
+
+def _is_depthwise(x: Tensor, weight: Tensor, groups: int) -> bool:
+    """Return whether a convolution of floats convolves each channel separately with a small window
+    of constant size."""
+    if x.dtype not in _FLOATS or not all(isinstance(n, int) for n in (*weight.shape, x.shape[1])):
         return False
     return (
-        1 < groups == weight.shape[0] == images[-1].shape[1]
-        and 1 < math.prod(weight.shape[2:]) <= _WINDOW
-        and all(isinstance(x.stride(-1), int) and x.stride(-1) == 1 for x in images)
+        1 < groups == weight.shape[0] == x.shape[1] and 1 < math.prod(weight.shape[2:]) <= _WINDOW
     )
 
 

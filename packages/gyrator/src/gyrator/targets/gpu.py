@@ -126,6 +126,7 @@ class TritonDevice:
                 product_bytes=16 if self.libraries else 0,
                 thin_products="cublas" in self.libraries,
                 plane_convolutions="cudnn" in self.libraries,
+                depthwise_elements=1 << 21 if "cudnn" in self.libraries else 0,
                 unfused_bias="cudnn" in self.libraries,
                 channels_last="cudnn" in self.libraries,
                 shared_bytes=self.shared(arch),
