@@ -62,12 +62,16 @@ CAUSAL = """kernel t on cpu template flex_attention (p0, p1, p1, p2, p3) -> (p4)
 EVERY_BLOCK = CAUSAL.replace(", p2, p3)", ")").replace("lists=1", "lists=0")
 
 
-@pytest.mark.parametrize("text", [CAUSAL, EVERY_BLOCK], ids=["listed", "all"])
-def test_every_block_of_scores_computes_the_same(text: str, build_folder) -> None:
-    if why := lacking("avx2"):
+@pytest.mark.parametrize(
+    ("text", "isa"),
+    [(CAUSAL, "avx2"), (EVERY_BLOCK, "avx2"), (EVERY_BLOCK, "avx512")],
+    ids=["listed", "all", "all-avx512"],
+)
+def test_every_block_of_scores_computes_the_same(text: str, isa: str, build_folder) -> None:
+    if why := lacking(isa):
         pytest.skip(why)
     (kernel,) = map(read_launchable, parse_lines(text))
-    bound, backend = target("avx2"), CppBackend()
+    bound, backend = target(isa), CppBackend()
     program = backend.tile([kernel], ShapeFacts(), (), bound)
     (tiled,) = program.kernels
     rng = np.random.default_rng(7)
@@ -76,7 +80,7 @@ def test_every_block_of_scores_computes_the_same(text: str, build_folder) -> Non
     buffers = {"p0": q, "p1": k, "p2": listed[0], "p3": listed[1], "p4": np.zeros_like(q)}
     expected = {name: array.copy() for name, array in buffers.items()}
     run_template(kernel, expected, {})
-    flags = [*FLAGS, *Isa.of("avx2").flags]
+    flags = [*FLAGS, *Isa.of(isa).flags]
     texts = set()
     for candidate in tiled.candidates:
         chosen = with_candidates(tiled, (candidate,))

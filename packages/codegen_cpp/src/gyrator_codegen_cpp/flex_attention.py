@@ -6,6 +6,7 @@ which are converted to `f32`. The formulas are applied to a block of scores by a
 over that block, which is tiled and emitted like any other kernel.
 """
 
+import math
 from collections.abc import Sequence
 
 from attrs import evolve, field
@@ -206,8 +207,14 @@ class _Flex:
         w.line("#pragma omp parallel if (all > 1)")
         with w.block("{"):
             self._scratch()
-            with w.block("for (;;) {"):
-                w.line("const si64 task = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);")
+            if not self._number("lists"):
+                w.line("si64 held = -1;")
+            w.line("const si64 threads = omp_get_num_threads();")
+            w.line("const si64 share = threads == 1 ? all : all >= 4 * tiles * threads ? tiles : 1;")
+            with w.block("for (si64 task = 0, end = 0;; task++) {"):
+                with w.block("if (task == end) {"):
+                    w.line("task = __atomic_fetch_add(&next, share, __ATOMIC_RELAXED);")
+                    w.line("end = gy_least(task + share, all);")
                 w.line("if (task >= all) break;")
                 w.line("const si64 head = task / tiles % heads, batch = task / (tiles * heads);")
                 w.line(f"const si64 first = (tiles - 1 - task % tiles) * {block};")
@@ -219,9 +226,10 @@ class _Flex:
         """Emit the declarations of a thread's memory."""
         w, x, columns = self.writer, self.rows, self.columns
         lengths = {
-            "query": x * self._padded(0), "keys": self._length(0) * columns,
-            "values": columns * self._padded(2), "scores": x * columns,
+            "query": x * self._padded(0), "scores": x * columns,
             "acc": x * self._padded(2), "limit": x, "total": x,
+            "keys": self._length(0) * self._in_panels(columns),
+            "values": columns * self._in_panels(self._length(2)),
         }  # fmt: skip
         w.line(f"const gy_scratch memory({4 * sum(lengths.values())});")
         at = "(sf32 *)memory.aligned()"
@@ -236,14 +244,17 @@ class _Flex:
         w.line(
             "const si64 filled = (count + GY_PRODUCT_ROWS - 1) / GY_PRODUCT_ROWS * GY_PRODUCT_ROWS;"
         )
-        w.line(f"{self._rows_of(0, 'head', 'first', 'count', 'query')};")
         depth = self._padded(0)
+        # Rows are multiplied instead of scores, unless formulas need the latter in their own unit.
+        once = not any(score_kernels)
+        copied = f"{self._vectors(0, 'head', 'first', 'count')}, query, {depth}"
+        w.line(f"gy_rows_of({copied}{f', {self._factor()}' if once else ''});")
         w.line(f"__builtin_memset(query + count * {depth}, 0, (filled - count) * {4 * depth});")
         w.line(f"__builtin_memset(acc, 0, {4 * width} * filled);")
         w.line("for (si64 i = 0; i < count; i++) limit[i] = -__builtin_inff(), total[i] = 0;")
         for number, score_kernel in enumerate(score_kernels):
             if not self._number("lists"):
-                self._blocks("0", "columns", score_kernel)
+                self._blocks("0", "columns", score_kernel, once)
                 break
             counts, block_lists = k.inputs[3 + 2 * number : 5 + 2 * number]
             block = f"first / {self._number('row_block')}"
@@ -252,32 +263,32 @@ class _Flex:
                 block_index = self._element(block_lists, "batch", "head", block, "n")
                 length = self._number("column_block")
                 w.line(f"const si64 begin = (si64){block_index} * {length};")
-                self._blocks("begin", f"gy_least(begin + {length}, columns)", score_kernel)
+                end = f"gy_least(begin + {length}, columns)"
+                self._blocks("begin", end, score_kernel, once)
         self._finish()
 
-    def _blocks(self, begin: str, end: str, score_kernel: _ScoreKernel | None) -> None:
+    def _blocks(
+        self, begin: str, end: str, score_kernel: _ScoreKernel | None, scaled: bool
+    ) -> None:
         """Emit the loop over the blocks of scores of a range of columns."""
         self.writer.line(f"const si64 last = {end};")
         with self.writer.block(
             f"for (si64 start = {begin}; start < last; start += {self.columns}) {{"
         ):
-            self._step(score_kernel)
+            self._step(score_kernel, scaled)
 
-    def _step(self, score_kernel: _ScoreKernel | None) -> None:
-        """Emit the computation of a block of scores."""
+    def _step(self, score_kernel: _ScoreKernel | None, scaled: bool) -> None:
+        """Emit the computation of a block of scores; the rows may have been scaled."""
         w, values, columns = self.writer, self._padded(2), self.columns
         w.line(f"const si64 width = gy_least({columns}, last - start);")
         w.line("const si64 whole = (width + GY_LANES - 1) / GY_LANES * GY_LANES;")
-        group = self._group
-        w.line(f"{self._rows_of(1, group, 'start', 'width', 'keys', transposed=True)};")
-        w.line(f"__builtin_memset(scores, 0, {4 * columns} * filled);")
+        self._pack()
         w.line(
-            f"gy_add_product(query, {self._padded(0)}, keys, {columns}, scores, {columns}, "
+            f"gy_product<false>(query, {self._padded(0)}, keys, scores, {columns}, "
             f"filled, whole, {self._length(0)});"
         )
-        scale = literal(self._scale, DType.F32)
+        scale = "1.0f" if scaled else self._factor(score_kernel is None)
         if score_kernel is not None:
-            scale = "1.0f"
             texts = {_SIZES[n]: t for n, t in _TEXTS.items()}
             sizes = ", ".join(texts.get(s, s.name) for s in score_kernel.sizes)
             w.line(f"const si64 score_sizes[] = {{{sizes}}};")
@@ -294,11 +305,27 @@ class _Flex:
             f"gy_fold_scores<{limits}>(scores, {columns}, count, width, {scale}, limit, total, "
             f"acc, {values});"
         )
-        w.line(f"{self._rows_of(2, group, 'start', 'width', 'values')};")
         w.line(
-            f"gy_add_product(scores, {columns}, values, {values}, acc, {values}, filled, "
-            f"{values}, width);"
+            f"gy_product<true>(scores, {columns}, values, acc, {values}, filled, {values}, width);"
         )
+
+    def _pack(self) -> None:
+        """Emit the copies of a block's keys and values, which the blocks of rows of a head share if
+        there is no other block."""
+        w = self.writer
+        keys, values = (
+            f"{name}({self._vectors(n, self._group, 'start', 'width')}, {to});"
+            for n, name, to in ((1, "gy_turned_panels_of", "keys"), (2, "gy_panels_of", "values"))
+        )
+        if self._number("lists"):
+            w.line(keys)
+            w.line(values)
+            return
+        w.line(f"const si64 wanted = batch * heads + {self._group};")
+        with w.block(f"if (held != wanted || columns > {self.columns}) {{"):
+            w.line(keys)
+            w.line(values)
+            w.line("held = wanted;")
 
     def _finish(self) -> None:
         """Emit the stores of the results."""
@@ -311,26 +338,19 @@ class _Flex:
         if not rows:
             return
         with w.block("for (si64 i = 0; i < count; i++) {"):
-            values = (
-                "limit[i] * 1.44269504f + gy_log2(total[i])",
-                "limit[i] * 1.44269504f",
-            )
+            values = "limit[i] + gy_log2(total[i])", "limit[i]"
             for t, value in zip(rows, values, strict=False):
                 w.line(f"gy_store({self._at(t, 'batch', 'head', '(first + i)')}, {value});")
 
     # Text -----------------------------------------------------------------------------------
 
-    def _rows_of(
-        self, position: int, head: str, first: str, count: str, to: str, *, transposed: bool = False
-    ) -> str:
-        """Return the call that copies vectors of an input to a thread's memory."""
+    def _vectors(self, position: int, head: str, first: str, count: str) -> str:
+        """Return the arguments of a copy of vectors of an input to a thread's memory."""
         t = self.kernel.inputs[position]
         at = self._at(t, "batch", head, first)
         step, across = (self._show(s) for s in t.strides[2:])
-        ld = self.columns if transposed else self._padded(position)
-        name = "gy_columns_of" if transposed else "gy_rows_of"
         pointer = f"(const {STORAGE[t.dtype]} *){at}"
-        return f"{name}({pointer}, {step}, {across}, {count}, {self._length(position)}, {to}, {ld})"
+        return f"{pointer}, {step}, {across}, {count}, {self._length(position)}"
 
     def _element(self, t: TensorRef, *index: str) -> str:
         return f"*({self._at(t, *index)})"
@@ -360,9 +380,18 @@ class _Flex:
         assert length is not None
         return length
 
+    def _in_panels(self, length: int) -> int:
+        """Return the length of a row in whole panels."""
+        panel = 2 * self.isa.lanes
+        return -(-length // panel) * panel
+
     def _padded(self, position: int) -> int:
         """Return the padded length of a vector in a thread's memory."""
         return -(-self._length(position) // self.isa.lanes) * self.isa.lanes
+
+    def _factor(self, of_products: bool = True) -> str:
+        """Return what converts products, or scores, to binary logarithms of weights."""
+        return literal(math.log2(math.e) * (self._scale if of_products else 1.0), DType.F32)
 
     @property
     def _scale(self) -> float:
