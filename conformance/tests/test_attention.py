@@ -5,6 +5,11 @@ import torch
 from torch.nn import functional as F
 
 from gyrator import explain
+from gyrator_runtime.device import cpu_isa
+
+on_vectors = pytest.mark.skipif(
+    cpu_isa() not in ("avx2", "avx512"), reason="the library computes attention"
+)
 
 
 @pytest.mark.parametrize("wrapper", ["python", "fx"])
@@ -43,3 +48,48 @@ def test_what_the_template_refuses_is_a_call_of_the_library(monkeypatch) -> None
     assert "flash_attention_for_cpu" in op
     assert reason == "vectors of length 520 are not between 1 and 512 long"
     torch.testing.assert_close(found.result, F.scaled_dot_product_attention(q, q, q))
+
+
+def _masks(rows: int, columns: int) -> dict[str, torch.Tensor | None]:
+    seen = torch.rand(rows, columns) > 0.3
+    seen[[0, rows - 1]] = False
+    return {
+        "none": None,
+        "boolean": seen,
+        "added": torch.randn(2, 1, rows, columns),
+        "causal": torch.ones(rows, columns).tril().bool(),
+        "padded": torch.zeros(2, 1, 1, columns).masked_fill(torch.arange(columns) > 150, -1e4),
+    }
+
+
+@on_vectors
+@pytest.mark.parametrize("kind", ["none", "boolean", "added", "causal", "padded"])
+@pytest.mark.parametrize("groups", [4, 2])
+def test_few_keys_are_read_from_one_product_by_a_kernel(kind: str, groups: int) -> None:
+    torch.manual_seed(1)
+    rows, columns, length = 150, 197, 40
+    mask = _masks(rows, columns)[kind]
+    queries = torch.randn(2, rows, 4 * length)
+    both = torch.randn(2, columns, 2 * groups * length)
+
+    def attend(queries: torch.Tensor, both: torch.Tensor) -> torch.Tensor:
+        q = queries.unflatten(2, (4, length)).transpose(1, 2)
+        k, v = both.unflatten(2, (2, groups, length)).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=groups < 4)
+
+    found = explain(attend, queries, both, options={"strict": True, "cache": False})
+    assert not found.extern_calls
+    torch.testing.assert_close(found.result, attend(queries, both))
+
+
+@on_vectors
+def test_few_keys_may_become_many() -> None:
+    torch.manual_seed(2)
+    attend = torch.compile(
+        F.scaled_dot_product_attention, backend="gyrator", dynamic=True, options={"strict": True}
+    )
+    for rows, columns in ((70, 33), (9, 300), (130, 1), (65, 700)):
+        q, k = torch.randn(2, 3, rows, 32), torch.randn(2, 3, columns, 32)
+        torch.testing.assert_close(
+            attend(q, k, k.cos()), F.scaled_dot_product_attention(q, k, k.cos())
+        )

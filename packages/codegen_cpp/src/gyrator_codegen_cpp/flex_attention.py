@@ -210,7 +210,8 @@ class _Flex:
             if not self._number("lists"):
                 w.line("si64 held = -1;")
             w.line("const si64 threads = omp_get_num_threads();")
-            w.line("const si64 share = threads == 1 ? all : all >= 4 * tiles * threads ? tiles : 1;")
+            w.line("const si64 many = all < 4 * tiles * threads ? 1 : tiles;")
+            w.line("const si64 share = threads > 1 ? many : all;")
             with w.block("for (si64 task = 0, end = 0;; task++) {"):
                 with w.block("if (task == end) {"):
                     w.line("task = __atomic_fetch_add(&next, share, __ATOMIC_RELAXED);")
@@ -225,13 +226,16 @@ class _Flex:
     def _scratch(self) -> None:
         """Emit the declarations of a thread's memory."""
         w, x, columns = self.writer, self.rows, self.columns
+        w.line(
+            f"const si64 tall = ({x - 1} + GY_PRODUCT_ROWS) / GY_PRODUCT_ROWS * GY_PRODUCT_ROWS;"
+        )
         lengths = {
-            "query": x * self._padded(0), "scores": x * columns,
-            "acc": x * self._padded(2), "limit": x, "total": x,
-            "keys": self._length(0) * self._in_panels(columns),
-            "values": columns * self._in_panels(self._length(2)),
+            "query": f"tall * {self._padded(0)}", "scores": f"tall * {columns}",
+            "acc": f"tall * {self._padded(2)}", "limit": f"{x}", "total": f"{x}",
+            "keys": f"{self._length(0) * self._in_panels(columns)}",
+            "values": f"{columns * self._in_panels(self._length(2))}",
         }  # fmt: skip
-        w.line(f"const gy_scratch memory({4 * sum(lengths.values())});")
+        w.line(f"const gy_scratch memory(4 * ({' + '.join(lengths.values())}));")
         at = "(sf32 *)memory.aligned()"
         for name, length in lengths.items():
             w.line(f"sf32 *const {name} = {at};")

@@ -104,7 +104,7 @@ def cpu_target(isa: str, cores: int) -> Target:
             quick_quotients=isa == "avx2",
             panel_columns=_PANEL_COLUMNS.get(isa, 0),
             depthwise_window=_DEPTHWISE.get(isa, 0),
-            attention_keys=128 if isa == "avx512" else 0,
+            attention_keys=512 if isa in ("avx512", "avx2") else 0,
         ),
     )
 

@@ -14,6 +14,9 @@ GY_FN gy_pack gy_pack_splat(sf32 x) { return x; }
 #if GY_ISA == 512 || GY_ISA == 128
 #define GY_PRODUCT_ROWS 8
 #define GY_EACH_PRODUCT_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#elif GY_ISA == 256
+#define GY_PRODUCT_ROWS 6
+#define GY_EACH_PRODUCT_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5)
 #else
 #define GY_PRODUCT_ROWS 4
 #define GY_EACH_PRODUCT_ROW(X) X(0) X(1) X(2) X(3)
