@@ -60,12 +60,13 @@ CAUSAL = """kernel t on cpu template flex_attention (p0, p1, p1, p2, p3) -> (p4)
 
 
 EVERY_BLOCK = CAUSAL.replace(", p2, p3)", ")").replace("lists=1", "lists=0")
+EARLIER = EVERY_BLOCK.replace("-> d", "-> score", 1)
 
 
 @pytest.mark.parametrize(
     ("text", "isa"),
-    [(CAUSAL, "avx2"), (EVERY_BLOCK, "avx2"), (EVERY_BLOCK, "avx512")],
-    ids=["listed", "all", "all-avx512"],
+    [(CAUSAL, "avx2"), (EVERY_BLOCK, "avx2"), (EARLIER, "avx2"), (EARLIER, "avx512")],
+    ids=["listed", "all", "earlier", "earlier-avx512"],
 )
 def test_every_block_of_scores_computes_the_same(text: str, isa: str, build_folder) -> None:
     if why := lacking(isa):
@@ -93,6 +94,7 @@ def test_every_block_of_scores_computes_the_same(text: str, isa: str, build_fold
         assert library("t", buffers) == 0
         np.testing.assert_allclose(buffers["p4"], expected["p4"], rtol=0, atol=2e-5)
     assert len(texts) == len(tiled.candidates) > 3
+    assert all(("gy_hide_later(scores" in t) == (text is EARLIER) for t in texts)
 
 
 WINDOWS = """kernel t on cpu template flex_attention (p0, p1, p1, p2) -> ({outputs}) with {{scale=0.5, row_block=128, column_block=128, lists=0}}

@@ -138,10 +138,11 @@ def quick_with_few_keys(check, monkeypatch) -> None:
     monkeypatch.setitem(check.targets, "cpu", few)
 
 
-@pytest.mark.parametrize("kind", ["none", "boolean", "added", "broadcast"])
+@pytest.mark.parametrize("kind", ["none", "causal", "boolean", "added", "broadcast"])
 def test_few_keys(kind: str, check, quick_with_few_keys) -> None:
     masks = {
         "none": None,
+        "causal": None,
         "boolean": boolean(9, 12),
         "added": torch.randn(2, 4, 9, 12).where(boolean(9, 12), -torch.inf),
         "broadcast": torch.randn(1, 12),
@@ -150,7 +151,7 @@ def test_few_keys(kind: str, check, quick_with_few_keys) -> None:
 
     def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *mask: torch.Tensor) -> torch.Tensor:
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        return attend(q, k, v, *mask, scale=0.3)
+        return attend(q, k, v, *mask, is_causal=kind == "causal", scale=0.3)
 
     inputs = tensors((2, 9, 4, 8), (2, 12, 4, 8), (2, 12, 4, 8))
     program = check(fn, *inputs, *more)
@@ -177,11 +178,10 @@ def test_few_keys_of_dynamic_sizes(check, quick_with_few_keys) -> None:
         ((2, 4, 9, 8), 13, {}, torch.float32),
         ((2, 4, 7, 8), 12, {}, torch.float32),
         ((2, 4, 9, 136), 12, {}, torch.float32),
-        ((2, 4, 9, 8), 9, {"is_causal": True}, torch.float32),
         ((2, 4, 9, 8), 12, {"scale": -0.5}, torch.float32),
         ((2, 4, 9, 8), 12, {}, torch.bfloat16),
     ],
-    ids=["keys", "rows", "length", "causal", "scale", "dtype"],
+    ids=["keys", "rows", "length", "scale", "dtype"],
 )
 def test_other_attention_stays_a_call(
     shape, keys, options, dtype, check, quick_with_few_keys

@@ -19,7 +19,7 @@ from gyrator_codegen_cpp.dtypes import STORAGE, literal
 from gyrator_codegen_cpp.kernel import emit_kernel, parameters
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.refusals import TILING, refusals
-from gyrator_ir.body.nodes import Axis, Const, Let, Load, Statement, Store
+from gyrator_ir.body.nodes import Axis, Const, IndexValue, Let, Load, Statement, Store
 from gyrator_ir.body.rewrite import reads, renamed
 from gyrator_ir.define import define, frozen
 from gyrator_ir.diagnostics import Diagnostic
@@ -161,7 +161,7 @@ class _Flex:
         self, name: str, score: Formula, mask: Formula | None, parts: list[str]
     ) -> _ScoreKernel | None:
         """Emit the kernel that applies formulas to a block of scores, if they have any effect."""
-        if mask is None and score.result in score.parameters and self._scale > 0:
+        if (mask is None or self._hides_later) and _changes_nothing(score, self._scale):
             return None
         k = self.kernel
         body = _statements(score, mask, self._scale, self.columns)
@@ -190,6 +190,13 @@ class _Flex:
         first = len(self.checks)
         self.checks += [evolve(c, code=first + c.code) for c in source.checks]
         return _ScoreKernel(source.symbol, kernel.sizes, captured, first)
+
+    @property
+    def _hides_later(self) -> bool:
+        """Return whether rows see the columns up to their own, and no list says which."""
+        score, mask = self.kernel.formulas
+        later = not self._number("lists") and _is_causal(mask)
+        return later and _changes_nothing(score, self._scale)
 
     # Main function -------------------------------------------------------------------------------
 
@@ -225,15 +232,15 @@ class _Flex:
 
     def _scratch(self) -> None:
         """Emit the declarations of a thread's memory."""
-        w, x, columns = self.writer, self.rows, self.columns
+        w, x, columns, panel = self.writer, self.rows, self.columns, 2 * self.isa.lanes
         w.line(
             f"const si64 tall = ({x - 1} + GY_PRODUCT_ROWS) / GY_PRODUCT_ROWS * GY_PRODUCT_ROWS;"
         )
         lengths = {
             "query": f"tall * {self._padded(0)}", "scores": f"tall * {columns}",
             "acc": f"tall * {self._padded(2)}", "limit": f"{x}", "total": f"{x}",
-            "keys": f"{self._length(0) * self._in_panels(columns)}",
-            "values": f"{columns * self._in_panels(self._length(2))}",
+            "keys": f"{self._length(0) * _rounded(columns, panel)}",
+            "values": f"{columns * _rounded(self._length(2), panel)}",
         }  # fmt: skip
         w.line(f"const gy_scratch memory(4 * ({' + '.join(lengths.values())}));")
         at = "(sf32 *)memory.aligned()"
@@ -258,7 +265,8 @@ class _Flex:
         w.line("for (si64 i = 0; i < count; i++) limit[i] = -__builtin_inff(), total[i] = 0;")
         for number, score_kernel in enumerate(score_kernels):
             if not self._number("lists"):
-                self._blocks("0", "columns", score_kernel, once)
+                end = "gy_least(columns, first + count)" if self._hides_later else "columns"
+                self._blocks("0", end, score_kernel, once)
                 break
             counts, block_lists = k.inputs[3 + 2 * number : 5 + 2 * number]
             block = f"first / {self._number('row_block')}"
@@ -287,10 +295,13 @@ class _Flex:
         w.line(f"const si64 width = gy_least({columns}, last - start);")
         w.line("const si64 whole = (width + GY_LANES - 1) / GY_LANES * GY_LANES;")
         self._pack()
+        depth = self._length(0)
         w.line(
-            f"gy_product<false>(query, {self._padded(0)}, keys, scores, {columns}, "
-            f"filled, whole, {self._length(0)});"
+            f"gy_product<false>(query, {self._padded(0)}, keys, {depth}, scores, {columns}, "
+            f"filled, whole, {depth});"
         )
+        if self._hides_later:
+            w.line(f"gy_hide_later(scores, {columns}, count, width, first - start);")
         scale = "1.0f" if scaled else self._factor(score_kernel is None)
         if score_kernel is not None:
             texts = {_SIZES[n]: t for n, t in _TEXTS.items()}
@@ -310,26 +321,28 @@ class _Flex:
             f"acc, {values});"
         )
         w.line(
-            f"gy_product<true>(scores, {columns}, values, acc, {values}, filled, {values}, width);"
+            f"gy_product<true>(scores, {columns}, values, {columns}, acc, {values}, filled, "
+            f"{values}, width);"
         )
 
     def _pack(self) -> None:
         """Emit the copies of a block's keys and values, which the blocks of rows of a head share if
         there is no other block."""
-        w = self.writer
-        keys, values = (
-            f"{name}({self._vectors(n, self._group, 'start', 'width')}, {to});"
-            for n, name, to in ((1, "gy_turned_panels_of", "keys"), (2, "gy_panels_of", "values"))
+        w, columns = self.writer, self.columns
+        w.line(f"const si64 copied = gy_least({columns}, columns - start);")
+        both = [f"{self._vectors(n, self._group, 'start', 'copied')}" for n in (1, 2)]
+        copies = (
+            f"gy_turned_panels_of({both[0]}, keys);",
+            f"gy_panels_of({both[1]}, values, {columns});",
         )
         if self._number("lists"):
-            w.line(keys)
-            w.line(values)
+            for line in copies:
+                w.line(line)
             return
         w.line(f"const si64 wanted = batch * heads + {self._group};")
-        with w.block(f"if (held != wanted || columns > {self.columns}) {{"):
-            w.line(keys)
-            w.line(values)
-            w.line("held = wanted;")
+        with w.block(f"if (held != wanted || columns > {columns}) {{"):
+            for line in (*copies, "held = wanted;"):
+                w.line(line)
 
     def _finish(self) -> None:
         """Emit the stores of the results."""
@@ -384,14 +397,9 @@ class _Flex:
         assert length is not None
         return length
 
-    def _in_panels(self, length: int) -> int:
-        """Return the length of a row in whole panels."""
-        panel = 2 * self.isa.lanes
-        return -(-length // panel) * panel
-
     def _padded(self, position: int) -> int:
         """Return the padded length of a vector in a thread's memory."""
-        return -(-self._length(position) // self.isa.lanes) * self.isa.lanes
+        return _rounded(self._length(position), self.isa.lanes)
 
     def _factor(self, of_products: bool = True) -> str:
         """Return what converts products, or scores, to binary logarithms of weights."""
@@ -409,6 +417,23 @@ _TEXTS = {
     "batch": "batch", "head": "head", "row": "first", "column": "start", "rows": "count",
     "width": "width",
 }  # fmt: skip
+
+
+def _rounded(length: int, to: int) -> int:
+    return -(-length // to) * to
+
+
+def _changes_nothing(score: Formula, scale: float) -> bool:
+    """Return whether weights follow from products, the largest one from the largest."""
+    return score.result in score.parameters and scale > 0
+
+
+def _is_causal(mask: Formula) -> bool:
+    indices = {s.name: s.expr for s in mask.body if isinstance(s, IndexValue)}
+    (*_, last) = mask.body or (None,)
+    if not isinstance(last, Let) or last.op != "ge" or last.name != mask.result:
+        return False
+    return [indices.get(n) for n in last.args] == [ROW, COLUMN]
 
 
 def _statements(

@@ -42,13 +42,14 @@ template <bool add, bool wide> static __attribute__((noinline)) void gy_product_
 // Columns of a panel, a matrix whose rows follow one another: those of a tile of registers.
 #define GY_PANEL (2 * GY_LANES)
 //% gy_product
-// c = a b, or c += a b if `add`, of `rows` rows, a multiple of GY_PRODUCT_ROWS, and `columns` columns, one of GY_LANES. b is in panels.
-template <bool add> GY_FN void gy_product(const sf32 *a, si64 lda, const sf32 *b, sf32 *c, si64 ldc, si64 rows, si64 columns, si64 depth) {
+// c = a b, or c += a b if `add`, of `rows` rows, a multiple of GY_PRODUCT_ROWS, and `columns` columns, one of GY_LANES. b is in panels of
+// `tall` rows.
+template <bool add> GY_FN void gy_product(const sf32 *a, si64 lda, const sf32 *b, si64 tall, sf32 *c, si64 ldc, si64 rows, si64 columns, si64 depth) {
   si64 k = 0;
   for (; k + GY_PANEL <= columns; k += GY_PANEL)
-    for (si64 i = 0; i < rows; i += GY_PRODUCT_ROWS) gy_product_tile<add, true>(a + i * lda, lda, b + k * depth, c + i * ldc + k, ldc, depth);
+    for (si64 i = 0; i < rows; i += GY_PRODUCT_ROWS) gy_product_tile<add, true>(a + i * lda, lda, b + k * tall, c + i * ldc + k, ldc, depth);
   if (k < columns)
-    for (si64 i = 0; i < rows; i += GY_PRODUCT_ROWS) gy_product_tile<add, false>(a + i * lda, lda, b + k * depth, c + i * ldc + k, ldc, depth);
+    for (si64 i = 0; i < rows; i += GY_PRODUCT_ROWS) gy_product_tile<add, false>(a + i * lda, lda, b + k * tall, c + i * ldc + k, ldc, depth);
 }
 //% gy_rows_of
 // Rows of `length` elements, `across` apart, as numbers in rows of `ld`, multiplied by `factor`, zeros behind each.
@@ -62,9 +63,9 @@ template <class P> GY_FN void gy_rows_of(const P *from, si64 step, si64 across, 
   }
 }
 //% gy_panels_of
-// The same in panels, whose last one has zeros behind the rows.
-template <class P> GY_FN void gy_panels_of(const P *from, si64 step, si64 across, si64 rows, si64 length, sf32 *to) {
-  for (si64 k = 0; k < length; k += GY_PANEL) gy_rows_of(from + k * across, step, across, rows, gy_least(GY_PANEL, length - k), to + k * rows, GY_PANEL);
+// The same in panels of `tall` rows, whose last one has zeros behind the rows.
+template <class P> GY_FN void gy_panels_of(const P *from, si64 step, si64 across, si64 rows, si64 length, sf32 *to, si64 tall) {
+  for (si64 k = 0; k < length; k += GY_PANEL) gy_rows_of(from + k * across, step, across, rows, gy_least(GY_PANEL, length - k), to + k * tall, GY_PANEL);
 }
 //% gy_turn_tile
 #define GY_TURN_READ(n) gy_pack r##n = gy_pack_load(from + n * step);
@@ -93,6 +94,15 @@ template <class P> GY_FN void gy_turned_panels_of(const P *from, si64 step, si64
 // The larger one, or `b` where either is NaN: one instruction, where gy_maximum has four.
 template <class T> GY_FN T gy_larger(T a, T b) { return a > b ? a : b; }
 GY_FOLD(gy_largest, gy_larger)
+//% gy_hide_later
+// Scores of columns after `first` in the first row, after the next one in the second, and so on, do not count.
+GY_FN void gy_hide_later(sf32 *scores, si64 ld, si64 rows, si64 width, si64 first) {
+  for (si64 i = 0; i < rows; i++, scores += ld) {
+    si64 k = first + i < 0 ? 0 : first + i + 1;
+    for (; k < width && k % GY_LANES; k++) scores[k] = -__builtin_inff();
+    for (; k < width; k += GY_LANES) gy_store(scores + k, gy_pack_splat(-__builtin_inff()));
+  }
+}
 //% gy_weight
 // 2^x of x <= 0, and 0 where that would be subnormal, as in ATen: multiplying by such numbers takes a hundred times as long, and masks
 // of -100 make many.

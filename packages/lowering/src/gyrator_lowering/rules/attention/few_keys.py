@@ -28,8 +28,9 @@ def has_few_keys(b: LoopBuilder, a: Attention) -> bool:
         return False
     if a.q.dtype is not DType.F32 or (a.mask is not None and a.mask.dtype not in _MASKS):
         return False
-    # Causal attention leaves out blocks, which the template computes unless they are listed.
-    if a.causal or not offers(b, a, TemplateKind.FLEX_ATTENTION) or not _is_positive(a):
+    if a.causal and a.mask is not None:
+        return False
+    if not offers(b, a, TemplateKind.FLEX_ATTENTION) or not _is_positive(a):
         return False
     lengths = (a.q.shape[3], a.v.shape[3])
     if not all(isinstance(n, Const) and 0 < n.value <= _LONGEST_VECTOR for n in lengths):
@@ -57,7 +58,7 @@ def lower_few_keys(b: LoopBuilder, a: Attention, out: TensorValue) -> None:
     kind, outputs = TemplateKind.FLEX_ATTENTION, (out.ref,)
     problem = template_error(kind, inputs, outputs, attributes)
     assert not problem, problem
-    formulas = mask_formulas(mask)
+    formulas = mask_formulas(mask, a.causal)
     b.operations.append(
         Template(b.op_name(), kind, inputs, outputs, attributes, None, b.origin, formulas)
     )

@@ -7,9 +7,9 @@ from functools import reduce
 from operator import add
 
 from gyrator_ir.body.nodes import Const as ConstStatement
-from gyrator_ir.body.nodes import Let, Load
+from gyrator_ir.body.nodes import IndexValue, Let, Load
 from gyrator_ir.expr import Const, Expr
-from gyrator_ir.loop.formulas import SCORE_INDICES
+from gyrator_ir.loop.formulas import COLUMN, ROW, SCORE_INDICES
 from gyrator_ir.loop.nodes import Formula, Literal, Template, TemplateKind, TensorRef
 from gyrator_ir.loop.templates import template_error
 from gyrator_ir.modes import Numerics
@@ -173,10 +173,16 @@ def _most_parts(columns: int) -> int:
     return min(max(columns // _COLUMNS, min(columns // _SHORT, _SHORT_PARTS)), _MOST_PARTS)
 
 
-def mask_formulas(mask: TensorRef | None) -> tuple[Formula, Formula]:
-    """Return the formulas that add a mask of numbers to the scores, or apply one of booleans."""
+def mask_formulas(mask: TensorRef | None, causal: bool = False) -> tuple[Formula, Formula]:
+    """Return the formulas that add a mask of numbers to the scores, or apply one of booleans; a
+    causal one if there is no other."""
     score = Formula("score", ("score",), (), "score")
     seen = ConstStatement("seen", True, DType.BOOL)
+    if mask is None and causal:
+        pairs = (("row", ROW), ("column", COLUMN))
+        indices = (IndexValue(name, index, DType.I64) for name, index in pairs)
+        earlier = Let("seen", "ge", ("row", "column"), DType.BOOL)
+        return score, Formula("mask", (), (*indices, earlier), "seen")
     if mask is None:
         return score, Formula("mask", (), (seen,), "seen")
     terms = (i * stride for i, stride in zip(SCORE_INDICES, mask.strides, strict=True))
