@@ -460,12 +460,14 @@ def test_depthwise_convolutions_of_packed_weights(check, biased: bool) -> None:
         arguments = stride, pads, dilation
 
         def fn(x, filters, *bias, arguments=arguments):
-            return torch.ops.gyrator.depthwise_conv(x, filters, *(bias or [None]), *arguments)
+            return torch.ops.gyrator.depthwise_conv(
+                x, filters, *(bias or [None]), *arguments, "hardtanh", [-0.5, 1.5]
+            )
 
         inputs = (x, filters, *([] if bias is None else [bias]))
         top, left, bottom, right = pads
         padded = F.pad(x, [left, right, top, bottom])
-        expected = F.conv2d(padded, weight, bias, stride, 0, dilation, 5)
+        expected = F.conv2d(padded, weight, bias, stride, 0, dilation, 5).clamp(-0.5, 1.5)
         torch.testing.assert_close(fn(*inputs), expected, check_stride=False)
         assert fn(*inputs).is_contiguous(memory_format=torch.channels_last)
         check(fn, *inputs)

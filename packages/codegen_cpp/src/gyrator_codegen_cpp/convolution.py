@@ -1,27 +1,21 @@
-"""Emission of convolutions of channels-last images as C++: direct ones, by register tiles of pixels
-by features.
+"""Convolutions of channels-last images as C++, by register tiles of pixels by features.
 
 A thread computes a band of rows of an image for some panels of features at a time.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from gyrator_codegen import Writer, static
-from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.kernel import parameters
 from gyrator_codegen_cpp.prelude import Isa
-from gyrator_codegen_cpp.scope import Frame, Scope, Value
 from gyrator_ir.define import frozen
-from gyrator_ir.expr import ZERO, Sym, contiguous_strides
-from gyrator_ir.kernel.nodes import Kernel, Level, Stage, TemplateKernel
+from gyrator_ir.expr import ZERO, contiguous_strides
+from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.loop.templates import convolution_images
 from gyrator_ir.loop.templates import literal as literal_attribute
-from gyrator_ir.source import KernelSource
-from gyrator_ir.tile.nodes import TiledKernel
-from gyrator_ir.types import DType
 
 _PIXELS: Mapping[int, int] = MappingProxyType({1: 28, 2: 14})
 """The most pixels of a register tile with so many vectors of features."""
@@ -30,10 +24,6 @@ _BAND_ELEMENTS = 1 << 16
 quarter of a megabyte of L2 each."""
 _PART_ELEMENTS = 1 << 18
 """The most elements of the panels that meet several bands, for a megabyte of L2."""
-_INLINE_STATEMENTS = 5
-"""The most statements of a formula that each register of a tile repeats."""
-_NAME = "gy_after"
-"""How the names of the functions of formulas begin."""
 
 
 def convolution_unsupported(kernel: TemplateKernel, isa: Isa) -> str:
@@ -48,63 +38,10 @@ def convolution_unsupported(kernel: TemplateKernel, isa: Isa) -> str:
         return "the sizes of a convolution are not constant"
     if not all(t.offset is ZERO and t.strides == contiguous_strides(t.shape) for t in tensors):
         return "the tensors of a convolution are not in row-major order"
-    *_, width = _sizes(kernel.inputs[1])
+    *_, width = sizes_of(kernel.inputs[1])
     if width % isa.lanes or width // isa.lanes not in _PIXELS:
         return f"panels of {width} features have no register tile"
     return ""
-
-
-def emit_convolutions(
-    kernels: Sequence[TemplateKernel], cores: int, isa: Isa
-) -> Iterator[list[KernelSource]]:
-    """Yield the kernels of convolutions, in as many units as there are cores. Equal ones share a
-    function, and those with equal tiles are neighbours, to be compiled once."""
-    alike: dict[tuple[str, str, str], list[TemplateKernel]] = {}
-    functions: dict[str, str] = {}
-    for kernel in kernels:
-        text = _function(kernel, isa)
-        after = functions.setdefault(text, f"{_NAME}{len(functions)}")
-        alike.setdefault((after, *_body(kernel, after, cores, isa)), []).append(kernel)
-    texts = {name: text.replace(_NAME, name, 1) for text, name in functions.items()}
-    bodies = sorted(alike)
-    count = min(cores, len(bodies))
-    for n in range(count):
-        own = bodies[n * len(bodies) // count : (n + 1) * len(bodies) // count]
-        unit: list[KernelSource] = []
-        seen: set[str] = set()
-        for key in own:
-            after, _, body = key
-            head = "" if after in seen else texts[after]
-            seen.add(after)
-            unit += _sources(head, body, alike[key])
-        yield unit
-
-
-def _function(kernel: TemplateKernel, isa: Isa) -> str:
-    """Return the text of a function that applies a kernel's formula to a vector."""
-    (formula,) = kernel.formulas
-    (name,) = formula.parameters
-    stub = Kernel(kernel.name, kernel.device, (), (), (Stage(Level.OUTER, formula.body),))
-    frame = Frame(TiledKernel(stub, ()), isa)
-    scope = Scope(frame, Sym("i0"), env={name: Value("x", DType.F32, varying=True)})
-    long = len(formula.body) > _INLINE_STATEMENTS
-    head = "static __attribute__((noinline))" if long else "GY_FN"
-    with frame.writer.block(f"{head} vf32 {_NAME}(vf32 x) {{"):
-        run(scope, formula.body)
-        scope.line(f"return {scope.operand(formula.result, True)};")
-    return frame.writer.text
-
-
-def _sources(head: str, body: str, kernels: Sequence[TemplateKernel]) -> Iterator[KernelSource]:
-    """Yield the functions of kernels with the same body, which the first one has. `head` is before
-    that one."""
-    first = f"gy_k_{kernels[0].name}"
-    for kernel in kernels:
-        symbol = f"gy_k_{kernel.name}"
-        own = body if symbol == first else f"return {first}(buffers, sizes);"
-        signature = f'extern "C" si64 {symbol}(void *const *buffers, const si64 *sizes)'
-        before = head if symbol == first else ""
-        yield KernelSource(kernel.name, symbol, f"{before}{signature} {{\n{own}\n}}\n")
 
 
 @frozen
@@ -129,35 +66,35 @@ class _Plan:
     def of(cls, kernel: TemplateKernel, cores: int, isa: Isa) -> "_Plan":
         """Return the plan of a convolution: tiles of whole rows if several fit, else of as many
         pixels as leave few at the end of a row."""
-        _, _, width, _ = _sizes(kernel.inputs[0])
-        panels, _, _, channels, features = _sizes(kernel.inputs[1])
-        batch, rows, columns, outputs = _sizes(kernel.outputs[0])
+        _, _, width, _ = sizes_of(kernel.inputs[0])
+        panels, _, _, channels, features = sizes_of(kernel.inputs[1])
+        batch, rows, columns, outputs = sizes_of(kernel.outputs[0])
         vectors = features // isa.lanes
-        down, *_ = _steps(kernel)
+        down, *_ = steps_of(kernel)
         most = _PIXELS[vectors]
         together = min(most // columns, rows) or 1
         if together > 1:
             pixels, last, line = together * columns, rows % together * columns, columns
         else:
-            pixels = _ceil(columns, _ceil(columns, most))
+            pixels = ceil_quotient(columns, ceil_quotient(columns, most))
             last, line = columns % pixels, pixels
         longest = max(width * channels * down, columns * outputs)
         lines = max(1, _BAND_ELEMENTS // longest)
-        lines = min(lines, _ceil(rows, _ceil(cores, panels * batch)))
-        band = _ceil(_ceil(rows, _ceil(rows, lines)), together) * together
-        bands = batch * _ceil(rows, band)
-        elements = math.prod(_sizes(kernel.inputs[1]))
-        several = _ceil(elements, _PART_ELEMENTS) if bands > 1 else 1
-        parts = min(panels, max(several, _ceil(cores, bands)))
+        lines = min(lines, ceil_quotient(rows, ceil_quotient(cores, panels * batch)))
+        band = ceil_quotient(ceil_quotient(rows, ceil_quotient(rows, lines)), together) * together
+        bands = batch * ceil_quotient(rows, band)
+        elements = math.prod(sizes_of(kernel.inputs[1]))
+        several = ceil_quotient(elements, _PART_ELEMENTS) if bands > 1 else 1
+        parts = min(panels, max(several, ceil_quotient(cores, bands)))
         return cls(vectors, pixels, last, line, band, parts)
 
 
-def _ceil(a: int, b: int) -> int:
+def ceil_quotient(a: int, b: int) -> int:
     """Return a quotient, rounded up."""
     return -(-a // b)
 
 
-def _body(kernel: TemplateKernel, after: str, cores: int, isa: Isa) -> tuple[str, str]:
+def convolution_body(kernel: TemplateKernel, after: str, cores: int, isa: Isa) -> tuple[str, str]:
     """Return the template arguments of a kernel's tiles, and the body of its function. `after` is
     the function of sums that is stored."""
     w, plan = Writer(), _Plan.of(kernel, cores, isa)
@@ -166,11 +103,11 @@ def _body(kernel: TemplateKernel, after: str, cores: int, isa: Isa) -> tuple[str
     x, panels, bias = kernel.inputs[:3]
     images, addend = convolution_images(kernel.inputs)
     (out,) = kernel.outputs
-    batch, height, width, _ = _sizes(x)
-    count, tall, wide, channels, _ = _sizes(panels)
-    _, rows, columns, features = _sizes(out)
-    down, right, top, left = _steps(kernel)
-    bands = _ceil(rows, plan.band)
+    batch, height, width, _ = sizes_of(x)
+    count, tall, wide, channels, _ = sizes_of(panels)
+    _, rows, columns, features = sizes_of(out)
+    down, right, top, left = steps_of(kernel)
+    bands = ceil_quotient(rows, plan.band)
     tasks = batch * bands * plan.parts
     in_place = _reads_in_place(kernel)
     if in_place:
@@ -183,7 +120,7 @@ def _body(kernel: TemplateKernel, after: str, cores: int, isa: Isa) -> tuple[str
     tile = ", ".join(
         map(str, (after, plan.pixels, plan.last, plan.vectors, step, plan.line, below))
     )
-    more = f"{addend[0].buffer} + image * {math.prod(_sizes(out)[1:])}" if addend else "nullptr"
+    more = f"{addend[0].buffer} + image * {math.prod(sizes_of(out)[1:])}" if addend else "nullptr"
     w.line("si64 next = 0;")
     w.line(f"#pragma omp parallel if ({tasks} > 1)")
     with w.block("for (;;) {"):
@@ -216,16 +153,16 @@ def _body(kernel: TemplateKernel, after: str, cores: int, isa: Isa) -> tuple[str
 def _reads_in_place(kernel: TemplateKernel) -> bool:
     """Return whether windows are single pixels of an image that need not be copied."""
     images, _ = convolution_images(kernel.inputs)
-    _, tall, wide, _, _ = _sizes(kernel.inputs[1])
-    _, height, width, _ = _sizes(images[0])
-    _, rows, columns, _ = _sizes(kernel.outputs[0])
-    down, right, top, left = _steps(kernel)
+    _, tall, wide, _, _ = sizes_of(kernel.inputs[1])
+    _, height, width, _ = sizes_of(images[0])
+    _, rows, columns, _ = sizes_of(kernel.outputs[0])
+    down, right, top, left = steps_of(kernel)
     alone = len(images) == 1 and static(images[0].strides[3]) == 1
     inside = top == left == 0 and (rows - 1) * down < height and (columns - 1) * right < width
     return alone and tall == wide == 1 and inside
 
 
-def _steps(kernel: TemplateKernel) -> list[int]:
+def steps_of(kernel: TemplateKernel) -> list[int]:
     """Return by how much windows move down and right, and what is above and left of the image."""
     names = ("down", "right", "top", "left")
     return [literal_attribute(kernel.attributes, name, int) for name in names]
@@ -238,5 +175,6 @@ def _channels(x: TensorRef) -> str:
     return f"{{{x.buffer} + image * {image}, {numbers}}}"
 
 
-def _sizes(t: TensorRef) -> Sequence[int]:
+def sizes_of(t: TensorRef) -> Sequence[int]:
+    """Return the sizes of a tensor of constant shape."""
     return [static(n) or 0 for n in t.shape]

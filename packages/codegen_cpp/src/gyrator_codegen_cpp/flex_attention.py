@@ -14,8 +14,8 @@ from attrs import evolve, field
 from gyrator_codegen import Writer, static, tile
 from gyrator_codegen.passes import vector_pipeline
 from gyrator_codegen.passes.bind_choices import BindChoices
-from gyrator_codegen_cpp.convolution import convolution_unsupported
 from gyrator_codegen_cpp.dtypes import STORAGE, literal
+from gyrator_codegen_cpp.images import IMAGE_KINDS, image_kernel_unsupported
 from gyrator_codegen_cpp.kernel import emit_kernel, parameters
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.refusals import TILING, refusals
@@ -55,10 +55,9 @@ _SIZES = {name: Sym(f"s_{name}") for name in ("batch", "head", "row", "column", 
 
 def template_refusal(kernel: TemplateKernel, target: Target) -> Diagnostic | None:
     """Return why the template cannot be emitted, or None."""
-    is_convolution = kernel.kind is TemplateKind.CONVOLUTION
     message = (
-        convolution_unsupported(kernel, Isa.of(target.arch))
-        if is_convolution
+        image_kernel_unsupported(kernel, Isa.of(target.arch))
+        if kernel.kind in IMAGE_KINDS
         else _unsupported(kernel)
     )
     if not message:
@@ -73,7 +72,7 @@ def tiled_template_refusal(tiled: TiledTemplate, target: Target) -> Diagnostic |
     """Return why the template cannot be emitted as tiled, or None."""
     kernel = tiled.kernel
     refusal = template_refusal(kernel, target)
-    if refusal is not None or tiled.candidates or kernel.kind is TemplateKind.CONVOLUTION:
+    if refusal is not None or tiled.candidates or kernel.kind in IMAGE_KINDS:
         return refusal
     help = "tile it with `gyrator_codegen.passes.vector_pipeline`"
     message = "blocks of scores have no size"

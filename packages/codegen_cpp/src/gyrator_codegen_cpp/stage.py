@@ -7,15 +7,14 @@ from gyrator_codegen import TilingLanguage, batched
 from gyrator_codegen.language import by_kind, unit_per_kernel
 from gyrator_codegen.passes import vector_pipeline
 from gyrator_codegen.passes.bind_choices import BindChoices
-from gyrator_codegen_cpp.convolution import emit_convolutions
 from gyrator_codegen_cpp.flex_attention import emit_flex, template_refusal, tiled_template_refusal
+from gyrator_codegen_cpp.images import IMAGE_KINDS, emit_convolutions
 from gyrator_codegen_cpp.kernel import emit_group, emit_kernel
 from gyrator_codegen_cpp.prelude import Isa, assemble, names_in
 from gyrator_codegen_cpp.refusals import refusals, tiling_refusal
 from gyrator_ir.define import frozen
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
-from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.passes import Pass
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
@@ -59,8 +58,8 @@ class CppBackend(TilingLanguage):
         sources += [emit_group(k, origins, isa) for k in groups]
         written = [(s, s.text) for s in sources]
         limit, cores = target.heuristics.unit_statements, target.heuristics.cores
-        convolutions = [t.kernel for t in templates if t.kernel.kind is TemplateKind.CONVOLUTION]
-        flexible = (t for t in templates if t.kernel.kind is not TemplateKind.CONVOLUTION)
+        convolutions = [t.kernel for t in templates if t.kernel.kind in IMAGE_KINDS]
+        flexible = (t for t in templates if t.kernel.kind not in IMAGE_KINDS)
         whole = (emit_flex(t, program.facts, origins, target, isa) for t in flexible)
 
         def preamble(text: str) -> str:

@@ -42,7 +42,10 @@ _LIBRARIES = ("MKL_", "ONEDNN_", "DNNL_")
 
 _PANEL_COLUMNS: Mapping[str, int] = MappingProxyType({"avx512": 32, "avx2": 16, "neon": 8})
 """Two vectors of `float32`, the columns of a register tile."""
-_DEPTHWISE: Mapping[str, int] = MappingProxyType({"avx512": 25, "avx2": 9})
+_DEPTHWISE: Mapping[str, int] = MappingProxyType({"avx512": 49, "avx2": 25})
+_TEMPLATES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"avx512": ("convolution", "depthwise"), "avx2": ("depthwise",)}
+)
 _INTEGERS = (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)
 _FLOATS = (DType.F64, DType.F32, DType.F16, DType.BF16)
 _DTYPES = frozenset(
@@ -91,7 +94,7 @@ def cpu_target(isa: str, cores: int) -> Target:
             ordered_stores=True,
             dtypes=_DTYPES,
             atomics=frozenset((d, m) for d in (*_FLOATS, *_INTEGERS) for m in ATOMIC_MODES),
-            templates=frozenset({"flex_attention", *(["convolution"] if isa == "avx512" else [])}),
+            templates=frozenset({"flex_attention", *_TEMPLATES.get(isa, ())}),
             libraries=frozenset({"mkl", "onednn"}),
         ),
         heuristics=Heuristics(

@@ -28,6 +28,7 @@ _SIGNATURES: Mapping[TemplateKind, Sequence[tuple[str, int, DType]]] = {
         ("slope", 2, DType.F32),
     ),
     TemplateKind.CONVOLUTION: (("after", 1, DType.F32),),
+    TemplateKind.DEPTHWISE: (("after", 1, DType.F32),),
 }
 """Name, number of parameters and result type of each formula of a kind."""
 

@@ -314,6 +314,14 @@ class TemplateKind(StrEnum):
     Attributes: `down`, `right`, `top` and `left`. Formula: `after`, the
     function of a sum that is stored; it loads nothing.
     """
+    DEPTHWISE = "depthwise"
+    """A convolution of each channel of channels-last images in `f32` separately.
+
+    Inputs: an image [N, H, W, C], the weight [K, L, C], and optionally the bias [C]. Output:
+    [N, X, Y, C], where the window of (x, y) has the rows `x * down - top + k * below` and the
+    columns `y * right - left + l * beside`, and elements outside of the image are left out.
+    Attributes: `down`, `right`, `top`, `left`, `below` and `beside`. Formula: `after`, as above.
+    """
 
 
 @frozen

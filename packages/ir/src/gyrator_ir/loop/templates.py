@@ -40,6 +40,8 @@ def template_error(
             message = _flex_gradients(inputs, outputs, attributes)
         case TemplateKind.CONVOLUTION:
             message = _convolution(inputs, outputs)
+        case TemplateKind.DEPTHWISE:
+            message = _depthwise(inputs, outputs)
     return message or _numbers(kind, dict(attributes))
 
 
@@ -97,6 +99,25 @@ def _convolution(inputs: Sequence[TensorRef], outputs: Sequence[TensorRef]) -> s
             (bias, DType.F32, (count * width,)),
             (out, DType.F32, (x.shape[0], *out.shape[1:])),
             *((m, DType.F32, out.shape) for m in more),
+        ]
+    )
+
+
+def _depthwise(inputs: Sequence[TensorRef], outputs: Sequence[TensorRef]) -> str:
+    if len(inputs) not in (2, 3) or len(outputs) != 1:
+        got = f"{len(inputs)} and {len(outputs)}"
+        return f"a depthwise convolution takes 2 or 3 tensors and returns 1, not {got}"
+    ranks = [4, 3, *[1] * (len(inputs) - 2), 4]
+    if message := _wrong_ranks("the convolution's", (*inputs, *outputs), ranks):
+        return message
+    (x, weight, *bias), (out,) = inputs, outputs
+    batch, channels = x.shape[0], x.shape[3]
+    return _first_wrong(
+        [
+            (x, DType.F32, x.shape),
+            (weight, DType.F32, (*weight.shape[:2], channels)),
+            *((t, DType.F32, (channels,)) for t in bias),
+            (out, DType.F32, (batch, *out.shape[1:3], channels)),
         ]
     )
 
@@ -265,6 +286,7 @@ _FLEX: Mapping[str, type] = MappingProxyType(
     {"scale": float, "row_block": int, "column_block": int, "lists": int}
 )
 _PARTS: Mapping[str, type] = MappingProxyType({**_FLEX, "parts": int, "together": int})
+_STEPS: Mapping[str, type] = MappingProxyType({"down": int, "right": int, "top": int, "left": int})
 _ATTRIBUTES: Mapping[TemplateKind, Mapping[str, type]] = MappingProxyType(
     {
         TemplateKind.ATTENTION: _PLAIN,
@@ -272,9 +294,8 @@ _ATTRIBUTES: Mapping[TemplateKind, Mapping[str, type]] = MappingProxyType(
         TemplateKind.FLEX_ATTENTION: _FLEX,
         TemplateKind.FLEX_ATTENTION_PARTS: _PARTS,
         TemplateKind.FLEX_ATTENTION_GRADIENTS: _FLEX,
-        TemplateKind.CONVOLUTION: MappingProxyType(
-            {"down": int, "right": int, "top": int, "left": int}
-        ),
+        TemplateKind.CONVOLUTION: _STEPS,
+        TemplateKind.DEPTHWISE: MappingProxyType({**_STEPS, "below": int, "beside": int}),
     }
 )
 _MAY_BE_ZERO = ("top", "left")
@@ -284,7 +305,7 @@ _TYPE_NAMES = MappingProxyType({float: "a number", bool: "true or false", int: "
 def _numbers(kind: TemplateKind, attributes: dict[str, Arg]) -> str:
     expected = _ATTRIBUTES[kind]
     if set(attributes) != set(expected):
-        what = "a convolution" if kind is TemplateKind.CONVOLUTION else "attention"
+        what = "a convolution" if "down" in expected else "attention"
         return f"{what} has the attributes {' and '.join(expected)}, not {sorted(attributes)}"
     for name, arg in attributes.items():
         if not isinstance(arg, Literal) or type(arg.value) is not expected[name]:

@@ -317,11 +317,9 @@ def panel_conv(
     target = b.targets.get(bias.device.type)
     if target is None or TemplateKind.CONVOLUTION.value not in target.capabilities.templates:
         raise FallbackToAten
-    pixels = (0, 2, 3, 1)
-    image, row, pixel, feature = contiguous_strides([b.out.shape[d] for d in pixels])
-    out = b.buffer(evolve(b.out, strides=(image, feature, row, pixel)))
-    x, *others = (_fixed(b, t.permuted(pixels)) for t in images)
-    more = () if addend is None else (_in_rows(b, addend.permuted(pixels)),)
+    out = _pixels_last(b)
+    x, *others = (_fixed(b, t.permuted(_PIXELS)) for t in images)
+    more = () if addend is None else (_in_rows(b, addend.permuted(_PIXELS)),)
     inputs = (x, _in_rows(b, panels), _in_rows(b, bias), *others, *more)
     # The sizes of the result say how many rows and columns follow the image.
     numbers = zip(("down", "right", "top", "left"), (*stride, *padding[:2]), strict=True)
@@ -333,7 +331,7 @@ def panel_conv(
             call.name,
             TemplateKind.CONVOLUTION,
             tuple(t.ref for t in inputs),
-            (out.permuted(pixels).ref,),
+            (out.permuted(_PIXELS).ref,),
             attributes,
             call,
             b.origin,
@@ -374,8 +372,20 @@ def depthwise_conv(
     stride: Any,
     padding: Any,
     dilation: Any,
+    after: str,
+    scalars: Sequence[float],
 ) -> TensorValue:
     """`gyrator::depthwise_conv`: see `gyrator_lowering.torch_bridge.depthwise`."""
+    args = (image, weight, bias, stride, padding, dilation, after, scalars)
+    target = b.targets.get(image.device.type)
+    sizes = (*image.shape, *weight.shape)
+    if (
+        target is not None
+        and TemplateKind.DEPTHWISE.value in target.capabilities.templates
+        and all(isinstance(n, Const) for n in sizes)
+        and b.out.dtype is DType.F32
+    ):
+        return _depthwise_template(b, args)
     top, left, bottom, right = padding
     padded = [d for d, p in ((2, top + bottom), (3, left + right)) if p]
 
@@ -385,11 +395,47 @@ def depthwise_conv(
         mask = inside(ops, at, image.shape, padded)
         return ops.load(image, at, mask), ops.load(weight, (*rindex, index[1]))
 
-    def after(ops: Tracer, index: Index, total: Value) -> Value:
-        assert bias is not None
-        return total + ops.load(bias, index[1:2])
+    def finished(ops: Tracer, index: Index, total: Value) -> Value:
+        biased = total if bias is None else total + ops.load(bias, index[1:2])
+        return _FUNCTIONS[after](ops, biased, *scalars)
 
-    return accumulated(b, terms, weight.shape[:2], None if bias is None else after)
+    return accumulated(b, terms, weight.shape[:2], finished)
+
+
+def _depthwise_template(b: LoopBuilder, args: Sequence[Any]) -> TensorValue:
+    image, weight, bias, stride, padding, dilation, after, scalars = args
+    out = _pixels_last(b)
+    inputs = (image.permuted(_PIXELS), weight, *([] if bias is None else [bias]))
+    numbers = zip(
+        ("down", "right", "top", "left", "below", "beside"),
+        (*stride, *padding[:2], *dilation),
+        strict=True,
+    )
+    attributes = tuple((name, Literal(n)) for name, n in numbers)
+    call = call_of(b, args, {}, (out.buffer,))
+    b.operations.append(
+        Template(
+            call.name,
+            TemplateKind.DEPTHWISE,
+            tuple(_in_rows(b, t).ref for t in inputs),
+            (out.permuted(_PIXELS).ref,),
+            attributes,
+            call,
+            b.origin,
+            (_after(after, scalars),),
+        )
+    )
+    return out
+
+
+_PIXELS = (0, 2, 3, 1)
+"""The dimensions of images with the channels last."""
+
+
+def _pixels_last(b: LoopBuilder) -> TensorValue:
+    """Return a new buffer for the node's result, in channels-last order."""
+    image, row, pixel, feature = contiguous_strides([b.out.shape[d] for d in _PIXELS])
+    return b.buffer(evolve(b.out, strides=(image, feature, row, pixel)))
 
 
 def _fixed(b: LoopBuilder, t: TensorValue) -> TensorValue:

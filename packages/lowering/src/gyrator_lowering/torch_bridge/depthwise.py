@@ -1,14 +1,16 @@
 """`gyrator::depthwise_conv`: a convolution of each channel of channels-last images separately, the
-weight of which is contiguous along channels."""
+weight of which is contiguous along channels, with the function that follows it."""
 
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 
+from gyrator_lowering.torch_bridge.panel_convolution import FUNCTIONS
+
 SCHEMA = (
     "depthwise_conv(Tensor image, Tensor weight, Tensor? bias, int[2] stride, int[4] padding, "
-    "int[2] dilation) -> Tensor"
+    "int[2] dilation, str after, float[] scalars) -> Tensor"
 )
 
 
@@ -19,6 +21,8 @@ def fake_depthwise_conv(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
+    after: str,
+    scalars: Sequence[float],
 ) -> torch.Tensor:
     """Return a fake result of `depthwise_conv`."""
     batch, channels, *image_sizes = image.shape
@@ -35,6 +39,8 @@ def depthwise_conv(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
+    after: str,
+    scalars: Sequence[float],
 ) -> torch.Tensor:
     """Return a convolution in channels-last layout.
 
@@ -45,10 +51,12 @@ def depthwise_conv(
         stride: of rows and of columns.
         padding: the rows above and the columns on the left, then those below and on the right.
         dilation: of rows and of columns.
+        after: the function that is applied, one of `panel_convolution.FUNCTIONS`.
+        scalars: other arguments of this function.
     """
     filters = weight.permute(2, 0, 1)[:, None]
     groups = filters.shape[0]
     top, left, bottom, right = padding
     padded = F.pad(image, [left, right, top, bottom])
     result = F.conv2d(padded, filters, bias, list(stride), 0, list(dilation), groups)
-    return result.contiguous(memory_format=torch.channels_last)
+    return FUNCTIONS[after](result, *scalars).contiguous(memory_format=torch.channels_last)

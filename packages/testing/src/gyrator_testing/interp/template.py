@@ -40,6 +40,8 @@ def compute(
             _flex_gradients(inputs, outputs, numbers, formulas)
         case TemplateKind.CONVOLUTION:
             _convolution(inputs, outputs, numbers, formulas)
+        case TemplateKind.DEPTHWISE:
+            _depthwise(inputs, outputs, numbers, formulas)
 
 
 def run_template(
@@ -314,4 +316,24 @@ def _convolution(
     total += bias[:features]
     for m in more:
         total += m
+    out[...] = formulas["after"](total.shape, total)
+
+
+def _depthwise(
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    attributes: Mapping[str, Any],
+    formulas: Mapping[str, Evaluate],
+) -> None:
+    (x, weight, *bias), (out,) = inputs, outputs
+    total = np.zeros(out.shape, np.float32)
+    rows, columns = np.arange(out.shape[1])[:, None], np.arange(out.shape[2])
+    for down, right in np.ndindex(*weight.shape[:2]):
+        i = rows * attributes["down"] - attributes["top"] + down * attributes["below"]
+        j = columns * attributes["right"] - attributes["left"] + right * attributes["beside"]
+        inside = (i >= 0) & (i < x.shape[1]) & (j >= 0) & (j < x.shape[2])
+        i, j = np.broadcast_arrays(i, j)
+        total[:, inside] += x[:, i[inside], j[inside]] * weight[down, right]
+    for b in bias:
+        total += b
     out[...] = formulas["after"](total.shape, total)

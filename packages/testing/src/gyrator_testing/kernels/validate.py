@@ -346,6 +346,9 @@ def _points(kernel: Launchable, sizes: Mapping[Sym, Number]) -> int:
         case TemplateKernel(kind=TemplateKind.CONVOLUTION):
             sizes_of_sums = (*kernel.outputs[0].shape, *kernel.inputs[1].shape[1:4])
             return math.prod(integer(n, sizes) for n in sizes_of_sums)
+        case TemplateKernel(kind=TemplateKind.DEPTHWISE):
+            sizes_of_sums = (*kernel.outputs[0].shape, *kernel.inputs[1].shape[:2])
+            return math.prod(integer(n, sizes) for n in sizes_of_sums)
         case TemplateKernel():
             rows = math.prod(integer(n, sizes) for n in kernel.inputs[0].shape[:-1])
             return rows * integer(kernel.inputs[1].shape[-2], sizes)

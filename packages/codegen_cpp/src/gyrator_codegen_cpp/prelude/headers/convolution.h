@@ -112,3 +112,49 @@ template <vf32 (*F)(vf32), si64 R, si64 Q, si64 N, si64 S, si64 P, si64 D> GY_FN
   gy_convolve_rows<F, R, Q, N, S, P, D>(padded, x.down * row, row, x.tall, x.wide * x.channels, panels, bias, addend, to, first, last, columns, low, high, features);
 }
 #endif
+//% gy_taps gy_taps_within
+// The rows of a window that are within an image of `height` rows, if the first one is row `start` of it and the others follow
+// `step` later each.
+struct gy_taps {
+  si64 first, count;
+};
+GY_FN gy_taps gy_taps_within(si64 start, si64 step, si64 tall, si64 height) {
+  const si64 first = gy_least(start < 0 ? (step - 1 - start) / step : 0, tall);
+  const si64 end = start < height ? gy_least((height - start + step - 1) / step, tall) : 0;
+  return {first, end > first ? end - first : 0};
+}
+//% gy_depthwise_tile : GY_LAMBDA
+#if GY_VEC
+// R neighbouring pixels of a depthwise convolution. The window of the first one has `tall` rows that are `row` elements apart, the
+// first one at x, which have K weights each, for pixels of the image that are D apart. Windows are S pixels apart. From x, pixels
+// A to B are within the image. F of the sums is stored. The last vector of channels overlaps the one before it; M says that
+// there are fewer channels than lanes.
+template <vf32 (*F)(vf32), si64 K, si64 S, si64 D, bool M, si64 R, si64 A, si64 B> static __attribute__((noinline)) void gy_depthwise_tile(const sf32 *x, si64 row, si64 tall, const sf32 *weight, const sf32 *bias, sf32 *to, si64 channels) {
+  const auto load = [&](const sf32 *at) GY_LAMBDA {
+    if constexpr (M) return gy_vload_n(at, channels);
+    else return gy_vload(at);
+  };
+  for (si64 next = 0; next < channels; next += GY_LANES) {
+    const si64 i = M ? 0 : gy_least(next, channels - GY_LANES);
+    const vf32 first = bias ? load(bias + i) : vf32{};
+    gy_registers<vf32, R> sums;
+    gy_each(sums, [&](vf32 &s, si64) GY_LAMBDA { s = first; });
+    const sf32 *at = x + i, *own = weight + i;
+    for (si64 k = 0; k < tall; k++, at += row, own += K * channels) {
+      gy_registers<vf32, K> weights;
+      gy_each(weights, [&](vf32 &w, si64 l) GY_LAMBDA { w = load(own + l * channels); });
+      gy_each(sums, [&](vf32 &s, si64 r) GY_LAMBDA {
+        gy_each(weights, [&](vf32 &w, si64 l) GY_LAMBDA {
+          const si64 c = r * S + l * D;
+          if (c >= A && c < B) s = gy_mad(load(at + c * channels), w, s);
+        });
+      });
+    }
+    gy_each(sums, [&](vf32 &s, si64 r) GY_LAMBDA {
+      sf32 *const pixel = to + r * channels + i;
+      if constexpr (M) gy_store_n(pixel, F(s), channels);
+      else gy_store(pixel, F(s));
+    });
+  }
+}
+#endif

@@ -11,7 +11,12 @@ from torch.fx import GraphModule, Node
 
 from gyrator_lowering.folding import PACKED
 from gyrator_lowering.fx_passes.insert import contiguous, insert, insert_like, replace
-from gyrator_lowering.fx_passes.products.post_ops import NOTHING, activation_of, only_reader
+from gyrator_lowering.fx_passes.products.post_ops import (
+    NOTHING,
+    Activation,
+    activation_of,
+    only_reader,
+)
 from gyrator_lowering.torch_bridge.panel_convolution import FUNCTIONS
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 
@@ -60,11 +65,7 @@ def convolve_in_panels(gm: GraphModule, node: Any) -> None:
     x, weight, bias, stride, *_ = node.args
     total, other = addition_of(node)
     last = node if total is None else total
-    reader = only_reader(last)
-    after = None if reader is None or reader.args[0] is not last else activation_of(reader)
-    end = reader
-    if after is None or after.attr not in FUNCTIONS:
-        end, after = last, NOTHING
+    end, after = function_after(last)
     call = partial(insert, gm, node)
     features, channels, *window = weight.meta["val"].shape
     width = 2 * _LANES if features % (2 * _LANES) == 0 else _LANES
@@ -83,6 +84,14 @@ def convolve_in_panels(gm: GraphModule, node: Any) -> None:
         if done is not end and not done._erased:
             gm.graph.erase_node(done)
     erase_unread(gm, x)
+
+
+def function_after(last: Any) -> tuple[Any, Activation]:
+    """Return the function that kernels apply to the sums of a convolution, and its node; the given
+    node and no function if what reads it is none."""
+    reader = only_reader(last)
+    after = None if reader is None or reader.args[0] is not last else activation_of(reader)
+    return (last, NOTHING) if after is None or after.attr not in FUNCTIONS else (reader, after)
 
 
 def erase_unread(gm: GraphModule, x: Any) -> None:

@@ -10,7 +10,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 from gyrator_lowering.fx_passes.insert import contiguous, insert, insert_like, replace
-from gyrator_lowering.fx_passes.products.convolution_tiles import erase_unread, of_both, unpadded
+from gyrator_lowering.fx_passes.products.convolution_tiles import (
+    erase_unread,
+    function_after,
+    of_both,
+    unpadded,
+)
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 aten = torch.ops.aten
@@ -35,7 +40,8 @@ def is_depthwise(node: Node, window: int) -> bool:
 
 
 def convolve_in_kernels(gm: GraphModule, node: Any) -> None:
-    """Replace a depthwise convolution, and zeros around the image, by a kernel."""
+    """Replace a depthwise convolution, zeros around the image, and the function after it, by a
+    kernel."""
     register_ops()
     x, weight, bias, stride, _, dilation, *_ = node.args
     call = partial(insert, gm, node)
@@ -44,6 +50,9 @@ def convolve_in_kernels(gm: GraphModule, node: Any) -> None:
     )
     image, padding = unpadded(node)
     op = torch.ops.gyrator.depthwise_conv.default
-    numbers = of_both(stride), padding, of_both(dilation)
-    replace(gm, node, insert_like(gm, node, op, image, filters, bias, *numbers))
+    end, after = function_after(node)
+    numbers = of_both(stride), padding, of_both(dilation), after.attr, [*after.scalars]
+    replace(gm, end, insert_like(gm, end, op, image, filters, bias, *numbers))
+    if end is not node:
+        gm.graph.erase_node(node)
     erase_unread(gm, x)

@@ -1,0 +1,111 @@
+"""Depthwise convolutions by register tiles of neighbouring pixels, against the interpreter."""
+
+import math
+
+import numpy as np
+import pytest
+from harness import FLAGS, lacking, target
+
+from gyrator_codegen_cpp.prelude import Isa
+from gyrator_codegen_cpp.stage import CppBackend
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Launchable
+from gyrator_ir.kernel.parse import read_launchable
+from gyrator_ir.text.lines import parse_lines
+from gyrator_testing.interp.template import run_template
+from gyrator_testing.kernels.built import BuiltKernels, built, text_file
+
+_ONES = (1, 1)
+_WHOLE = {
+    "tiles of three kinds": ((1, 9, 31, 32), (3, 3), _ONES, _ONES, (1, 1, 1, 1), True),
+    "a tile of a row": ((2, 7, 7, 16), (3, 3), _ONES, _ONES, (1, 1, 1, 1), False),
+    "channels that fill no vector": ((1, 5, 12, 5), (3, 3), _ONES, _ONES, (1, 1, 1, 1), True),
+    "vectors that overlap": ((1, 6, 20, 21), (5, 5), _ONES, _ONES, (2, 2, 2, 2), True),
+    "steps and zeros at the end": ((1, 13, 23, 24), (3, 3), (2, 2), _ONES, (0, 0, 1, 1), True),
+    "wide steps": ((2, 14, 29, 18), (5, 3), (3, 4), _ONES, (1, 0, 2, 0), False),
+    "windows with gaps": ((1, 12, 15, 16), (3, 3), (1, 2), (3, 2), (3, 1, 3, 2), True),
+    "zeros that exceed windows": ((1, 2, 3, 17), (2, 3), _ONES, _ONES, (4, 5, 3, 6), True),
+    "one row of a window": ((1, 4, 30, 32), (1, 7), _ONES, _ONES, (0, 3, 0, 3), False),
+    "bands of rows": ((1, 70, 40, 128), (3, 3), _ONES, _ONES, (1, 1, 1, 1), True),
+    "large windows": ((1, 10, 33, 16), (7, 7), _ONES, _ONES, (3, 3, 3, 3), True),
+}
+"""Images, windows, steps, gaps, zeros (above, left, below, right), and whether there is a bias."""
+
+
+def _text(name, x, window, steps, gaps, zeros, biased):
+    tall = zip(x[1:3], zeros[:2], zeros[2:], window, steps, gaps, strict=True)
+    rows, columns = ((n + a + b - (k - 1) * d - 1) // s + 1 for n, a, b, k, s, d in tall)
+    sizes = (x[0], rows, columns, x[3])
+    shapes = [x, (*window, x[3]), *([(x[3],)] if biased else []), sizes]
+    names = [f"p{n}" for n in range(len(shapes))]
+    labels = "down", "right", "top", "left", "below", "beside"
+    numbers = zip(labels, (*steps, *zeros[:2], *gaps), strict=True)
+    lines = [
+        f"kernel {name} on cpu template depthwise ({', '.join(names[:-1])}) -> ({names[-1]}) "
+        f"with {{{', '.join(f'{k}={n}' for k, n in numbers)}}}"
+    ]
+    for n, shape in zip(names, shapes, strict=True):
+        strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
+        lines.append(f"  parameter {n}: f32{list(shape)} strides {strides} on cpu")
+    lines += [
+        "  formula after (sum) -> r", "    o: f32 = const 0.5", "    r: f32 = minimum o, sum",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n", shapes
+
+
+def _kernel(text: str) -> Launchable:
+    (kernel,) = map(read_launchable, parse_lines(text))
+    return kernel
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+def test_depthwise_convolutions_are_those_of_the_interpreter(build_folder, isa: str) -> None:
+    """NaN and infinities reach the pixels whose windows have them, and no others."""
+    if why := lacking(isa):
+        pytest.skip(why)
+    texts = {f"k{n}": _text(f"k{n}", *case) for n, case in enumerate(_WHOLE.values())}
+    kernels = [_kernel(text) for text, _ in texts.values()]
+    units = CppBackend().emit(kernels, ShapeFacts(), (), target(isa))
+    flags, numbers = [*FLAGS, *Isa.of(isa).flags], iter(range(len(units)))
+    library = BuiltKernels(
+        kernels,
+        units,
+        lambda u: built(text_file(u.text, f"{isa}depthwise{next(numbers)}", build_folder), flags),
+        None,
+    )
+    rng = np.random.default_rng(3)
+    for kernel, (_, shapes) in zip(kernels, texts.values(), strict=True):
+        for special in (False, True):
+            arrays = [rng.standard_normal(math.prod(s), np.float32) for s in shapes]
+            if special:
+                arrays[0].reshape(shapes[0])[0, 1, 1, :3] = np.nan, np.inf, -np.inf
+            buffers = {f"p{n}": a for n, a in enumerate(arrays)}
+            result = list(buffers)[-1]
+            expected = {name: a.copy() for name, a in buffers.items()}
+            with np.errstate(all="ignore"):
+                run_template(kernel, expected, {})
+            buffers[result].fill(7)
+            assert library(kernel.name, buffers) == 0
+            np.testing.assert_allclose(buffers[result], expected[result], rtol=1e-4, atol=1e-4)
+            if special:
+                assert np.isnan(expected[result]).any()
+                assert np.isfinite(expected[result]).any()
+
+
+@pytest.mark.parametrize(
+    ("isa", "strides", "why"),
+    [
+        ("avx2", "[8928, 992, 32, 1]", ""),
+        ("plain", "[8928, 992, 32, 1]", "AVX2"),
+        ("neon", "[8928, 992, 32, 1]", "AVX2"),
+        ("avx512", "[8928, 1, 9, 279]", "row-major"),
+    ],
+)
+def test_what_has_a_kernel(isa: str, strides: str, why: str) -> None:
+    text, _ = _text("k", *_WHOLE["tiles of three kinds"])
+    kernel = _kernel(text.replace("[8928, 992, 32, 1]", strides))
+    refusal = CppBackend().refuses_template(kernel, target(isa))
+    assert (refusal is None) == (not why)
+    if refusal is not None:
+        assert refusal.code == "GY-CPP-024"
+        assert why in refusal.message
