@@ -92,6 +92,9 @@ def test_convolutions_are_those_of_the_interpreter(build_folder) -> None:
         pytest.skip(why)
     texts = {f"k{n}": _text(f"k{n}", *case) for n, case in enumerate(_WHOLE.values())}
     texts["again"] = _text("again", *_WHOLE["whole rows, with a rest"])
+    text, shapes = _text("planes", (2, 9, 37, 3), (1, 3, 3, 16), (2, 1), (1, 1), "relu", False)
+    assert "[999, 111, 3, 1]" in text
+    texts["planes"] = text.replace("[999, 111, 3, 1]", "[999, 37, 1, 333]"), shapes
     kernels = [_kernel(text) for text, _ in texts.values()]
     bound, backend = target("avx512"), CppBackend()
     units = backend.emit(kernels, ShapeFacts(), (), bound)

@@ -37,6 +37,18 @@ struct gy_image {
   const gy_channels *parts;
   si64 count, height, width, channels, tall, wide, down, top, left;
 };
+//% gy_store_threes
+#if GY_ISA == 512
+// Three vectors of which the elements follow each other in turn.
+GY_FN void gy_store_threes(sf32 *p, vf32 a, vf32 b, vf32 c) {
+  const vf32 x0 = __builtin_shufflevector(a, b, 0, 16, -1, 1, 17, -1, 2, 18, -1, 3, 19, -1, 4, 20, -1, 5);
+  const vf32 x1 = __builtin_shufflevector(a, b, 21, -1, 6, 22, -1, 7, 23, -1, 8, 24, -1, 9, 25, -1, 10, 26);
+  const vf32 x2 = __builtin_shufflevector(a, b, -1, 11, 27, -1, 12, 28, -1, 13, 29, -1, 14, 30, -1, 15, 31, -1);
+  gy_store(p, (vf32)__builtin_shufflevector(x0, c, 0, 1, 16, 3, 4, 17, 6, 7, 18, 9, 10, 19, 12, 13, 20, 15));
+  gy_store(p + GY_LANES, (vf32)__builtin_shufflevector(x1, c, 0, 21, 2, 3, 22, 5, 6, 23, 8, 9, 24, 11, 12, 25, 14, 15));
+  gy_store(p + 2 * GY_LANES, (vf32)__builtin_shufflevector(x2, c, 26, 1, 2, 27, 4, 5, 28, 7, 8, 29, 10, 11, 30, 13, 14, 31));
+}
+#endif
 //% gy_padded_row
 // `count` pixels of row `at` of an image, from `left` pixels before its beginning, and zeros outside of it.
 GY_FN void gy_padded_row(sf32 *to, const gy_image &x, si64 at, si64 count) {
@@ -49,8 +61,16 @@ GY_FN void gy_padded_row(sf32 *to, const gy_image &x, si64 at, si64 count) {
     const gy_channels part = x.parts[k];
     const sf32 *const from = part.at + at * part.row;
     if (part.channel == 1 && part.pixel == channels && part.count == channels) __builtin_memcpy(to, from, sizeof(sf32) * inside * channels);
-    else
-      for (si64 i = 0; i < inside; i++) {
+    else {
+      si64 i = 0;
+#if GY_ISA == 512
+      if (channels == 3 && part.count == 3 && part.pixel == 1)
+        for (; i + GY_LANES <= inside; i += GY_LANES) {
+          const sf32 *const pixel = from + i;
+          gy_store_threes(to + i * channels, gy_vload(pixel), gy_vload(pixel + part.channel), gy_vload(pixel + 2 * part.channel));
+        }
+#endif
+      for (; i < inside; i++) {
         si64 c = 0;
 #if GY_VEC
         if (part.channel == 1)
@@ -58,6 +78,7 @@ GY_FN void gy_padded_row(sf32 *to, const gy_image &x, si64 at, si64 count) {
 #endif
         for (; c < part.count; c++) to[i * channels + first + c] = from[i * part.pixel + c * part.channel];
       }
+    }
   }
   __builtin_memset(to + inside * channels, 0, sizeof(sf32) * (count - before - inside) * channels);
 }
