@@ -147,6 +147,17 @@ def test_persistent_reduction(library, kind):
     check(library, name, arrays, 2e-5)
 
 
+@pytest.mark.parametrize("seed", [2, 6, 25])
+@pytest.mark.parametrize(("name", "n"), [("rows_welford", 21), ("rows_any_welford", 70)])
+def test_equal_elements_have_their_own_mean(library, name, n, seed):
+    rows = np.random.default_rng(seed).standard_normal((3, 1)).astype(np.float32)
+    arrays = arrays_of(library, name, 3 * n, np.random.default_rng(8))
+    arrays["x"] = np.repeat(rows, n, 1).ravel()
+    library(name, arrays, s0=3, s1=n)
+    np.testing.assert_array_equal(arrays["y0"][:3], rows[:, 0])
+    np.testing.assert_array_equal(arrays["y1"][:3], 0)
+
+
 @pytest.mark.parametrize("kind", ScanKind)
 @pytest.mark.parametrize("back", ["", "back_"])
 def test_scan(library, kind, back):
