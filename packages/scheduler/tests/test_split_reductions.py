@@ -64,21 +64,21 @@ def test_parts_have_enough_elements_for_adjacent_points(part: int, count: int) -
     assert tuple(a.extent.value for a in first.axes) == (8,)
 
 
-def groups(count: int, size: int, pixels: int, kind: str) -> LoopProgram:
+def groups(count: int, size: int, pixels: int, kind: str, dtype: str = "f64") -> LoopProgram:
     """Return a reduction over the adjacent channels of each group, and all pixels."""
     names = "m, s, n" if kind == "welford" else "m"
     stores = "".join(f"    store {name}_of[i0], {name}\n" for name in names.split(", "))
     buffers = "".join(
-        f"  buffer {name}_of: f64[{count}] strides [1] on cpu\n" for name in names.split(", ")
+        f"  buffer {name}_of: {dtype}[{count}] strides [1] on cpu\n" for name in names.split(", ")
     )
     channels, results = count * size, ", ".join(f"{n}_of" for n in names.split(", "))
     return verify(
         parse(f"""\
 loop.program 1 @main
-  in x: f64[{pixels}, {channels}] strides [{channels}, 1] on cpu
+  in x: {dtype}[{pixels}, {channels}] strides [{channels}, 1] on cpu
 {buffers}  reduction op0 (i0 < {count}) over (r0 < {size}, r1 < {pixels})
     a = load x[{size}*i0 + r0 + {channels}*r1]
-    {names}: f64 = reduce.{kind} a
+    {names}: {dtype} = reduce.{kind} a
 {stores}  return {results}
 """)
     )
@@ -111,3 +111,14 @@ def test_short_runs_are_split_into_columns(
     x = np.random.default_rng(size).standard_normal((pixels, count * size)) + 3
     for want, got in zip(run_loop(whole, (x,)), run_loop(parts, (x,)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parts_of_equal_elements_have_their_own_mean(seed: int) -> None:
+    whole = groups(8, 6, 128, "welford", "f32")
+    numbers = Heuristics(cores=2, split_reduction_points=1, column_parts=8)
+    parts = SplitReductions(by_device=(("cpu", numbers),)).run(whole)
+    value = np.random.default_rng(seed).standard_normal(8).astype(np.float32)
+    mean, squares, _ = run_loop(parts, (np.tile(np.repeat(value, 6), (128, 1)),))
+    np.testing.assert_array_equal(mean, value)
+    np.testing.assert_array_equal(squares, 0)

@@ -529,15 +529,33 @@ class _Merge:
         return self.operations
 
     def welford(self) -> list[Operation]:
-        """Merge (mean, squares, count) as Chan, Golub and LeVeque (1979) do, over all parts."""
+        """Merge (mean, squares, count) as Chan, Golub and LeVeque (1979) do, over all parts.
+
+        The mean is corrected by the sum of the deviations from it, so that rounding gives the parts
+        of equal elements no deviation.
+        """
         dtype = self.op.reduce.dtype
         count = self._reduce(ReduceKind.SUM, self.loads[2:], "a2")
         weighed = (self.loads[0], self.loads[2], Let("w", "mul", ("a0", "a2"), dtype))
         total = self._reduce(ReduceKind.SUM, weighed, "w")
-        mean: tuple[Statement, ...] = (
+        near: tuple[Statement, ...] = (
             self._at_points("n", count),
             self._at_points("t", total),
-            Let("mean", "div", ("t", "n"), dtype),
+            Let("near", "div", ("t", "n"), dtype),
+        )
+        apart = (
+            self.loads[0],
+            self.loads[2],
+            *near,
+            Let("d", "sub", ("a0", "near"), dtype),
+            Let("w", "mul", ("d", "a2"), dtype),
+        )
+        rest = self._reduce(ReduceKind.SUM, apart, "w")
+        mean: tuple[Statement, ...] = (
+            *near,
+            self._at_points("r", rest),
+            Let("step", "div", ("r", "n"), dtype),
+            Let("mean", "add", ("near", "step"), dtype),
         )
         body: tuple[Statement, ...] = (
             *self.loads,
