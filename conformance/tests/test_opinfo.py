@@ -88,6 +88,23 @@ def test_an_op_that_differs_is_found(judge, monkeypatch):
     assert {kind for kind, _, _ in found.findings} == {"value"}
 
 
+@pytest.mark.parametrize(
+    ("ours", "front", "reason"), [(1, 1, "torch"), (1, 2, ""), (1, None, ""), (None, None, "torch")]
+)
+def test_torch_explains_what_it_gets_wrong_alike_and_nothing_else(
+    judge, monkeypatch, ours, front, reason
+):
+    def off(run, by):
+        if by is None:
+            return lambda *tensors: 1 // 0
+        return lambda *tensors: [r + by for r in run(*tensors)]
+
+    made = lambda run, case, backend: off(run, front if backend == "aot_eager" else ours)  # noqa: E731
+    monkeypatch.setattr("gyrator_conformance.opinfo.judge._compiled", made)
+    found = judge.judge(Case("sin", "float32", most=1))
+    assert found.findings and {why for _, _, why in found.findings} == {reason}
+
+
 def test_equal_elements_may_come_in_any_order():
     x = torch.tensor([2, 1, 2])
     assert in_other_order(x, torch.tensor([1, 0, 2]), torch.tensor([1, 2, 0]))

@@ -354,7 +354,9 @@ class Judge:
         differences = self._differences(program, ours, expected, call)
         left = [k for verdict, k in differences if not verdict.explained]
         if front is not None and front.error is None:
-            left = [k for k in left if not _agrees(program, ours, front, k)]
+            pairs = {k: (ours.values[k], front.values[k]) for k in left}
+            bitwise, results = _is_bitwise(program), len(ours.results)
+            left = [k for k, (a, b) in pairs.items() if not _agree(a, b, k < results, bitwise)]
         rounds = not _is_bitwise(program)
         for reason, mode in alterations:
             if not left or (reason in _ROUNDING and not rounds):
@@ -371,23 +373,44 @@ class Judge:
 
 def _is_same(program: Program, ours: _Outcome, front: _Outcome) -> bool:
     """Whether a compiled program does what PyTorch's own front end does, right or wrong."""
-    if ours.error is not None or front.error is not None:
+    return is_same(
+        ours.error or ours.values,
+        front.error or front.values,
+        len(ours.results),
+        len(ours.state),
+        _is_bitwise(program),
+    )
+
+
+def is_same(
+    ours: Sequence[Any] | Exception,
+    front: Sequence[Any] | Exception,
+    results: int,
+    states: int,
+    bitwise: bool = False,
+) -> bool:
+    """Whether two runs raised alike, or gave the same: first `results` results, then gradients,
+    last `states` inputs as they are afterwards."""
+    if isinstance(ours, Exception) or isinstance(front, Exception):
         return (
-            ours.error is not None and front.error is not None and is_alike(ours.error, front.error)
+            isinstance(ours, Exception) and isinstance(front, Exception) and is_alike(ours, front)
         )
-    if not all(_agrees(program, ours, front, k) for k in range(len(ours.values))):
+    if len(ours) != len(front):
         return False
-    compiled, plain = ([*o.results, *o.state] for o in (ours, front))
+    pairs = enumerate(zip(ours, front, strict=True))
+    if not all(_agree(a, b, k < results, bitwise) for k, (a, b) in pairs):
+        return False
+    last = len(ours) - states
+    compiled, plain = ([*values[:results], *values[last:]] for values in (ours, front))
     return not shared_otherwise(compiled, plain).kind
 
 
-def _agrees(program: Program, ours: _Outcome, front: _Outcome, place: int) -> bool:
-    a, b = ours.values[place], front.values[place]
-    if form(a, b, result=place < len(ours.results)) is not None:
+def _agree(a: Any, b: Any, result: bool, bitwise: bool) -> bool:
+    if form(a, b, result=result) is not None:
         return False
     if not isinstance(b, Tensor):
         return True
-    return same(a, b) if _is_bitwise(program) else is_close(a, b)
+    return same(a, b) if bitwise else is_close(a, b)
 
 
 def _is_bitwise(program: Program) -> bool:

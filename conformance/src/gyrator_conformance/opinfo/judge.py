@@ -23,6 +23,7 @@ from gyrator_conformance.fuzz.judge import (
     first_line,
     form,
     gradients_of,
+    is_same,
     nudged_up,
     shared_otherwise,
     widened,
@@ -85,38 +86,41 @@ class OpJudge:
         return Outcome(len(supported), len(samples) - len(supported), len(self._records), findings)
 
     def _apart(self, case: Case, samples: Sequence[Call]) -> list[Verdict]:
-        verdict = self._together(case, samples, self._session.backend)
+        verdict = self._together(case, samples)
         if not verdict.kind:
             return []
         if len(samples) > 1:
             middle = len(samples) // 2
             return self._apart(case, samples[:middle]) + self._apart(case, samples[middle:])
-        return [evolve(verdict, explained=verdict.explained or self._explained(case, samples))]
+        return [
+            evolve(verdict, explained=verdict.explained or self._explained(case, samples, verdict))
+        ]
 
-    def _explained(self, case: Case, samples: Sequence[Call]) -> str:
-        if self._together(case, samples, "aot_eager").kind:
-            return "torch"
+    def _explained(self, case: Case, samples: Sequence[Call], verdict: Verdict) -> str:
+        """Return what explains a difference: PyTorch's own front end if it shows the same one."""
         run, tensors = _joined(samples, case)
         want = _outcome(run, tensors, case)
+        if verdict.kind != "eager":
+            front = _attempt(_compiled(run, case, "aot_eager"), tensors, case)
+            ours = _attempt(_compiled(run, case, self._session.backend), tensors, case)
+            if is_same(ours, front, _results(want, case, tensors), len(tensors)):
+                return "torch"
         nudged = _outcome(run, [_leaf(nudged_up(copied(t)), t) for t in tensors], case)
         pairs = zip(want, nudged, strict=False)
         return "unstable" if any(_differ(a, b) for a, b in pairs) else ""
 
-    def _together(self, case: Case, samples: Sequence[Call], backend: Any) -> Verdict:
+    def _together(self, case: Case, samples: Sequence[Call]) -> Verdict:
         run, tensors = _joined(samples, case)
         want = _outcome(run, tensors, case)
-        torch._dynamo.reset()
         begun = len(self._records)
-        compiled = torch.compile(run, backend=backend, dynamic=case.dynamic)
-        try:
-            got = _outcome(compiled, tensors, case)
-        except Exception as error:
-            return Verdict("exception", f"{type(error).__name__}: {first_line(error)}")
+        got = _attempt(_compiled(run, case, self._session.backend), tensors, case)
+        if isinstance(got, Exception):
+            return Verdict("exception", f"{type(got).__name__}: {first_line(got)}")
         lost = next((r.fallback for r in self._records[begun:] if r.fallback), "")
         if lost:
             return Verdict("eager", lost.splitlines()[0])
         exact: list[Any] | None = None
-        written = len(want) - len(tensors) * (1 + case.gradients)
+        written = _results(want, case, tensors)
         for k, (a, b) in enumerate(zip(got, want, strict=True)):
             if verdict := form(a, b, result=k < written):
                 return verdict
@@ -165,6 +169,25 @@ def _outcome(run: Run, tensors: Sequence[Tensor], case: Case) -> list[Any]:
     results = pytree.tree_leaves(run(*leaves))
     slopes = gradients_of(results, leaves, second=False) if case.gradients else []
     return [*results, *slopes, *(t.detach() for t in leaves)]
+
+
+def _results(values: Sequence[Any], case: Case, tensors: Sequence[Tensor]) -> int:
+    """Return how many of the values of a run are results."""
+    return len(values) - len(tensors) * (1 + case.gradients)
+
+
+def _compiled(run: Run, case: Case, backend: Any) -> Run:
+    torch._dynamo.reset()
+    compiled: Run = torch.compile(run, backend=backend, dynamic=case.dynamic)
+    return compiled
+
+
+def _attempt(run: Run, tensors: Sequence[Tensor], case: Case) -> list[Any] | Exception:
+    """Return what a run gives, or the exception that it raises."""
+    try:
+        return _outcome(run, tensors, case)
+    except Exception as error:
+        return error
 
 
 def _exactly(run: Run, tensors: Sequence[Tensor], case: Case, count: int) -> list[Any]:
