@@ -439,3 +439,19 @@ def test_tangents_that_are_zero_have_memory(session: Session, dtype: torch.dtype
 
     got = torch.compile(f, backend=session.backend, fullgraph=True)(w, x)
     torch.testing.assert_close(got, f(w, x))
+
+
+def test_graphs_under_no_grad_are_not_recorded(compiled: Compile) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            slopes = F.rrelu(x, training=True)
+            return slopes, F.mse_loss(slopes, x), torch.polygamma(1, x), torch.fft.fft(x)
+
+    run = compiled(f)
+    for _ in range(2):
+        results = run(torch.rand(6, requires_grad=True))
+        assert not any(r.requires_grad for r in results)
+        assert torch.is_grad_enabled()
+    with torch.no_grad():
+        run(torch.rand(6, requires_grad=True))
+        assert not torch.is_grad_enabled()

@@ -18,7 +18,7 @@ from gyrator.frontend.gradients import is_batched, is_lazy
 from gyrator.graphs.compiled import Boxed, untraced
 from gyrator_ir.define import frozen
 from gyrator_lowering.torch_bridge.graphs import graph_results
-from gyrator_runtime.host.outside import copy_with_strides
+from gyrator_runtime.host.outside import copy_with_strides, without_grad
 
 
 @frozen
@@ -118,7 +118,7 @@ def callable_for(
     """
     run = _without_autocast(forward) if facts.autocast else forward
     if facts.tangents is None:
-        call = _inference(run, replay.function)
+        call = _inference(run, replay.function, inputs)
     else:
         if backward is None:
             raise ValueError("a training graph needs its backward program")
@@ -156,12 +156,20 @@ def protecting(
     return check
 
 
-def _inference(run: Boxed, function: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
+def _inference(
+    run: Boxed, function: Callable[..., Any], inputs: Sequence[Any]
+) -> Callable[..., Sequence[Any]]:
     def call(*args: Any) -> Sequence[Any]:
         # Checked here rather than by `forward_mode` to save a call in small graphs.
         return function(*args) if forward_ad._current_level >= 0 else run(list(args))
 
-    return call
+    def unrecorded(*args: Any) -> Sequence[Any]:
+        level = forward_ad._current_level
+        return function(*args) if level >= 0 else without_grad(run, list(args))
+
+    # Dynamo guards which inputs require gradients: ops that the program calls are not recorded.
+    recorded = not inputs or any(getattr(x, "requires_grad", False) for x in inputs)
+    return unrecorded if recorded else call
 
 
 def _training(

@@ -1,9 +1,9 @@
-"""Checks and conversions of tensors from outside of a program.
+"""Checks and conversions of tensors from outside of a program, and its calls without autograd.
 
-The native runner performs the checks without Python, and calls these functions only on a mismatch.
+The native runner performs the checks without Python, and calls their functions only on a mismatch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -91,3 +91,14 @@ def copy_with_strides(
     once = tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)
     copy[once].copy_(tensor[once])
     return copy
+
+
+def without_grad(run: Callable[[list[Any]], Sequence[Any]], values: list[Any]) -> Sequence[Any]:
+    """Run a program without autograd, which the compiler has already applied."""
+    if not torch.is_grad_enabled():
+        return run(values)
+    torch._C._set_grad_enabled(False)
+    try:
+        return run(values)
+    finally:
+        torch._C._set_grad_enabled(True)

@@ -15,7 +15,7 @@ from gyrator_ir.define import define, frozen
 from gyrator_ir.diagnostics import LayoutError
 from gyrator_ir.types import HOST
 from gyrator_runtime.host.externs import overload
-from gyrator_runtime.host.outside import copy_with_strides
+from gyrator_runtime.host.outside import copy_with_strides, without_grad
 from gyrator_runtime.package.calls import Arguments, Check, Results, checks_of
 from gyrator_runtime.package.errors import no_entry, wrong_weight
 from gyrator_runtime.package.manifest import Entry, PackageManifest, PackedInput, Source, Weight
@@ -61,18 +61,8 @@ def _run(plan: Run, values: list[Any]) -> Sequence[Any]:
     """Run a plan without autograd and autocast, which the compiler has already applied."""
     if torch._C._is_any_autocast_enabled():
         with torch._C._DisableAutocast():
-            return _without_grad(plan, values)
-    return _without_grad(plan, values)
-
-
-def _without_grad(plan: Run, values: list[Any]) -> Sequence[Any]:
-    if not torch.is_grad_enabled():
-        return plan(list(values))  # type: ignore[no-any-return]  # a boxed plan returns a tuple
-    torch._C._set_grad_enabled(False)
-    try:
-        return plan(list(values))  # type: ignore[no-any-return]  # a boxed plan returns a tuple
-    finally:
-        torch._C._set_grad_enabled(True)
+            return without_grad(plan, list(values))
+    return without_grad(plan, list(values))
 
 
 @frozen(eq=False)
