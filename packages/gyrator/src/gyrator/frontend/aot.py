@@ -238,7 +238,10 @@ class Frontend:
             run = self.compiler.find(program, phase)
             if run is None:
                 return None
-            runs.append(run if folding is None else with_constants(folding, run, self.constants))
+            if folding is not None:
+                runner = self.compiler.context.runner
+                run = with_constants(folding, run, self.constants, runner)
+            runs.append(run)
         devices = {x.device.type for x in inputs if isinstance(x, torch.Tensor)}
         warn_idle(self.options, self.compiler.context.targets, devices, phases[0])
         replay = Replay.of(function, inputs, facts.refusal or refusal)
@@ -453,7 +456,8 @@ class Tracing:
         else:
             self.folding, rest = split
             compiled = self._compiled(rest, phase, watch)
-            call = with_constants(self.folding, compiled.call, self.constants)
+            runner = self.compile_graph.context.runner
+            call = with_constants(self.folding, compiled.call, self.constants, runner)
             self.graphs[phase] = evolve(compiled, call=call)
         return self.graphs[phase]
 

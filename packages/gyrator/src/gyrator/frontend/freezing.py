@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from operator import attrgetter, is_
+from operator import is_
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -19,6 +19,7 @@ from gyrator.graphs.fallback import warn_fallback
 from gyrator_ir.define import define, frozen
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.folding import Folding
+from gyrator_runtime.native import Recorded, Runner
 
 _CACHED_SETS = 4
 """Number of parameter sets, such as those of several models of one class, whose constants a graph
@@ -27,7 +28,6 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _ZERO_POINT_DTYPES = (torch.int8, torch.int16, torch.int32, torch.int64)
 """Dtypes of the zero points of quantised tensors."""
 _STORAGE = torch.Tensor.untyped_storage
-_VERSION: Callable[[torch.Tensor], int] = attrgetter("_version")
 
 
 def frozen_inputs(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> frozenset[int]:
@@ -96,9 +96,7 @@ def _static(node: torch.fx.Node) -> bool:
 class Constants:
     """The constants computed from a set of tensors, and the state of these at that time."""
 
-    tensors: tuple[torch.Tensor, ...]
-    versions: list[int]
-    addresses: list[int]
+    tensors: Recorded
     values: list[Any]
 
     @classmethod
@@ -114,30 +112,18 @@ class Constants:
         autocast = torch._C._DisableAutocast()
         with _disable_current_modes(), torch.inference_mode(False), torch.no_grad(), autocast:
             values = folding.constants(tensors)
-        versions, addresses = (
-            list(map(_VERSION, tensors)),
-            list(map(torch.Tensor.data_ptr, tensors)),
-        )
-        return cls(tuple(tensors), versions, addresses, values)
+        return cls(Recorded.of(tensors), values)
 
     @property
     def bytes(self) -> int:
         """Memory in bytes of the constants, excluding views of the parameters."""
         plain = [v for v in self.values if v.layout is torch.strided]
         storages = {s.data_ptr(): s.nbytes() for s in map(_STORAGE, plain)}
-        for t in self.tensors:
+        for t in self.tensors.tensors:
             storages.pop(_STORAGE(t).data_ptr(), None)
         packed = (v for v in self.values if v.layout is torch._mkldnn)  # type: ignore[attr-defined]
         total: int = sum(storages.values()) + sum(map(torch.ops.mkldnn._nbytes, packed))
         return total
-
-    def match(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Return whether these are the same tensors, and have not been written to since."""
-        return (
-            all(map(is_, tensors, self.tensors))
-            and list(map(_VERSION, tensors)) == self.versions
-            and list(map(torch.Tensor.data_ptr, tensors)) == self.addresses
-        )
 
 
 @define(eq=False)
@@ -161,30 +147,38 @@ class SharedConstants:
         key = text, tuple(map(id, tensors))
         with self._lock:
             constants = self._constants.get(key)
-            if constants is None or not constants.match(tensors):
+            if constants is None or not constants.tensors.match(tensors):
                 constants = self._constants[key] = Constants.of(folding, tensors)
             return constants
 
 
-def with_constants(folding: Folding, run: Boxed, shared: SharedConstants) -> Boxed:
+def with_constants(
+    folding: Folding, run: Boxed, shared: SharedConstants, runner: Callable[[], Runner]
+) -> Boxed:
     """Return a callable that takes all inputs of a graph, and runs it with its constants."""
     frozen, variable = folding.sources, folding.remaining
     text = repr((folding.steps, folding.results, folding.zeros))
-    cached: tuple[Constants, ...] = ()
+    cached: tuple[tuple[Callable[[list[Any]], bool], Constants], ...] = ()
+
+    def recomputed(args: list[Any]) -> Constants:
+        nonlocal cached
+        tensors = [args[k] for k in frozen]
+        constants = shared.of(folding, text, tensors)
+        older = (each for each in cached if not all(map(is_, tensors, each[1].tensors.tensors)))
+        newest = runner().unchanged(constants.tensors, frozen), constants
+        cached = (newest, *older)[:_CACHED_SETS]
+        return constants
 
     @boxed
     def call(args: list[Any]) -> Sequence[Any]:
-        nonlocal cached
-        tensors = [args[k] for k in frozen]
-        for constants in cached:
-            if constants.match(tensors):
+        for unchanged, constants in cached:
+            if unchanged(args):
+                values = constants.values
                 break
         else:
-            constants = shared.of(folding, text, tensors)
-            older = (c for c in cached if not all(map(is_, tensors, c.tensors)))
-            cached = (constants, *older)[:_CACHED_SETS]
+            values = recomputed(args).values
         rest = [args[k] for k in variable]
         args.clear()
-        return run(rest + constants.values)
+        return run(rest + values)
 
     return call

@@ -24,6 +24,7 @@ from gyrator_runtime.native.load import (
     runner_extension,
     runner_of,
 )
+from gyrator_runtime.native.recorded import Recorded
 
 __all__ = [
     "BuiltKernel",
@@ -34,6 +35,7 @@ __all__ = [
     "NativeRunner",
     "Plan",
     "PureRunner",
+    "Recorded",
     "Runner",
     "build_native_runner",
     "load_runner",

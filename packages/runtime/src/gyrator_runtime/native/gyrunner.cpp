@@ -1,6 +1,6 @@
 // The native runner: executes a whole list of host instructions in one call from Python.
 //
-// plan.h and operators.h are prepended to this source; plan.h interprets the words of a plan. Registers
+// plan.h, operators.h and unchanged.h are prepended to this source; plan.h interprets the words of a plan. Registers
 // and integer slots are on the C stack of the call, so that a plan can run in many threads and
 // recursively. It includes only Python.h and calls PyTorch through function pointers: one that PyTorch
 // exports for the address of a tensor's data, and those of its C ABI (shim.py).
@@ -11,8 +11,6 @@ namespace {
 
 constexpr int64_t kMaxTensors = 4;  // of an OP_OPERATE that runs without Python
 constexpr int64_t kMaxRank = 8;     // of a tensor created for one
-
-using DataPtr = void* (*)(PyObject*);
 
 struct Timing {
   int64_t count, total, least;
@@ -719,7 +717,8 @@ int module_exec(PyObject* module) {
   const struct {
     const char* name;
     PyType_Spec* spec;
-  } types[] = {{"Plan", &plan_spec}, {"Operator", &operator_spec}};
+  } types[] = {
+      {"Plan", &plan_spec}, {"Operator", &operator_spec}, {"Unchanged", &unchanged_spec}};
   for (const auto& [name, spec] : types) {
     PyObject* type = PyType_FromSpec(spec);
     if (!type) return -1;

@@ -5,7 +5,7 @@ gyrunner.cpp is compiled at first use and cached. It includes Python.h but no he
 
 import shlex
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -19,7 +19,8 @@ from gyrator_runtime.cache import Cache, CacheError
 from gyrator_runtime.native.extension import Extension
 from gyrator_runtime.native.kernels import TensorLaunch
 from gyrator_runtime.native.ready import Ready, ready
-from gyrator_runtime.native.shim import RETURNING, load_shim, returning_address
+from gyrator_runtime.native.recorded import Recorded
+from gyrator_runtime.native.shim import RETURNING, load_shim, returning_address, version_address
 from gyrator_runtime.toolchain import Toolchain
 from gyrator_runtime.warn import warn
 
@@ -62,6 +63,11 @@ class Runner(Protocol):
         """Return the quickest callable for an operator that `function` calls."""
         ...
 
+    def unchanged(self, recorded: Recorded, indices: Sequence[int]) -> Callable[[list[Any]], bool]:
+        """Return a callable that tells whether the items of a list at `indices` are the recorded
+        tensors, and have not been written to since."""
+        ...
+
     def plan(self, program: "PlanProgram") -> Plan:
         """Return `program` as a callable. ValueError if it uses a register that does not exist."""
         from gyrator_runtime.native.encode import encode  # stored plans are already encoded
@@ -86,6 +92,10 @@ class PureRunner(Runner):
     def operator(self, target: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return `function`."""
         return function
+
+    def unchanged(self, recorded: Recorded, indices: Sequence[int]) -> Callable[[list[Any]], bool]:
+        """Return a callable that looks at one tensor after the other in Python."""
+        return lambda args: recorded.match([args[k] for k in indices])
 
 
 @frozen
@@ -149,6 +159,23 @@ class NativeRunner(Runner):
         )
         return direct
 
+    def unchanged(self, recorded: Recorded, indices: Sequence[int]) -> Callable[[list[Any]], bool]:
+        """Return a callable that looks at all tensors in one loop, where PyTorch exports the
+        functions for it."""
+        shim, version = load_shim(), version_address()
+        if shim is None or not version or not self.data_ptr_address:
+            return PureRunner().unchanged(recorded, indices)
+        check: Callable[[list[Any]], bool] = self.module.Unchanged(
+            tensors=recorded.tensors,
+            versions=recorded.versions,
+            addresses=recorded.addresses,
+            indices=tuple(indices),
+            tensor_offset=shim.tensor_offset,
+            version_address=version,
+            data_ptr_address=self.data_ptr_address,
+        )
+        return check
+
 
 def _in_python(plan: Ready) -> Plan:
     from gyrator_runtime.native.pure import PurePlan  # rarely needed
@@ -194,7 +221,8 @@ def runner_extension() -> Extension:
     """Return the native runner's extension module, which is built for each Python version."""
     folder = Path(__file__).parent
     text = b"".join(
-        (folder / name).read_bytes() for name in ("plan.h", "operators.h", "gyrunner.cpp")
+        (folder / name).read_bytes()
+        for name in ("plan.h", "operators.h", "unchanged.h", "gyrunner.cpp")
     )
     return Extension("_gyrunner", text)
 

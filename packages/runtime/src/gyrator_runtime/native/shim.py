@@ -153,6 +153,13 @@ def returning_address(target: str) -> int:
     return _address(ctypes.CDLL(torch._C.__file__), f"aoti_torch_{HOST}_{RETURNING[target]}")
 
 
+@cache
+def version_address() -> int:
+    """Return the address of libtorch's C++ function that computes `Tensor._version`, which takes
+    the address of an `at::Tensor`; 0 if this PyTorch has none of that name."""
+    return _address(ctypes.CDLL(torch._C.__file__), "_ZNK2at10TensorBase8_versionEv")
+
+
 def _address(library: ctypes.CDLL, name: str) -> int:
     function = getattr(library, name, None)
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
