@@ -50,6 +50,15 @@ def test_what_died_last_in_a_block_is_collected_at_its_end() -> None:
     assert dead() is None
 
 
+def test_what_died_last_in_a_block_may_wait() -> None:
+    with only_new_objects(at_end=False):
+        dead = weakref.ref(Node())
+    gc.collect(0)
+    assert dead() is not None
+    gc.collect()
+    assert dead() is None
+
+
 def test_everything_is_looked_at_again_afterwards_even_if_it_fails() -> None:
     def fail() -> None:
         with only_new_objects():

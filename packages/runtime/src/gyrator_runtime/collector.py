@@ -10,13 +10,17 @@ Python's default of 700 has it look 500 times during a compile, and three times 
 
 
 @contextlib.contextmanager
-def only_new_objects() -> Iterator[None]:
+def only_new_objects(at_end: bool = True) -> Iterator[None]:
     """Exclude objects that exist before the `with` block from garbage collection inside it, and
     collect new ones less often.
 
     A compile or load creates many objects, which trigger collections. A full one traverses
     everything that PyTorch has loaded, which takes a quarter of a second and frees next to nothing.
     A process that uses `gc.freeze` itself, or has turned collections off, is not affected.
+
+    Args:
+        at_end: collect what died last in the block when it ends. Otherwise that waits for a full
+            collection, as what was alive before the block does.
     """
     young, *older = gc.get_threshold()
     # The count of frozen objects takes long in a block that is inside of another.
@@ -29,6 +33,7 @@ def only_new_objects() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(young, *older)
-        gc.collect(0)
+        if at_end:
+            gc.collect(0)
         gc.freeze()  # resets the collector's counts
         gc.unfreeze()
