@@ -34,10 +34,10 @@ def _inputs(n: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
 
 
 def _run(
-    function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]
+    function: Callable[..., Any], inputs: tuple[torch.Tensor, ...], trained: int = 2
 ) -> tuple[list[torch.Tensor], list[int]]:
-    """Return results and gradients, and the elements of each saved tensor that shares its storage
-    with no input and no result."""
+    """Return results and gradients of the first `trained` inputs, and the elements of each saved
+    tensor that shares its storage with no input and no result."""
     saved: dict[int, int] = {}
 
     def pack(x: torch.Tensor) -> torch.Tensor:
@@ -47,10 +47,28 @@ def _run(
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         results = function(*inputs)
     total = torch.stack([r.double().square().mean() for r in results]).sum()
-    gradients = torch.autograd.grad(total, inputs[:2])
+    gradients = torch.autograd.grad(total, inputs[:trained])
     live = {x.untyped_storage().data_ptr() for x in (*inputs, *results)}
     values = [*(r.detach() for r in results), *gradients]
     return values, [n for p, n in saved.items() if p not in live]
+
+
+def _exact(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(
+        x.detach().double().requires_grad_() if x.is_floating_point() else x for x in inputs
+    )
+
+
+def assert_as_exact(
+    results: list[torch.Tensor], eager: list[torch.Tensor], exact: list[torch.Tensor]
+) -> None:
+    """Check the dtypes and strides of results, and that they are about as near to the exact ones as
+    eager's."""
+    for result, by_eager, true in zip(results, eager, exact, strict=True):
+        assert result.dtype is by_eager.dtype and result.stride() == by_eager.stride()
+        bound = (by_eager.double() - true).abs().max()
+        slack = 4 * torch.finfo(result.dtype).eps * true.abs().max()
+        assert (result.double() - true).abs().max() <= 2 * bound + slack
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -62,14 +80,8 @@ def test_results_are_saved_rather_than_tensors_of_their_size(
     compiled = torch.compile(function, backend=session.backend, dynamic=dynamic)
     for n in (4, 6) if dynamic else (4,):
         inputs = _inputs(n, dtype)
-        exact = tuple(x.detach().double() if x.is_floating_point() else x for x in inputs)
-        exact = *(x.requires_grad_() for x in exact[:2]), exact[2]
         wanted, (got, saved) = _run(function, inputs)[0], _run(compiled, inputs)
-        for result, eager, true in zip(got, wanted, _run(function, exact)[0], strict=True):
-            assert result.dtype is eager.dtype and result.stride() == eager.stride()
-            bound = (eager.double() - true).abs().max()
-            slack = 4 * torch.finfo(dtype).eps * true.abs().max()
-            assert (result.double() - true).abs().max() <= 2 * bound + slack
+        assert_as_exact(got, wanted, _run(function, _exact(inputs))[0])
         if function is _loss:
             assert max(saved) < n * 5 * CLASSES
         elif function is _twice:
@@ -83,6 +95,25 @@ def test_writing_to_a_saved_result_is_an_error(session: Session) -> None:
         logits.zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_inputs_with_gradients_are_saved_rather_than_tensors_of_their_size(
+    session: Session, dynamic: bool, dtype: torch.dtype
+) -> None:
+    def function(logits: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor]:
+        return (F.cross_entropy(logits.flatten(0, 1), target.flatten()),)
+
+    compiled = torch.compile(function, backend=session.backend, dynamic=dynamic)
+    for n in (4, 6) if dynamic else (4,):
+        logits = torch.randn(n, 5, CLASSES, dtype=dtype).requires_grad_()
+        target = torch.randint(0, CLASSES, (n, 5))
+        inputs = (logits, target)
+        results, saved = _run(compiled, inputs, 1)
+        expected = _run(function, inputs, 1)[0]
+        assert_as_exact(results, expected, _run(function, _exact(inputs), 1)[0])
+        assert max(saved, default=0) < logits.numel()
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -3,6 +3,8 @@
 PyTorch's partitioner minimizes the bytes that are saved, of which parameters cost nothing because
 they live anyway. So do the function's results, at least until the caller drops them, but the
 partitioner would rather save another tensor of the same size that is closer to the backward pass.
+The same holds for inputs that have gradients, such as the logits of a model whose loss is computed
+after a break of the graph.
 
 It also saves all indices of scatters, for it assumes that they are read from memory. What depends
 on no tensor, such as positions in an image, is instead computed again: lowering makes it part of
@@ -56,7 +58,7 @@ def partition(
     the arguments of torch's `min_cut_rematerialization_partition`, which decides."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    static = list(static_lifetime_input_indices or ())
+    static = [*(static_lifetime_input_indices or ()), *_with_gradients(joint)]
     living = _as_parameters(joint, num_fwd_outputs, static)
     forward, backward = min_cut_rematerialization_partition(
         joint,
@@ -77,6 +79,32 @@ def partition(
             graph_module.graph.lint()
             graph_module.recompile()
     return forward, backward
+
+
+def _with_gradients(joint: GraphModule) -> list[int]:
+    """Return the positions, among the function's inputs, of those that have gradients and are never
+    written, such as results of an earlier graph.
+
+    Inputs without gradients are not among them, since callers may write the next batch over them
+    before the backward pass.
+    """
+    from torch._functorch._aot_autograd.descriptors import GradAOTOutput
+    from torch._functorch._aot_autograd.utils import _is_primal
+
+    described = joint.graph.output_node().meta.get("desc", ())
+    inputs = {kind.grad_of for kind in described if isinstance(kind, GradAOTOutput)}
+    primals = filter(_is_primal, joint.graph.find_nodes(op="placeholder"))
+    return [
+        position
+        for position, node in enumerate(primals)
+        if node.meta.get("desc") in inputs and not _is_written(node)
+    ]
+
+
+def _is_written(node: Node) -> bool:
+    """Return whether an op writes to a tensor itself."""
+    schemas = (getattr(user.target, "_schema", None) for user in node.users)
+    return any(schema and schema.is_mutable for schema in schemas)
 
 
 def _save_inputs(forward: GraphModule, backward: GraphModule, outputs: int) -> bool:
@@ -129,10 +157,7 @@ def _views_of_input(node: Any) -> tuple[Node | None, list[Node]]:
             return None, []
         views.insert(0, node)
         (node,) = node.all_input_nodes
-    if not views or node.op != "placeholder":
-        return None, []
-    schemas = (getattr(u.target, "_schema", None) for u in node.users)
-    if any(s and s.is_mutable for s in schemas):
+    if not views or node.op != "placeholder" or _is_written(node):
         return None, []
     # The backward graph has values of the symbols that it saves, and may have no others.
     known = free_symbols(node.meta["val"]) <= free_symbols(views[-1].meta["val"])
