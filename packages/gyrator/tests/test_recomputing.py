@@ -83,3 +83,19 @@ def test_training(
     assert not [e for r in records for e in r.externs]
     phases = [r.phase for r in records]
     assert phases == ["forward", "backward"]
+
+
+@pytest.mark.parametrize("function", [F.relu, F.relu6, lambda x: F.leaky_relu(x, 0.3)])
+def test_conditions_are_saved_on_the_cpu(
+    session: Session, function: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return function(x @ w).mean(1)
+
+    x, w = _drawn(9, 7), _drawn(7, 64).requires_grad_()
+    result = torch.compile(run, backend=session.backend)(x, w)
+    node: Any = result.grad_fn
+    assert [t.dtype for t in node.saved_tensors if t.numel() == 9 * 64] == [torch.bool]
+    actual = torch.autograd.grad(result.sin().sum(), w)
+    expected = torch.autograd.grad(run(x, w).sin().sum(), w)
+    torch.testing.assert_close(actual, expected)

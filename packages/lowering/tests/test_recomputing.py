@@ -288,13 +288,15 @@ def test_indices_of_large_windows_are_saved() -> None:
     assert "narrow-pool-indices" not in joint.changed
 
 
-def test_saving_conditions_depends_on_the_device(check: Any) -> None:
+@pytest.mark.parametrize(
+    ("heuristic", "kind"),
+    [("saved_conditions", SplitThresholds), ("saved_positions", NarrowPoolIndices)],
+)
+def test_saving_single_bytes_depends_on_the_device(check: Any, heuristic: str, kind: Any) -> None:
     (target,) = check.targets.values()
-    assert SplitThresholds.of(check.targets).devices == frozenset()
-    saving = evolve(target, heuristics=evolve(target.heuristics, saved_conditions=True))
-    assert SplitThresholds.of({target.device: saving}).devices == {target.device}
-    assert NarrowPoolIndices.of({target.device: saving}).devices == {target.device}
-    assert NarrowPoolIndices.of(check.targets).devices == frozenset()
+    assert kind.of(check.targets).devices == frozenset()
+    saving = evolve(target, heuristics=evolve(target.heuristics, **{heuristic: True}))
+    assert kind.of({target.device: saving}).devices == {target.device}
 
 
 @pytest.mark.parametrize("shape", [(4, 9), (3, 1), (2, 0, 5)])

@@ -148,6 +148,9 @@ class Heuristics:
     saved_conditions: bool = False
     """Conditions used by a backward pass may be saved as one byte per element instead of the values
     they were computed from."""
+    saved_positions: bool = False
+    """The backward pass of max pooling may save positions in windows, of one byte, instead of
+    indices in planes, of eight, which are then computed from them."""
     scatter_choices: bool = False
     """The backward pass of max pooling with overlapping windows, and of reflection padding,
     scatters each gradient to its source element: less work than a gather, but partly serial."""

@@ -99,6 +99,7 @@ def cpu_target(isa: str, cores: int) -> Target:
         ),
         heuristics=Heuristics(
             cores=cores,
+            saved_conditions=True,
             scatter_choices=True,
             column_parts=0 if isa == "plain" else 64,
             together_elements=1 << 18,

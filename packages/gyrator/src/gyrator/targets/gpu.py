@@ -134,6 +134,7 @@ class TritonDevice:
                 together_tensors=480,
                 together_kinds=4,
                 saved_conditions=True,
+                saved_positions=True,
                 quick_exp2=True,
                 summed_rows=64,
             ),

@@ -45,7 +45,7 @@ class NarrowPoolIndices:
     @classmethod
     def of(cls, targets: Mapping[str, Target]) -> "NarrowPoolIndices":
         """Return the pass for these targets."""
-        return cls(frozenset(d for d, t in targets.items() if t.heuristics.saved_conditions))
+        return cls(frozenset(d for d, t in targets.items() if t.heuristics.saved_positions))
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
