@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 pytest.importorskip("transformers", reason="families are built of its configurations")
 
@@ -50,6 +51,20 @@ def test_a_family_that_differs_is_found(judge):
     wrong = lambda x: x.cos() if torch.compiler.is_compiling() else x.sin()  # noqa: E731
     found = judge.judge(model(wrong), Form("made-up"))
     assert found.kind == "value" and found.explained == "torch"
+
+
+def test_a_difference_before_a_head_that_starts_at_0_is_found(judge):
+    class Headed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(3, 2)
+            nn.init.zeros_(self.head.weight)
+
+        def forward(self, x):
+            return self.head(x.cos() if torch.compiler.is_compiling() else x.sin())
+
+    found = judge.judge(Model("headed", "series", Headed, floats(3)), Form("headed"))
+    assert found.kind == "value"
 
 
 def test_breaks_and_graphs_that_run_eagerly_are_counted(judge, monkeypatch):

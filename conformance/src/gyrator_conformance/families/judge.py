@@ -99,7 +99,7 @@ class FamilyJudge:
 
     def _judge(self, model: Model, form: Form) -> Outcome:
         torch.manual_seed(self.seed)
-        base = model.build().train(form.mode == "training")
+        base = _without_zeros(model.build()).train(form.mode == "training")
         eager, exact, plain = deepcopy(base), deepcopy(base), deepcopy(base)
         inputs = _inputs(model, form, self.seed)
         expected = [run_once(eager, eager, _fresh(x), form.mode, k) for k, x in inputs]
@@ -114,6 +114,15 @@ class FamilyJudge:
             outcome = evolve(outcome, explained="torch")
         outcome = evolve(outcome, seconds=seconds, plain_seconds=plain_seconds)
         return _counted(outcome, self._records)
+
+
+def _without_zeros(module: nn.Module) -> nn.Module:
+    """Draw the parameters that start at 0: a head that is 0 would hide all that precedes it."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if not parameter.any():
+                parameter.normal_(std=0.02)
+    return module
 
 
 def _inputs(model: Model, form: Form, seed: int) -> list[tuple[int, tuple[Tensor, ...]]]:
