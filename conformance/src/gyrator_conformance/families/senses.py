@@ -4,7 +4,16 @@ from typing import Any
 
 import torch
 
-from gyrator_conformance.families.build import LENGTH, SMALL, Feed, family, padding, text, whole
+from gyrator_conformance.families.build import (
+    LENGTH,
+    SMALL,
+    VOCABULARY,
+    Feed,
+    family,
+    padding,
+    text,
+    whole,
+)
 from gyrator_conformance.models import Model
 from gyrator_conformance.models.model import floats, images
 
@@ -67,6 +76,8 @@ def sights() -> tuple[Model, ...]:
         _sight("timesformer", "ForVideoClassification", **patched, num_frames=2,
                feed={"pixel_values": floats(2, 3, 32, 32)}),
         _detector(),
+        _deformable_detector(),
+        _prompted_segmenter(),
         _segmenter(),
     )  # fmt: skip
 
@@ -94,6 +105,32 @@ def _detector() -> Model:
         use_timm_backbone=False, backbone=None, d_model=32, num_queries=4, encoder_layers=1,
         decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4,
         encoder_ffn_dim=48, decoder_ffn_dim=48, feed={"pixel_values": images(3, 64)},
+    )  # fmt: skip
+
+
+def _deformable_detector() -> Model:
+    return _sight(
+        "deformable_detr", "ForObjectDetection", backbone_config=_backbone(), d_model=32,
+        use_timm_backbone=False, backbone=None, num_queries=4, num_feature_levels=4,
+        encoder_layers=1, decoder_layers=2, encoder_n_points=2, decoder_n_points=2,
+        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48,
+        decoder_ffn_dim=48, feed={"pixel_values": images(3, 64)},
+    )  # fmt: skip
+
+
+def _prompted_segmenter() -> Model:
+    vision = {
+        "hidden_size": 32, "output_channels": 16, "num_hidden_layers": 2, "image_size": 32,
+        "num_attention_heads": 2, "patch_size": 4, "window_size": 4, "global_attn_indexes": [1],
+        "mlp_ratio": 2.0, "num_pos_feats": 8,
+    }  # fmt: skip
+    return _tower(
+        "sam", "SamModel", vision_config=vision,
+        prompt_encoder_config={"hidden_size": 16, "image_size": 32, "patch_size": 4,
+                               "mask_input_channels": 4},
+        mask_decoder_config={"hidden_size": 16, "mlp_dim": 24, "num_attention_heads": 2,
+                             "iou_head_hidden_dim": 16, "num_hidden_layers": 1},
+        feed={**_IMAGE, "input_points": floats(1, 2, 2), "input_labels": whole(1, 1, 2)},
     )  # fmt: skip
 
 
@@ -144,6 +181,18 @@ def sounds() -> tuple[Model, ...]:
         family("sound", "encodec", "", {"input_values": floats(1, 320)}, num_filters=4,
                upsampling_ratios=[4, 2], codebook_size=16, codebook_dim=16, hidden_size=16,
                num_lstm_layers=1, trains=False),
+        family("sound", "dac", "", {"input_values": floats(1, 320)}, small={},
+               encoder_hidden_size=4, downsampling_ratios=[2, 4], decoder_hidden_size=16,
+               n_codebooks=2, codebook_size=16, codebook_dim=4, trains=False),
+        # Nothing is drawn: a float64 model would draw other durations.
+        family("sound", "vits", "VitsModel", {"input_ids": text()}, vocab_size=VOCABULARY,
+               hidden_size=16, num_hidden_layers=1, ffn_dim=24, flow_size=16, spectrogram_bins=9,
+               use_stochastic_duration_prediction=False, layerdrop=0.0, noise_scale=0.0,
+               upsample_initial_channel=8, upsample_rates=[2, 2], upsample_kernel_sizes=[4, 4],
+               resblock_kernel_sizes=[3], resblock_dilation_sizes=[[1, 3]],
+               duration_predictor_filter_channels=16, prior_encoder_num_flows=2,
+               prior_encoder_num_wavenet_layers=1, posterior_encoder_num_wavenet_layers=1,
+               small={}, trains=False),
         family("sound", "whisper", "ForSpeechSeq2Seq",
                {"input_features": floats(16, 40), **spoken}, **layers, num_mel_bins=16,
                max_source_positions=20, max_target_positions=20),

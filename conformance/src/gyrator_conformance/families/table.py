@@ -8,7 +8,7 @@ from gyrator_conformance.families import senses, timm_models, words
 from gyrator_conformance.models import Model
 
 KINDS = (
-    words.encoders, words.decoders, words.both,
+    words.encoders, words.decoders, words.recurrences, words.both,
     senses.sights, senses.sounds, senses.meetings, senses.series,
 )  # fmt: skip
 

@@ -37,6 +37,10 @@ def sights() -> tuple[Model, ...]:
         _timm("repvgg_a0"),
         _timm("ghostnet_050"),
         _timm("xcit_nano_12_p16_224", depth=2, **narrow),
+        _timm("hrnet_w18_small"),
+        _timm("fastvit_t8", layers=(1, 1, 1, 1), embed_dims=(8, 16, 32, 64)),
+        _timm("sequencer2d_s", layers=(1, 1, 1, 1), embed_dims=(16, 16, 16, 16),
+              hidden_sizes=(8, 8, 8, 8), img_size=64),
     )  # fmt: skip
 
 

@@ -1,9 +1,22 @@
 """Text families: encoders, decoders, and encoder-decoders."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from gyrator_conformance.families.build import Feed, family, text, words
 from gyrator_conformance.models import Model
+
+_EXPERTS: Mapping[str, Any] = MappingProxyType(
+    {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+)
+_LATENT: Mapping[str, Any] = MappingProxyType({
+    "topk_group": 1, "num_experts_per_tok": 2, "kv_lora_rank": 16, "q_lora_rank": 16,
+    "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 8,
+    "moe_intermediate_size": 24, "num_key_value_heads": 4, "head_dim": 4,
+})  # fmt: skip
+"""Fields of DeepSeek's attention, whose keys and values are projections of a few latent ones, and
+of its experts."""
 
 
 def encoders() -> tuple[Model, ...]:
@@ -24,6 +37,9 @@ def encoders() -> tuple[Model, ...]:
             d_head=8, d_inner=48),
         add("longformer", masked, attention_window=[4, 4]),
         add("big_bird", masked, attention_type="original_full"),
+        # In training, it attends to blocks drawn with NumPy, of which Dynamo draws others.
+        add("big_bird:sparse", masked, attention_type="block_sparse", block_size=2,
+            num_random_blocks=1, trains=False),
         family("encoder", "nystromformer", masked, unmasked, num_landmarks=4,
                segment_means_seq_len=16),
         family("encoder", "fnet", masked, unmasked),
@@ -54,9 +70,6 @@ def decoders() -> tuple[Model, ...]:
     add = words("decoder")
     causal = "ForCausalLM"
     heads: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
-    experts: dict[str, Any] = {
-        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
-    }  # fmt: skip
     return (
         add("gpt2", causal, **heads),
         add("gpt_neo", causal, num_layers=2, num_heads=4, window_size=8,
@@ -92,15 +105,24 @@ def decoders() -> tuple[Model, ...]:
         add("biogpt", causal),
         add("xglm", causal, d_model=32, num_layers=2, attention_heads=4, ffn_dim=48),
         add("mixtral", causal, num_local_experts=4),
-        add("qwen2_moe", causal, **experts, shared_expert_intermediate_size=24),
-        add("qwen3_moe", causal, **experts),
-        add("olmoe", causal, **experts),
+        add("qwen2_moe", causal, **_EXPERTS, shared_expert_intermediate_size=24),
+        add("qwen3_moe", causal, **_EXPERTS),
+        add("olmoe", causal, **_EXPERTS),
         add("gpt_oss", causal, num_local_experts=4, num_experts_per_tok=2, sliding_window=8),
         add("granitemoe", causal, num_local_experts=4, num_experts_per_tok=2),
-        add("deepseek_v3", causal, n_routed_experts=4, n_shared_experts=1, n_group=2,
-            topk_group=1, num_experts_per_tok=2, first_k_dense_replace=1, kv_lora_rank=16,
-            q_lora_rank=16, qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=8,
-            moe_intermediate_size=24, num_key_value_heads=4, head_dim=4),
+        add("deepseek_v3", causal, **_LATENT, n_routed_experts=4, n_shared_experts=1, n_group=2,
+            first_k_dense_replace=1),
+        add("deepseek_v32", causal, **_LATENT, n_routed_experts=4, n_shared_experts=1, n_group=2,
+            first_k_dense_replace=1, index_topk=4, index_head_dim=8, index_n_heads=2),
+        add("diffllama", causal),
+    )  # fmt: skip
+
+
+def recurrences() -> tuple[Model, ...]:
+    """Return the decoder families in which some layer has a state instead of attention."""
+    add = words("decoder")
+    causal = "ForCausalLM"
+    return (
         add("mamba", causal, state_size=4, time_step_rank=4),
         add("mamba2", causal, state_size=4, num_heads=8, n_groups=2, chunk_size=8),
         add("falcon_mamba", causal, state_size=4, time_step_rank=4),
@@ -112,9 +134,15 @@ def decoders() -> tuple[Model, ...]:
             mamba_n_groups=1, mamba_d_state=4, mamba_chunk_size=8),
         add("recurrent_gemma", causal, lru_width=32, attention_window_size=8,
             block_types=["recurrent", "attention"]),
-        add("qwen3_next", causal, **experts, shared_expert_intermediate_size=24,
+        add("qwen3_next", causal, **_EXPERTS, shared_expert_intermediate_size=24,
             linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2,
             linear_num_value_heads=4, layer_types=["linear_attention", "full_attention"]),
+        add("kimi_linear", causal, **{**_LATENT, "q_lora_rank": None}, num_local_experts=4,
+            linear_head_dim=8, linear_num_heads=2,
+            layer_types=["linear_attention", "full_attention"]),
+        add("minimax", causal, num_local_experts=4, block_size=8,
+            layer_types=["linear_attention", "full_attention"]),
+        add("lfm2", causal, layer_types=["conv", "full_attention"]),
     )  # fmt: skip
 
 
