@@ -4,8 +4,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from gyrator.config import Config
+from gyrator.frontend.dynamo.corrections import share_memory
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
@@ -219,3 +221,57 @@ def test_padding_by_nothing_makes_no_view(
     assert torch.equal(result, padded(x))
     assert result.stride() == padded(x).stride()
     assert result.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+
+
+def off(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = F.dropout(x, 0.5, training=False)
+    y.add_(1)
+    return x * 2, y, F.dropout(y, 0.0), torch.dropout(x[1:], 0.3, False)
+
+
+def inside(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x.sin()
+    z = F.dropout(y, 0.0)
+    z[0] = 3
+    return y, z
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [off, inside])
+def test_dropout_that_drops_nothing_returns_its_argument(
+    session: Session, function: Callable[[torch.Tensor], tuple[torch.Tensor, ...]], dynamic: bool
+) -> None:
+    run = torch.compile(function, backend=session.backend, dynamic=dynamic)
+    for n in (3, 5):
+        x = torch.randn(n, 4)
+        y = x.clone()
+        results, expected = run(x), function(y)
+        torch.testing.assert_close((*results, x), (*expected, y))
+        assert _shared(*results, x) == _shared(*expected, y)
+
+
+@pytest.mark.parametrize("groups", [1, 4, 2])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_shuffles_outside_of_the_host_share_memory_as_their_formula_does(
+    groups: int, layout: torch.memory_format
+) -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        share_memory(gm)
+        graphs.append(gm)
+        return gm
+
+    x = torch.randn(2, 4, 3, 5).contiguous(memory_format=layout)
+    torch._dynamo.reset()
+    torch.compile(lambda x: F.channel_shuffle(x, groups), backend=keep, dynamic=False)(x.to("meta"))
+    (result,) = graphs[0](x)
+    # On the host, this op has a kernel of its own besides the formula.
+    formula = torch.ops.aten.native_channel_shuffle.default.decompose(x, groups)
+    assert torch.equal(result, formula)
+    assert _shared(result, x) == _shared(formula, x)
+
+
+def _shared(*tensors: torch.Tensor) -> list[bool]:
+    places = [t.untyped_storage().data_ptr() for t in tensors]
+    return [a == b for a in places for b in places]

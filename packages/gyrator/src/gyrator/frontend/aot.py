@@ -27,6 +27,7 @@ from gyrator.frontend.dynamo.corrections import (
     correct_attention_sums,
     name_complex_dtypes,
     normalize_axes,
+    share_memory,
 )
 from gyrator.frontend.dynamo.eager_only import eager_only
 from gyrator.frontend.dynamo.eager_strides import strides_of_results, with_eager_strides
@@ -81,6 +82,7 @@ class Frontend:
         plain = unwrapped(gm)
         normalize_axes(plain)
         name_complex_dtypes(plain)
+        share_memory(plain)
         why = eager_only(plain)
         if why is not None:
             refusal = UnsupportedError(why)

@@ -4,9 +4,10 @@ import operator
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from gyrator.frontend.dynamo.graph import fake_of, name_of, nodes_of
+from gyrator_ir.types import HOST
 
 _AXES = {"unique_consecutive": 3, "norm": 2, "linalg_norm": 2, "linalg_vector_norm": 2}
 """The position of `dim` among each function's arguments."""
@@ -49,6 +50,51 @@ def name_complex_dtypes(gm: GraphModule) -> None:
         if "out" not in node.kwargs and any(f.is_complex() for f in fakes):
             default = torch.get_default_dtype()
             node.update_kwarg("dtype", torch.promote_types(default, torch.complex32))
+
+
+_DROPOUTS = (torch.dropout, torch.nn.functional.dropout)
+
+
+def share_memory(gm: GraphModule) -> None:
+    """Let results share memory with arguments, in place, where eager's do and those of the fake
+    kernels are copies: of `dropout` that drops nothing; outside of the host, where
+    `channel_shuffle` is made of other ops, of one that moves nothing.
+
+    Bodies of higher-order ops stay as they are: some must not return their arguments.
+    """
+    calls = [node for node in gm.graph.nodes if node.op == "call_function"]
+    copied = [node for node in calls if _drops_nothing(node) or _moves_nothing(node)]
+    for node in copied:
+        same: Any = node.args[0]
+        if node.target is torch.channel_shuffle:
+            with gm.graph.inserting_before(node):
+                dense = gm.graph.call_method("contiguous", (same,))
+                same = gm.graph.call_method("view_as", (dense, same))
+            dense.meta, same.meta = dict(node.meta), dict(node.meta)
+        node.replace_all_uses_with(same)
+        gm.graph.erase_node(node)
+    if copied:
+        gm.recompile()
+
+
+def _drops_nothing(node: Node) -> bool:
+    if node.target not in _DROPOUTS or not node.args:
+        return False
+    p = node.args[1] if len(node.args) > 1 else node.kwargs.get("p", 0.5)
+    name = "train" if node.target is torch.dropout else "training"
+    training = node.args[2] if len(node.args) > 2 else node.kwargs.get(name, True)
+    return training is False or (isinstance(p, int | float) and p == 0)
+
+
+def _moves_nothing(node: Node) -> bool:
+    if node.target is not torch.channel_shuffle or not node.args:
+        return False
+    x = fake_of(node.args[0])
+    groups: Any = node.args[1] if len(node.args) > 1 else node.kwargs.get("groups")
+    if not isinstance(x, torch.Tensor) or x.device.type == HOST or not isinstance(groups, int):
+        return False
+    # Comparing a symbolic size would add a guard.
+    return groups == 1 or (isinstance(x.shape[1], int) and groups == x.shape[1])
 
 
 def correct_attention_sums(joint: GraphModule) -> None:
