@@ -116,6 +116,19 @@ def test_inputs_with_gradients_are_saved_rather_than_tensors_of_their_size(
         assert max(saved, default=0) < logits.numel()
 
 
+def test_inputs_without_gradients_may_be_written_before_the_backward_pass(
+    session: Session,
+) -> None:
+    def function(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return (x + c).sin()
+
+    x, c = torch.randn(64, requires_grad=True), torch.randn(64)
+    expected = torch.autograd.grad(function(x, c).sum(), x)
+    result = torch.compile(function, backend=session.backend)(x, c)
+    c.zero_()
+    torch.testing.assert_close(torch.autograd.grad(result.sum(), x), expected)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_inputs_are_saved_rather_than_views_of_them(session: Session, dynamic: bool) -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ on no tensor, such as positions in an image, is instead computed again: lowering
 the kernels that read it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -58,7 +58,8 @@ def partition(
     the arguments of torch's `min_cut_rematerialization_partition`, which decides."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    static = [*(static_lifetime_input_indices or ()), *_with_gradients(joint)]
+    static = list(static_lifetime_input_indices or ())
+    static += _with_gradients(joint, static)
     living = _as_parameters(joint, num_fwd_outputs, static)
     forward, backward = min_cut_rematerialization_partition(
         joint,
@@ -81,24 +82,29 @@ def partition(
     return forward, backward
 
 
-def _with_gradients(joint: GraphModule) -> list[int]:
+def _with_gradients(joint: GraphModule, static: Collection[int]) -> list[int]:
     """Return the positions, among the function's inputs, of those that have gradients and are never
     written, such as results of an earlier graph.
 
-    Inputs without gradients are not among them, since callers may write the next batch over them
-    before the backward pass.
+    None are returned if there are other inputs of floats beside the `static` ones. The partitioner
+    would save such an input, with one that costs nothing, rather than what is computed from both;
+    but callers may write the next batch over it before the backward pass.
     """
     from torch._functorch._aot_autograd.descriptors import GradAOTOutput
     from torch._functorch._aot_autograd.utils import _is_primal
 
     described = joint.graph.output_node().meta.get("desc", ())
     inputs = {kind.grad_of for kind in described if isinstance(kind, GradAOTOutput)}
-    primals = filter(_is_primal, joint.graph.find_nodes(op="placeholder"))
-    return [
-        position
-        for position, node in enumerate(primals)
-        if node.meta.get("desc") in inputs and not _is_written(node)
-    ]
+    primals = [*filter(_is_primal, joint.graph.find_nodes(op="placeholder"))]
+    others = {n: node for n, node in enumerate(primals) if n not in static and _is_float(node)}
+    if any(node.meta.get("desc") not in inputs for node in others.values()):
+        return []
+    return [n for n, node in others.items() if not _is_written(node)]
+
+
+def _is_float(node: Node) -> bool:
+    value = node.meta["val"]
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def _is_written(node: Node) -> bool:
