@@ -1,11 +1,14 @@
 """Pooling, padding and resizing against eager, with gradients."""
 
+from functools import partial
+
 import pytest
 import torch
 from attrs import evolve
 from torch.nn import functional as F
 
-from gyrator_ir.loop.nodes import Scatter
+from gyrator_ir.body.nodes import Load
+from gyrator_ir.loop.nodes import Extern, Scatter
 
 CHANNELS_LAST = torch.channels_last
 FUNCTIONS = {
@@ -80,6 +83,29 @@ def test_gradients_of_wide_adaptive_windows_are_scattered(check, dtype, size) ->
             if image.numel() and image.shape[3] >= 4 * size[1] and overlap:
                 has_scatter = any(isinstance(op, Scatter) for op in backward.operations)
                 assert has_scatter is scatters
+
+
+@pytest.mark.parametrize("size", [(5, 3, 2), (2, 3, 4), (1, 1, 1), (7, 8, 9)])
+def test_gradients_of_adaptive_windows_in_volumes(check, size) -> None:
+    """Those of windows that overlap are left to ATen where the target prefers to scatter."""
+    (target,) = check.targets.values()
+    for scatters in (True, False):
+        prefers = evolve(target, heuristics=evolve(target.heuristics, scatter_choices=scatters))
+        check.targets = {target.device: prefers}
+        x = torch.randn(2, 2, 5, 6, 4)
+        overlap = any(n % w for n, w in zip(x.shape[2:], size, strict=True))
+        calls = ["aten._adaptive_avg_pool3d_backward.default"] if overlap and scatters else []
+        pool = partial(F.adaptive_avg_pool3d, output_size=size)
+        *_, backward = check.gradients(pool, x, externs=calls)
+        assert [op.target for op in backward.operations if isinstance(op, Extern)] == calls
+
+
+@pytest.mark.parametrize(("size", "masked"), [((4, 3), False), ((8, 9), False), ((4, 5), True)])
+def test_gradients_of_even_adaptive_windows_have_no_masks(check, size, masked: bool) -> None:
+    x = torch.randn(2, 3, 8, 9)
+    *_, backward = check.gradients(lambda x: F.adaptive_avg_pool2d(x, size), x)
+    loads = [s for op in backward.operations for s in op.body if isinstance(s, Load)]
+    assert any(s.mask is not None for s in loads) is masked
 
 
 def test_fold(check) -> None:

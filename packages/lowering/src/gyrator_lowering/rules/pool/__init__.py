@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from itertools import product
-from operator import add
+from operator import add, mul
 from typing import Any
 
 from gyrator_ir.body.nodes import Check, ReduceKind, StoreMode
@@ -33,6 +33,9 @@ UNROLLED = 32
 """Windows up to this many elements are unrolled; larger ones are reductions."""
 _WIDE = 4
 """The width of adaptive windows from which their gradient is added row by row."""
+_PLANE = 2
+"""Rank up to which gradients of overlapping adaptive windows are computed in kernels on devices
+that prefer to scatter: with more, an element has too many windows, and rows are too short."""
 WindowElement = tuple[Sequence[Expr], Value | None]
 """An element of a window: its position in the plane, and whether that is in bounds (None if
 always)."""
@@ -415,7 +418,7 @@ def adaptive_avg_pool(rank: int) -> Rule:
             return ops.cast(ops.load(x, (*index[:lead], *at), mask), dtype)
 
         def scale(ops: Tracer, index: Sequence[Expr], total: Value) -> Value:
-            return total / operand(ops, _count(index[lead:], plane, sizes), (), dtype)
+            return total / _count(ops, index[lead:], plane, sizes, dtype)
 
         return windowed(b, window, out, dtype, term, scale)
 
@@ -435,9 +438,14 @@ def _adaptive_element(
     within = (
         ops.lt(ops.index(i), ops.index(end))
         for i, start, end, n, w in zip(at, starts, ends, plane, sizes, strict=True)
-        if not (w is ONE or (n % w) is ZERO or isinstance(end - start, Const))
+        if not (_even(n, w) or isinstance(end - start, Const))
     )
     return at, conjunction(None, within)
+
+
+def _even(n: Expr, w: Expr) -> bool:
+    """Return whether `w` adaptive windows divide `n` elements evenly: each is in one of them."""
+    return w is ONE or (n % w) is ZERO
 
 
 def _edges(
@@ -450,9 +458,18 @@ def _edges(
     return starts, [((i + 1) * n + w - 1) // w for i, n, w in along]
 
 
-def _count(index: Sequence[Expr], plane: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
-    """Return the number of elements of an adaptive window."""
-    return product_of(e - s for s, e in zip(*_edges(index, plane, sizes), strict=True))
+def _count(
+    ops: Tracer, index: Sequence[Expr], plane: Sequence[Expr], sizes: Sequence[Expr], dtype: DType
+) -> Value:
+    """Return the number of elements of an adaptive window.
+
+    Extents that depend on `index` are multiplied as values: expressions are kept as sums, and that
+    of a product would have a term for each choice of one term of every factor."""
+    starts, ends = _edges(index, plane, sizes)
+    extents = [e - s for s, e in zip(starts, ends, strict=True)]
+    if all(type(n) is Const for n in extents):
+        return operand(ops, product_of(extents), (), dtype)
+    return ops.cast(reduce(mul, map(ops.index, extents)), dtype)
 
 
 def _largest_window(n: Expr, w: Expr) -> Expr:
@@ -476,11 +493,15 @@ def adaptive_avg_pool_backward(rank: int) -> Rule:
         out = b.out
         dtype = out.dtype.compute
         window_counts = [_most_windows(n, w) for n, w in zip(plane, sizes, strict=True)]
-        dims = list(range(lead, x.ndim))
+        uneven = [k for k, (n, w) in enumerate(zip(plane, sizes, strict=True)) if not _even(n, w)]
+        dims = [lead + k for k in uneven]
         width = _largest_window(plane[-1], sizes[-1])
         wide = isinstance(width, Const) and width.value >= _WIDE
-        if wide and max(window_counts) > 1 and prefers_scatter(b, out):
-            return _scatter_to_windows(b, grad, plane)
+        if max(window_counts) > 1 and prefers_scatter(b, out):
+            if rank > _PLANE:
+                raise FallbackToAten
+            if wide:
+                return _scatter_to_windows(b, grad, plane)
 
         def term(ops: Tracer, index: Sequence[Expr], offset: Sequence[Any]) -> Value:
             first = [(i * w) // n for i, n, w in zip(index[lead:], plane, sizes, strict=True)]
@@ -489,11 +510,12 @@ def adaptive_avg_pool_backward(rank: int) -> Rule:
             starts, ends = _edges(at, plane, sizes)
             mask = inside(ops, full_index, grad.shape, dims)
             covered = (
-                ops.ge(ops.index(i), ops.index(s)) & ops.lt(ops.index(i), ops.index(e))
-                for i, s, e in zip(index[lead:], starts, ends, strict=True)
+                ops.ge(ops.index(index[lead + k]), ops.index(starts[k]))
+                & ops.lt(ops.index(index[lead + k]), ops.index(ends[k]))
+                for k in uneven
             )
             mask = conjunction(mask, covered)
-            n = operand(ops, _count(at, plane, sizes), (), dtype)
+            n = _count(ops, at, plane, sizes, dtype)
             value = ops.cast(ops.load(grad, full_index, mask), dtype) / n
             return value if mask is None else ops.where(mask, value, 0.0)
 
@@ -513,7 +535,7 @@ def _scatter_to_windows(b: LoopBuilder, grad: TensorValue, plane: Sequence[Expr]
     def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
         own, offset = index[:ndim], index[ndim:]
         at, mask = _adaptive_element(ops, own[lead:], offset, plane, sizes)
-        n = operand(ops, _count(own[lead:], plane, sizes), (), dtype)
+        n = _count(ops, own[lead:], plane, sizes, dtype)
         value = ops.cast(ops.load(grad, own), dtype) / n
         yield (*own[:lead], *at), value, mask
 
