@@ -129,6 +129,22 @@ def test_inputs_without_gradients_may_be_written_before_the_backward_pass(
     torch.testing.assert_close(torch.autograd.grad(result.sum(), x), expected)
 
 
+def test_a_function_may_write_to_an_input_that_has_a_gradient(session: Session) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x.sigmoid().sum(1)
+        x[0].mul_(3)
+        return y
+
+    def run(function: Callable[[torch.Tensor], torch.Tensor]) -> list[torch.Tensor]:
+        x = leaf * 1.5
+        result = function(x)
+        return [result, x, *torch.autograd.grad(result.square().sum() + x.sin().sum(), leaf)]
+
+    leaf = torch.randn(4, 7, requires_grad=True)
+    compiled = torch.compile(function, backend=session.backend)
+    torch.testing.assert_close(run(compiled), run(function))
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_inputs_are_saved_rather_than_views_of_them(session: Session, dynamic: bool) -> None:
     def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

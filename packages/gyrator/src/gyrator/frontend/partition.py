@@ -83,23 +83,29 @@ def partition(
 
 
 def _with_gradients(joint: GraphModule, static: Collection[int]) -> list[int]:
-    """Return the positions, among the function's inputs, of those that have gradients and are never
-    written, such as results of an earlier graph.
+    """Return the positions, among the function's inputs, of those that have gradients and that it
+    does not write, such as results of an earlier graph.
 
     None are returned if there are other inputs of floats beside the `static` ones. The partitioner
     would save such an input, with one that costs nothing, rather than what is computed from both;
     but callers may write the next batch over it before the backward pass.
     """
-    from torch._functorch._aot_autograd.descriptors import GradAOTOutput
+    from torch._functorch._aot_autograd.descriptors import GradAOTOutput, InputMutationAOTOutput
     from torch._functorch._aot_autograd.utils import _is_primal
 
     described = joint.graph.output_node().meta.get("desc", ())
     inputs = {kind.grad_of for kind in described if isinstance(kind, GradAOTOutput)}
+    # AOTAutograd copies such results to the inputs after the forward pass.
+    written = {k.mutated_input for k in described if isinstance(k, InputMutationAOTOutput)}
     primals = [*filter(_is_primal, joint.graph.find_nodes(op="placeholder"))]
     others = {n: node for n, node in enumerate(primals) if n not in static and _is_float(node)}
     if any(node.meta.get("desc") not in inputs for node in others.values()):
         return []
-    return [n for n, node in others.items() if not _is_written(node)]
+    return [
+        n
+        for n, node in others.items()
+        if node.meta.get("desc") not in written and not _is_written(node)
+    ]
 
 
 def _is_float(node: Node) -> bool:
