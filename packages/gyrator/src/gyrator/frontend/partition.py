@@ -4,7 +4,7 @@ PyTorch's partitioner minimizes the bytes that are saved, of which parameters co
 they live anyway. So do the function's results, at least until the caller drops them, but the
 partitioner would rather save another tensor of the same size that is closer to the backward pass.
 The same holds for inputs that have gradients, such as the logits of a model whose loss is computed
-after a break of the graph.
+after a break of the graph, if there are no others of floats but parameters.
 
 It also saves all indices of scatters, for it assumes that they are read from memory. What depends
 on no tensor, such as positions in an image, is instead computed again: lowering makes it part of
