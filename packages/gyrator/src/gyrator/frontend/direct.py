@@ -167,9 +167,10 @@ def _inference(
         level = forward_ad._current_level
         return function(*args) if level >= 0 else without_grad(run, list(args))
 
-    # Dynamo guards which inputs require gradients: ops that the program calls are not recorded.
-    recorded = not inputs or any(getattr(x, "requires_grad", False) for x in inputs)
-    return unrecorded if recorded else call
+    # Autograd records the program's ATen calls only if an input requires gradients, which Dynamo
+    # guards.
+    recording = not inputs or any(getattr(x, "requires_grad", False) for x in inputs)
+    return unrecorded if recording else call
 
 
 def _training(

@@ -38,7 +38,7 @@ PyObject* call_unchanged(PyObject* object, PyObject* const* args, size_t n_given
   const Unchanged* self = reinterpret_cast<Unchanged*>(object);
   if ((kwnames && PyTuple_GET_SIZE(kwnames)) || PyVectorcall_NARGS(n_given) != 1 ||
       !PyList_CheckExact(args[0])) {
-    PyErr_SetString(PyExc_TypeError, "gyrator: unwritten tensors are looked for in one list");
+    PyErr_SetString(PyExc_TypeError, "gyrator: the tensors to check must be given as one list");
     return nullptr;
   }
   const Py_ssize_t size = PyList_GET_SIZE(args[0]);
