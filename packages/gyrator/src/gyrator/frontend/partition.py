@@ -59,7 +59,7 @@ def partition(
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     static = list(static_lifetime_input_indices or ())
-    static += _with_gradients(joint, static)
+    static += _with_gradients(joint, frozenset(static))
     living = _as_parameters(joint, num_fwd_outputs, static)
     forward, backward = min_cut_rematerialization_partition(
         joint,
