@@ -2,7 +2,7 @@
 #if GY_VEC
 GY_FN void gy_lane_index(si64 *t, vi64 i) { gy_stu(t, i); }
 GY_FN void gy_lane_index(si64 *t, vi32 i) {
-  vi64 w = {__builtin_convertvector(gy_lo(i), gy_hi64), __builtin_convertvector(gy_hi(i), gy_hi64)};
+  vi64 w = {gy_wide64(gy_lo(i)), gy_wide64(gy_hi(i))};
   gy_stu(t, w);
 }
 #endif
@@ -59,7 +59,7 @@ GY_FN vf64 gy_hard_gather(const sf64 *p, vi64 i, vbool m) {
 #endif
 #if GY_VEC && GY_ISA != 512
 GY_FN vf64 gy_hard_gather(const sf64 *p, vi32 i, vbool m) {
-  return gy_hard_gather(p, vi64{__builtin_convertvector(gy_lo(i), gy_hi64), __builtin_convertvector(gy_hi(i), gy_hi64)}, m);
+  return gy_hard_gather(p, vi64{gy_wide64(gy_lo(i)), gy_wide64(gy_hi(i))}, m);
 }
 #endif
 //% gy_gather_set

@@ -1,17 +1,22 @@
 //% GY_C
-#if GY_ISA == 256 && !defined(__clang__)
+#if GY_ISA >= 256 && !defined(__clang__)
 template <class T> struct gy_conversion {
   template <class F> GY_FN T of(F x) { return __builtin_convertvector(x, T); }
 };
 template <> struct gy_conversion<gy_hf64> {
   template <class F> GY_FN gy_hf64 of(F x) { return __builtin_convertvector(x, gy_hf64); }
+#if GY_ISA == 512
+  GY_FN gy_hf64 of(gy_hi32 x) { return __builtin_ia32_cvtdq2pd512_mask(x, gy_hf64{}, (su8)-1); }
+  GY_FN gy_hf64 of(gy_hf32 x) { return __builtin_ia32_cvtps2pd512_mask(x, gy_hf64{}, (su8)-1, 4); }
+#else
   GY_FN gy_hf64 of(gy_hi32 x) { return __builtin_ia32_cvtdq2pd256(x); }
   GY_FN gy_hf64 of(gy_hf32 x) { return __builtin_ia32_cvtps2pd256(x); }
+#endif
 };
 template <> struct gy_conversion<gy_hi64> {
   template <class F> GY_FN gy_hi64 of(F x) { return __builtin_convertvector(x, gy_hi64); }
   GY_FN gy_hi64 of(gy_hi32 x) { return gy_wide64(x); }
-  GY_FN gy_hi64 of(gy_hu32 x) { return (gy_hi64)__builtin_ia32_pmovzxdq256((gy_hi32)x); }
+  GY_FN gy_hi64 of(gy_hu32 x) { return gy_wide64(x); }
 };
 template <> struct gy_conversion<gy_hu64> {
   template <class F> GY_FN gy_hu64 of(F x) { return (gy_hu64)gy_conversion<gy_hi64>::of(x); }

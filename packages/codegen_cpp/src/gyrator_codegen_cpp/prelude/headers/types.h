@@ -149,10 +149,15 @@ GY_FN vi8 gy_narrow(vi32 x) {
 #endif
 #endif
 //% gy_wide64 gy_lo64 gy_hi64_of
-// GCC widens halves of 32 bits to wholes of 64 by quarters, AVX2 at once.
+// GCC widens halves of 32 bits to wholes of 64 by quarters, AVX2 and AVX-512 at once.
 #if GY_VEC
-#if GY_ISA == 256 && !defined(__clang__)
+#if GY_ISA == 512 && !defined(__clang__)
+typedef long long gy_long __attribute__((vector_size(64)));
+GY_FN gy_hi64 gy_wide64(gy_hi32 x) { return (gy_hi64)__builtin_ia32_pmovsxdq512_mask(x, gy_long{}, (su8)-1); }
+GY_FN gy_hi64 gy_wide64(gy_hu32 x) { return (gy_hi64)__builtin_ia32_pmovzxdq512_mask((gy_hi32)x, gy_long{}, (su8)-1); }
+#elif GY_ISA == 256 && !defined(__clang__)
 GY_FN gy_hi64 gy_wide64(gy_hi32 x) { return (gy_hi64)__builtin_ia32_pmovsxdq256(x); }
+GY_FN gy_hi64 gy_wide64(gy_hu32 x) { return (gy_hi64)__builtin_ia32_pmovzxdq256((gy_hi32)x); }
 #else
 GY_FN gy_hi64 gy_wide64(gy_hi32 x) { return __builtin_convertvector(x, gy_hi64); }
 #endif
