@@ -47,6 +47,7 @@ _WHOLE = {
     "pixels of parts": ((1, 5, 6, (8, 9)), (1, 1, 1, 16), (1, 1), (0, 0), "none", False),
     "padded pixels": ((1, 5, 6, 8), (1, 1, 1, 16), (1, 1), (1, 0), "none", False),
     "zeros after pixels": ((2, 5, 6, 8), (1, 1, 1, 16), (1, 2), (0, 0), "none", True, 16, (1, 2)),
+    "panels for L2": ((1, 3, 5, 116), (2, 3, 3, 32), (1, 1), (1, 1), "relu", True),
     "a part of a panel": ((2, 7, 9, 12), (3, 1, 1, 16), (1, 1), (0, 0), "silu", True, 41),
     "a part of a panel alone": ((1, 6, 30, 5), (1, 3, 3, 32), (1, 1), (1, 1), "relu", True, 7),
 }

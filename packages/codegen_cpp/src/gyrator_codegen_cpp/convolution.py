@@ -24,6 +24,9 @@ _BAND_ELEMENTS = 1 << 16
 quarter of a megabyte of L2 each."""
 _PART_ELEMENTS = 1 << 18
 """The most elements of the panels that meet several bands, for a megabyte of L2."""
+_CLOSE_ELEMENTS = 1 << 15
+"""The most elements of a panel whose weights the processor itself prefetches in time, for 128 KiB.
+"""
 
 
 def convolution_unsupported(kernel: TemplateKernel, isa: Isa) -> str:
@@ -117,9 +120,9 @@ def convolution_body(kernel: TemplateKernel, after: str, cores: int, isa: Isa) -
         step = right * channels
         row = down * ((columns - 1) * step + wide * channels)
     below = row if plan.pixels > plan.line else 0
-    tile = ", ".join(
-        map(str, (after, plan.pixels, plan.last, plan.vectors, step, plan.line, below))
-    )
+    far = math.prod(sizes_of(panels)[1:]) > _CLOSE_ELEMENTS and plan.vectors > 1
+    numbers = (plan.pixels, plan.last, plan.vectors, step, plan.line, below)
+    tile = ", ".join((after, *map(str, numbers), "true" if far else "false"))
     more = f"{addend[0].buffer} + image * {math.prod(sizes_of(out)[1:])}" if addend else "nullptr"
     w.line("si64 next = 0;")
     w.line(f"#pragma omp parallel if ({tasks} > 1)")

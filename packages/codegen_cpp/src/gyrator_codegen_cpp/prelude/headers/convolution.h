@@ -2,15 +2,17 @@
 #if GY_VEC
 // Sums of R pixels by N vectors of features. At each of `rows` rows of the window, `length` consecutive elements of a pixel's
 // window are at x, and those of the next row `across` later. Pixels are S elements apart, and rows of P pixels D elements; b
-// is a panel. The panel after it is prefetched from `ahead`, `step` elements apart; a single vector of features has few. What is
+// is a panel. The panel after it is prefetched from `ahead`, `step` elements apart; a single vector of features has few. A says
+// that the first-level cache does not hold a panel, of which weights are then prefetched 16 steps before they are read. What is
 // stored is F of the sums.
-template <vf32 (*F)(vf32), si64 R, si64 N, si64 S, si64 P, si64 D> static __attribute__((noinline)) void gy_image_tile(const sf32 *x, si64 across, si64 rows, si64 length, const sf32 *b, const sf32 *ahead, si64 step, const sf32 *bias, const sf32 *addend, sf32 *to, si64 features) {
+template <vf32 (*F)(vf32), si64 R, si64 N, si64 S, si64 P, si64 D, bool A> static __attribute__((noinline)) void gy_image_tile(const sf32 *x, si64 across, si64 rows, si64 length, const sf32 *b, const sf32 *ahead, si64 step, const sf32 *bias, const sf32 *addend, sf32 *to, si64 features) {
   gy_registers<gy_registers<vf32, N>, R> sums;
   gy_each(sums, [&](auto &pixel, si64) GY_LAMBDA { gy_each(pixel, [&](vf32 &s, si64) GY_LAMBDA { s = vf32{}; }); });
   for (si64 k = 0; k < rows; k++, x += across)
     for (si64 d = 0; d < length; d++, b += N * GY_LANES) {
       gy_registers<vf32, N> weights;
       if constexpr (N > 1) __builtin_prefetch(ahead), ahead += step;
+      if constexpr (A) gy_each(weights, [&](vf32 &, si64 n) GY_LAMBDA { __builtin_prefetch(b + (16 * N + n) * GY_LANES); });
       gy_each(weights, [&](vf32 &w, si64 n) GY_LAMBDA { w = gy_vload(b + n * GY_LANES); });
       gy_each(sums, [&](auto &pixel, si64 r) GY_LAMBDA {
         const vf32 value = gy_vsplat(x[d + r / P * D + r % P * S]);
@@ -93,7 +95,7 @@ GY_FN void gy_copy_rows(sf32 *to, si64 step, const sf32 *from, si64 from_step, s
 // pixel, with `tall` rows of `length` elements that are `row` apart, is at `x`; that of the next row of pixels is `below` later. A panel stays in L2
 // while it meets all rows. A tile has R pixels; the last one of a row, or of the image if a tile has whole rows of P pixels, has
 // Q, if Q is not 0. The last panel may have more features than the result: its tiles are computed in whole.
-template <vf32 (*F)(vf32), si64 R, si64 Q, si64 N, si64 S, si64 P, si64 D> GY_FN void gy_convolve_rows(const sf32 *x, si64 below, si64 row, si64 tall, si64 length, const sf32 *panels, const sf32 *bias, const sf32 *addend, sf32 *to, si64 first, si64 last, si64 columns, si64 low, si64 high, si64 features) {
+template <vf32 (*F)(vf32), si64 R, si64 Q, si64 N, si64 S, si64 P, si64 D, bool A> GY_FN void gy_convolve_rows(const sf32 *x, si64 below, si64 row, si64 tall, si64 length, const sf32 *panels, const sf32 *bias, const sf32 *addend, sf32 *to, si64 first, si64 last, si64 columns, si64 low, si64 high, si64 features) {
   constexpr si64 W = N * GY_LANES, G = R / P;
   const si64 size = tall * length * W;
   const si64 tiles = G > 1 ? (last - first + G - 1) / G : (last - first) * ((columns + R - 1) / R), step = tiles < W ? W / tiles : 1;
@@ -115,9 +117,9 @@ template <vf32 (*F)(vf32), si64 R, si64 Q, si64 N, si64 S, si64 P, si64 D> GY_FN
         if (live < W) gy_copy_rows(to + at, features, whole, W, live, pixels);
       };
       si64 y = 0, end = G > 1 ? gy_least(G, last - i) * columns : columns;
-      for (; y + R <= end; y += R) run(gy_image_tile<F, R, N, S, P, D>, y, R);
+      for (; y + R <= end; y += R) run(gy_image_tile<F, R, N, S, P, D, A>, y, R);
       if constexpr (Q > 0)
-        if (y < end) run(gy_image_tile<F, Q, N, S, P, D>, y, Q);
+        if (y < end) run(gy_image_tile<F, Q, N, S, P, D, A>, y, Q);
     }
   }
 }
@@ -125,12 +127,12 @@ template <vf32 (*F)(vf32), si64 R, si64 Q, si64 N, si64 S, si64 P, si64 D> GY_FN
 //% gy_convolve
 #if GY_VEC
 // The same for an image, whose rows are first copied with their padding, so that windows are plain loads.
-template <vf32 (*F)(vf32), si64 R, si64 Q, si64 N, si64 S, si64 P, si64 D> GY_FN void gy_convolve(const gy_image &x, const sf32 *panels, const sf32 *bias, const sf32 *addend, sf32 *to, si64 first, si64 last, si64 columns, si64 low, si64 high, si64 features) {
+template <vf32 (*F)(vf32), si64 R, si64 Q, si64 N, si64 S, si64 P, si64 D, bool A> GY_FN void gy_convolve(const gy_image &x, const sf32 *panels, const sf32 *bias, const sf32 *addend, sf32 *to, si64 first, si64 last, si64 columns, si64 low, si64 high, si64 features) {
   const si64 row = (columns - 1) * S + x.wide * x.channels, rows = (last - first - 1) * x.down + x.tall;
   const gy_scratch memory(sizeof(sf32) * rows * row);
   sf32 *const padded = (sf32 *)memory.aligned();
   for (si64 k = 0; k < rows; k++) gy_padded_row(padded + k * row, x, first * x.down - x.top + k, row / x.channels);
-  gy_convolve_rows<F, R, Q, N, S, P, D>(padded, x.down * row, row, x.tall, x.wide * x.channels, panels, bias, addend, to, first, last, columns, low, high, features);
+  gy_convolve_rows<F, R, Q, N, S, P, D, A>(padded, x.down * row, row, x.tall, x.wide * x.channels, panels, bias, addend, to, first, last, columns, low, high, features);
 }
 #endif
 //% gy_taps gy_taps_within
