@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._decomp import decompositions
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
@@ -119,9 +120,55 @@ def test_an_input_without_gradients(session: Session, name: str, frozen: tuple[s
     for steps in (1, 3):
         x = torch.randn((2, steps, 4) if options.get("batch_first") else (steps, 2, 4))
         same(run(compiled, x), run(model, x))
-    assert torch.backends.mkldnn.enabled
     with torch.no_grad():
         same(compiled(x), model(x))
+
+
+LAYERS: dict[str, dict[str, Any]] = {
+    "both ways": {"num_layers": 2, "bidirectional": True},
+    "batch first": {"num_layers": 2, "batch_first": True, "bias": False},
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("whole", [False, True], ids=["dynamic", "static"])
+def test_lstms_train_by_a_call_a_layer(
+    session: Session, records: list[GraphRecord], name: str, whole: bool
+) -> None:
+    """As in eager mode, and with symbolic sizes too."""
+    options = LAYERS[name]
+    model = nn.LSTM(7, 13, **options)
+    head = nn.Linear(13 * (1 + options.get("bidirectional", False)), 3)
+    weights = [*model.parameters(), *head.parameters()]
+
+    def run(x: torch.Tensor) -> Any:
+        y, (_, c) = model(x)
+        return head(y[:, -1]).square().sum() + c.sum()
+
+    compiled = torch.compile(run, backend=session.backend, dynamic=not whole)
+    for first, second in ((33, 36), (35, 32)):
+        x = torch.randn(first, second, 7, requires_grad=True)
+        got, want = (torch.autograd.grad(f(x), [x, *weights]) for f in (compiled, run))
+        for g, w in zip(got, want, strict=True):
+            torch.testing.assert_close(g, w, rtol=1e-5, atol=1e-5)
+    calls = 2 * (1 + options.get("bidirectional", False))
+    names = {"forward": "lstm_layer", "backward": "mkldnn_rnn_layer_backward"}
+    for record in records:
+        layers = [e.target.split(".")[1] for e in record.externs]
+        assert [e for e in layers if e in names.values()] == [names[record.phase]] * calls
+    assert {r.phase for r in records} == set(names)
+    assert decompositions.select_one_layer_lstm_function.__module__ == decompositions.__name__
+
+
+def test_an_lstm_trains_under_autocast(session: Session) -> None:
+    model, x = nn.LSTM(4, 6), torch.randn(5, 3, 4)
+    compiled = torch.compile(model, backend=session.backend, fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        got, want = compiled(x)[0], model(x)[0]
+    torch.testing.assert_close(got.float(), want.float(), rtol=3e-2, atol=3e-2)
+    pairs = [torch.autograd.grad(y.float().sum(), model.parameters()) for y in (got, want)]
+    for g, w in zip(*pairs, strict=True):
+        torch.testing.assert_close(g, w, rtol=3e-2, atol=6e-2)
 
 
 def test_a_checkpointed_network_for_an_input_without_gradient(session: Session) -> None:

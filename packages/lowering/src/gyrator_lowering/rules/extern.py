@@ -29,7 +29,9 @@ _UNCOUNTED = """
     _scaled_dot_product_flash_attention_for_cpu_backward
     _cudnn_rnn miopen_rnn mkldnn_rnn_layer mkldnn_rnn_layer_backward
 """.split()
-_LIBRARY_WORK = frozenset(map(str, flop_registry)) | {f"aten.{op}" for op in _UNCOUNTED}
+_LIBRARY_WORK = frozenset([
+    *map(str, flop_registry), *(f"aten.{op}" for op in _UNCOUNTED), "gyrator.lstm_layer",
+])  # fmt: skip
 """Ops whose operations torch counts, and others for which it does not."""
 _INDEXED = ("aten.index.", "aten.index_put")
 MASKS = (DType.BOOL, DType.U8)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gyrator_lowering.torch_bridge import depthwise, panel_convolution, panels
+from gyrator_lowering.torch_bridge import depthwise, panel_convolution, panels, recurrent
 
 LIBRARY = "gyrator"
 
@@ -29,8 +29,8 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 
 
 def register_ops() -> None:
-    """Register Gyrator's ops with the dispatcher: these two, and those that read packed weights.
-    Idempotent and thread-safe."""
+    """Register Gyrator's ops with the dispatcher: these two, those that read packed weights, and
+    a layer of an LSTM. Idempotent and thread-safe."""
     with _LOCK:
         _defined()
 
@@ -53,12 +53,15 @@ def _defined() -> Any:
     library.impl("panel_conv", panel_convolution.panel_conv, "CompositeExplicitAutograd")
     library.define(depthwise.SCHEMA)
     library.impl("depthwise_conv", depthwise.depthwise_conv, "CompositeExplicitAutograd")
+    library.define(recurrent.SCHEMA)
+    library.impl("lstm_layer", recurrent.lstm_layer, "CompositeExplicitAutograd")
     register: Any = torch.library.register_fake
     register("gyrator::philox_seed", _fake_seed, lib=library)
     register("gyrator::philox", _fake_philox, lib=library)
     register("gyrator::panel_mm", panels.fake_panel_mm, lib=library)
     register("gyrator::panel_conv", panel_convolution.fake_panel_conv, lib=library)
     register("gyrator::depthwise_conv", depthwise.fake_depthwise_conv, lib=library)
+    register("gyrator::lstm_layer", recurrent.fake_lstm_layer, lib=library)
     return library
 
 
