@@ -4,16 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from harness import FLAGS, lacking, target
-
-from gyrator_codegen_cpp.prelude import Isa
-from gyrator_codegen_cpp.stage import CppBackend
-from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Launchable
-from gyrator_ir.kernel.parse import read_launchable
-from gyrator_ir.text.lines import parse_lines
-from gyrator_testing.interp.template import run_template
-from gyrator_testing.kernels.built import BuiltKernels, built, text_file
+from harness import (
+    check_image_kernel,
+    check_refusal,
+    image_kernels,
+    kernel_of,
+    lacking,
+    parameter_lines,
+)  # fmt: skip
 
 _FUNCTIONS = {
     "none": ("sum", ()),
@@ -74,17 +72,10 @@ def _text(name, x, panels, steps, padding, after, adds, features=None, zeros=(0,
         f"kernel {name} on cpu template convolution ({', '.join(names[:-1])}) -> ({names[-1]}) "
         f"with {{{attributes}}}"
     ]
-    for n, shape in zip(names, shapes, strict=True):
-        strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
-        lines.append(f"  parameter {n}: f32{list(shape)} strides {strides} on cpu")
+    lines += parameter_lines(names, shapes)
     result, body = _FUNCTIONS[after]
     lines += [f"  formula after (sum) -> {result}", *(f"    {s}" for s in body)]
     return "\n".join(lines) + "\n", shapes
-
-
-def _kernel(text: str) -> Launchable:
-    (kernel,) = map(read_launchable, parse_lines(text))
-    return kernel
 
 
 def test_convolutions_are_those_of_the_interpreter(build_folder) -> None:
@@ -96,37 +87,20 @@ def test_convolutions_are_those_of_the_interpreter(build_folder) -> None:
     text, shapes = _text("planes", (2, 9, 37, 3), (1, 3, 3, 16), (2, 1), (1, 1), "relu", False)
     assert "[999, 111, 3, 1]" in text
     texts["planes"] = text.replace("[999, 111, 3, 1]", "[999, 37, 1, 333]"), shapes
-    kernels = [_kernel(text) for text, _ in texts.values()]
-    bound, backend = target("avx512"), CppBackend()
-    units = backend.emit(kernels, ShapeFacts(), (), bound)
-    assert any("return gy_k_k1(buffers, sizes);" in u.text for u in units)
-    text = "".join(u.text for u in units)
+    kernels = [kernel_of(text) for text, _ in texts.values()]
+    library, text = image_kernels(kernels, "avx512", build_folder)
+    assert "return gy_k_k1(buffers, sizes);" in text
     assert all(f"gy_after{n}" in text for n in range(len(_FUNCTIONS)))
     assert "noinline)) vf32 gy_after" in text
-    flags = [*FLAGS, *Isa.of("avx512").flags]
-    numbers = iter(range(len(units)))
-    library = BuiltKernels(
-        kernels,
-        units,
-        lambda u: built(text_file(u.text, f"convolution{next(numbers)}", build_folder), flags),
-        None,
-    )
     rng = np.random.default_rng(3)
     for kernel, (_, shapes) in zip(kernels, texts.values(), strict=True):
         for special in (False, True):
             arrays = [rng.standard_normal(math.prod(s), np.float32) for s in shapes]
             if special:
                 arrays[0][:3] = np.nan, np.inf, -np.inf
-            buffers = {f"p{n}": a for n, a in enumerate(arrays)}
-            result = list(buffers)[-1]
-            expected = {name: a.copy() for name, a in buffers.items()}
-            with np.errstate(all="ignore"):
-                run_template(kernel, expected, {})
-            buffers[result].fill(7)
-            assert library(kernel.name, buffers) == 0
-            np.testing.assert_allclose(buffers[result], expected[result], rtol=1e-4, atol=1e-4)
+            expected = check_image_kernel(library, kernel, arrays)
             if special:
-                assert np.isnan(expected[result]).any()
+                assert np.isnan(expected).any()
 
 
 @pytest.mark.parametrize(
@@ -140,9 +114,4 @@ def test_convolutions_are_those_of_the_interpreter(build_folder) -> None:
 def test_what_has_a_kernel(isa: str, strides: str, why: str) -> None:
     text, _ = _text("k", *_WHOLE["one row of a tile, with a rest"])
     assert "[8928, 992, 32, 1]" in text
-    kernel = _kernel(text.replace("[8928, 992, 32, 1]", strides))
-    refusal = CppBackend().refuses_template(kernel, target(isa))
-    assert (refusal is None) == (not why)
-    if refusal is not None:
-        assert refusal.code == "GY-CPP-024"
-        assert why in refusal.message
+    check_refusal(kernel_of(text.replace("[8928, 992, 32, 1]", strides)), isa, why)

@@ -4,16 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from harness import FLAGS, lacking, target
-
-from gyrator_codegen_cpp.prelude import Isa
-from gyrator_codegen_cpp.stage import CppBackend
-from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Launchable
-from gyrator_ir.kernel.parse import read_launchable
-from gyrator_ir.text.lines import parse_lines
-from gyrator_testing.interp.template import run_template
-from gyrator_testing.kernels.built import BuiltKernels, built, text_file
+from harness import (
+    check_image_kernel,
+    check_refusal,
+    image_kernels,
+    kernel_of,
+    lacking,
+    parameter_lines,
+)  # fmt: skip
 
 _ONES = (1, 1)
 _WHOLE = {
@@ -44,18 +42,11 @@ def _text(name, x, window, steps, gaps, zeros, biased):
         f"kernel {name} on cpu template depthwise ({', '.join(names[:-1])}) -> ({names[-1]}) "
         f"with {{{', '.join(f'{k}={n}' for k, n in numbers)}}}"
     ]
-    for n, shape in zip(names, shapes, strict=True):
-        strides = [math.prod(shape[k + 1 :]) for k in range(len(shape))]
-        lines.append(f"  parameter {n}: f32{list(shape)} strides {strides} on cpu")
     lines += [
+        *parameter_lines(names, shapes),
         "  formula after (sum) -> r", "    o: f32 = const 0.5", "    r: f32 = minimum o, sum",
     ]  # fmt: skip
     return "\n".join(lines) + "\n", shapes
-
-
-def _kernel(text: str) -> Launchable:
-    (kernel,) = map(read_launchable, parse_lines(text))
-    return kernel
 
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
@@ -64,32 +55,18 @@ def test_depthwise_convolutions_are_those_of_the_interpreter(build_folder, isa: 
     if why := lacking(isa):
         pytest.skip(why)
     texts = {f"k{n}": _text(f"k{n}", *case) for n, case in enumerate(_WHOLE.values())}
-    kernels = [_kernel(text) for text, _ in texts.values()]
-    units = CppBackend().emit(kernels, ShapeFacts(), (), target(isa))
-    flags, numbers = [*FLAGS, *Isa.of(isa).flags], iter(range(len(units)))
-    library = BuiltKernels(
-        kernels,
-        units,
-        lambda u: built(text_file(u.text, f"{isa}depthwise{next(numbers)}", build_folder), flags),
-        None,
-    )
+    kernels = [kernel_of(text) for text, _ in texts.values()]
+    library, _ = image_kernels(kernels, isa, build_folder)
     rng = np.random.default_rng(3)
     for kernel, (_, shapes) in zip(kernels, texts.values(), strict=True):
         for special in (False, True):
             arrays = [rng.standard_normal(math.prod(s), np.float32) for s in shapes]
             if special:
                 arrays[0].reshape(shapes[0])[0, 1, 1, :3] = np.nan, np.inf, -np.inf
-            buffers = {f"p{n}": a for n, a in enumerate(arrays)}
-            result = list(buffers)[-1]
-            expected = {name: a.copy() for name, a in buffers.items()}
-            with np.errstate(all="ignore"):
-                run_template(kernel, expected, {})
-            buffers[result].fill(7)
-            assert library(kernel.name, buffers) == 0
-            np.testing.assert_allclose(buffers[result], expected[result], rtol=1e-4, atol=1e-4)
+            expected = check_image_kernel(library, kernel, arrays)
             if special:
-                assert np.isnan(expected[result]).any()
-                assert np.isfinite(expected[result]).any()
+                assert np.isnan(expected).any()
+                assert np.isfinite(expected).any()
 
 
 @pytest.mark.parametrize(
@@ -103,9 +80,4 @@ def test_depthwise_convolutions_are_those_of_the_interpreter(build_folder, isa: 
 )
 def test_what_has_a_kernel(isa: str, strides: str, why: str) -> None:
     text, _ = _text("k", *_WHOLE["tiles of three kinds"])
-    kernel = _kernel(text.replace("[8928, 992, 32, 1]", strides))
-    refusal = CppBackend().refuses_template(kernel, target(isa))
-    assert (refusal is None) == (not why)
-    if refusal is not None:
-        assert refusal.code == "GY-CPP-024"
-        assert why in refusal.message
+    check_refusal(kernel_of(text.replace("[8928, 992, 32, 1]", strides)), isa, why)

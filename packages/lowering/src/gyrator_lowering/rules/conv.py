@@ -317,25 +317,38 @@ def panel_conv(
     target = b.targets.get(bias.device.type)
     if target is None or TemplateKind.CONVOLUTION.value not in target.capabilities.templates:
         raise FallbackToAten
-    out = _pixels_last(b)
     x, *others = (_fixed(b, t.permuted(_PIXELS)) for t in images)
     more = () if addend is None else (_in_rows(b, addend.permuted(_PIXELS)),)
     inputs = (x, _in_rows(b, panels), _in_rows(b, bias), *others, *more)
     # The sizes of the result say how many rows and columns follow the image.
-    numbers = zip(("down", "right", "top", "left"), (*stride, *padding[:2]), strict=True)
-    attributes = tuple((name, Literal(n)) for name, n in numbers)
+    numbers = {
+        "down": stride[0], "right": stride[1], "top": padding[0], "left": padding[1],
+    }  # fmt: skip
     args = (images, panels, bias, features, addend, stride, padding, after, scalars)
+    return _template(b, TemplateKind.CONVOLUTION, inputs, numbers, args)
+
+
+def _template(
+    b: LoopBuilder,
+    kind: TemplateKind,
+    inputs: Sequence[TensorValue],
+    numbers: Mapping[str, int],
+    args: Sequence[Any],
+) -> TensorValue:
+    """Return the result of a template of a convolution, for the op of these arguments; the last two
+    name the function of its sums."""
+    out = _pixels_last(b)
     call = call_of(b, args, {}, (out.buffer,))
     b.operations.append(
         Template(
             call.name,
-            TemplateKind.CONVOLUTION,
+            kind,
             tuple(t.ref for t in inputs),
             (out.permuted(_PIXELS).ref,),
-            attributes,
+            tuple((name, Literal(n)) for name, n in numbers.items()),
             call,
             b.origin,
-            (_after(after, scalars),),
+            (_after(*args[-2:]),),
         )
     )
     return out
@@ -403,29 +416,13 @@ def depthwise_conv(
 
 
 def _depthwise_template(b: LoopBuilder, args: Sequence[Any]) -> TensorValue:
-    image, weight, bias, stride, padding, dilation, after, scalars = args
-    out = _pixels_last(b)
+    image, weight, bias, stride, padding, dilation, *_ = args
     inputs = (image.permuted(_PIXELS), weight, *([] if bias is None else [bias]))
-    numbers = zip(
-        ("down", "right", "top", "left", "below", "beside"),
-        (*stride, *padding[:2], *dilation),
-        strict=True,
-    )
-    attributes = tuple((name, Literal(n)) for name, n in numbers)
-    call = call_of(b, args, {}, (out.buffer,))
-    b.operations.append(
-        Template(
-            call.name,
-            TemplateKind.DEPTHWISE,
-            tuple(_in_rows(b, t).ref for t in inputs),
-            (out.permuted(_PIXELS).ref,),
-            attributes,
-            call,
-            b.origin,
-            (_after(after, scalars),),
-        )
-    )
-    return out
+    numbers = {
+        "down": stride[0], "right": stride[1], "top": padding[0], "left": padding[1],
+        "below": dilation[0], "beside": dilation[1],
+    }  # fmt: skip
+    return _template(b, TemplateKind.DEPTHWISE, [_in_rows(b, t) for t in inputs], numbers, args)
 
 
 _PIXELS = (0, 2, 3, 1)
