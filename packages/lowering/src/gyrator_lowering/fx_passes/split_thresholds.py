@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 
 from gyrator_ir.define import frozen
 from gyrator_ir.target import Target
+from gyrator_ir.types import HOST
 from gyrator_lowering.fx_passes.insert import Insert, insert, replace
 
 aten = torch.ops.aten
@@ -57,6 +58,11 @@ def _leaky(call: Insert, grad: Node, x: Node, slope: Any, _: bool) -> Node:
 
 
 def _clamped(call: Insert, grad: Node, x: Node, low: Any, high: Any) -> Node:
+    if x.meta["val"].device.type == HOST:  # there, eager's gradient at NaN is 0
+        inside = call(
+            aten.bitwise_and.Tensor, call(aten.gt.Scalar, x, low), call(aten.lt.Scalar, x, high)
+        )
+        return call(aten.where.ScalarOther, inside, grad, 0)
     outside = call(
         aten.bitwise_or.Tensor, call(aten.le.Scalar, x, low), call(aten.ge.Scalar, x, high)
     )
