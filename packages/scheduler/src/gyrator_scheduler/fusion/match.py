@@ -346,8 +346,8 @@ def _unprofitable(
         work = space(joint.points + joint.inner)
         few = space(joint.points) < heuristics.cores and work > heuristics.parallel_grain
         row = space(joint.inner)
-        read_once = row <= heuristics.total_elements and _reads_rows(first, second, joint)
-        if few and row >= LONG_ROW * heuristics.adjacent_points and not read_once:
+        long = few and row >= LONG_ROW * heuristics.adjacent_points
+        if long and not (row <= heuristics.total_elements and _reads_rows(first, second, joint)):
             return Refused("the reduction has too few points to use all threads")
     if _common(first.stores, second.loads):
         return None
