@@ -8,6 +8,7 @@ again.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -159,18 +160,16 @@ def protecting(
 def _inference(
     run: Boxed, function: Callable[..., Any], inputs: Sequence[Any]
 ) -> Callable[..., Sequence[Any]]:
-    def call(*args: Any) -> Sequence[Any]:
-        # Checked here rather than by `forward_mode` to save a call in small graphs.
-        return function(*args) if forward_ad._current_level >= 0 else run(list(args))
-
-    def unrecorded(*args: Any) -> Sequence[Any]:
-        level = forward_ad._current_level
-        return function(*args) if level >= 0 else without_grad(run, list(args))
-
     # Autograd records the program's ATen calls only if an input requires gradients, which Dynamo
     # guards.
     recording = not inputs or any(getattr(x, "requires_grad", False) for x in inputs)
-    return unrecorded if recording else call
+    unrecorded = partial(without_grad, run) if recording else run
+
+    def call(*args: Any) -> Sequence[Any]:
+        # Checked here rather than by `forward_mode` to save a call in small graphs.
+        return function(*args) if forward_ad._current_level >= 0 else unrecorded(list(args))
+
+    return call
 
 
 def _training(
