@@ -1,7 +1,7 @@
 """Builds kernels with g++ and runs them on NumPy arrays."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ FLAGS = (
 """The umbrella's tests of ops, loops, gradients and models run kernels as they are optimised for
 users; here, thousands are built to compare what their text means."""
 __all__ = [
-    "ARCHS", "NUMPY", "Library", "check_image_kernel", "check_refusal", "image_kernels",
+    "ARCHS", "NUMPY", "Library", "check_image_kernels", "check_refusal", "image_kernels",
     "kernel_of", "lacking", "parameter_lines", "target",
 ]  # fmt: skip
 
@@ -98,7 +98,27 @@ def image_kernels(
     return library, "".join(u.text for u in units)
 
 
-def check_image_kernel(
+def check_image_kernels(
+    library: BuiltKernels,
+    kernels: Sequence[TemplateKernel],
+    shapes: Sequence[Sequence[tuple[int, ...]]],
+    spoil: Callable[[np.ndarray], None],
+) -> list[np.ndarray]:
+    """Compare convolutions with the interpreter, for random parameters and after `spoil` has put
+    special numbers into the image. Return what the interpreter has for the latter."""
+    rng = np.random.default_rng(3)
+    spoiled = []
+    for kernel, own in zip(kernels, shapes, strict=True):
+        for special in (False, True):
+            arrays = [rng.standard_normal(math.prod(s), np.float32) for s in own]
+            if special:
+                spoil(arrays[0].reshape(own[0]))
+            expected = _check_image_kernel(library, kernel, arrays)
+        spoiled.append(expected)
+    return spoiled
+
+
+def _check_image_kernel(
     library: BuiltKernels, kernel: TemplateKernel, arrays: Sequence[np.ndarray]
 ) -> np.ndarray:
     """Run a convolution and the interpreter on its parameters, `p0` and so on; the last one is the

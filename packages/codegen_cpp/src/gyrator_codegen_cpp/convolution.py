@@ -4,7 +4,7 @@ A thread computes a band of rows of an image for some panels of features at a ti
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from gyrator_codegen import Writer, static
@@ -39,7 +39,7 @@ def convolution_unsupported(kernel: TemplateKernel, isa: Isa) -> str:
     constants = (*strides, *(n for t in (*images, *tensors) for n in t.shape))
     if any(static(n) is None for n in constants) or any(x.offset is not ZERO for x in images):
         return "the sizes of a convolution are not constant"
-    if not all(t.offset is ZERO and t.strides == contiguous_strides(t.shape) for t in tensors):
+    if not in_row_major_order(tensors):
         return "the tensors of a convolution are not in row-major order"
     *_, width = sizes_of(kernel.inputs[1])
     if width % isa.lanes or width // isa.lanes not in _PIXELS:
@@ -176,6 +176,11 @@ def _channels(x: TensorRef) -> str:
     image, *steps = (static(n) for n in x.strides)
     numbers = ", ".join(map(str, (static(x.shape[3]), *steps)))
     return f"{{{x.buffer} + image * {image}, {numbers}}}"
+
+
+def in_row_major_order(tensors: Iterable[TensorRef]) -> bool:
+    """Return whether the elements of tensors follow one another from the beginning of a buffer."""
+    return all(t.offset is ZERO and t.strides == contiguous_strides(t.shape) for t in tensors)
 
 
 def sizes_of(t: TensorRef) -> Sequence[int]:

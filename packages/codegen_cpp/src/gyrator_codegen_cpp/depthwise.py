@@ -7,11 +7,15 @@ no tests.
 """
 
 from gyrator_codegen import Writer, static
-from gyrator_codegen_cpp.convolution import ceil_quotient, sizes_of, steps_of
+from gyrator_codegen_cpp.convolution import (
+    ceil_quotient,
+    in_row_major_order,
+    sizes_of,
+    steps_of,
+)
 from gyrator_codegen_cpp.kernel import parameters
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_ir.define import frozen
-from gyrator_ir.expr import ZERO, contiguous_strides
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.loop.templates import literal
 
@@ -32,7 +36,7 @@ def depthwise_unsupported(kernel: TemplateKernel, isa: Isa) -> str:
     tensors = (*kernel.inputs, *kernel.outputs)
     if any(static(n) is None for t in tensors for n in t.shape):
         return "the sizes of a depthwise convolution are not constant"
-    if not all(t.offset is ZERO and t.strides == contiguous_strides(t.shape) for t in tensors):
+    if not in_row_major_order(tensors):
         return "the tensors of a depthwise convolution are not in row-major order"
     return ""
 
