@@ -127,7 +127,7 @@ def _of_planes(node: Node) -> bool:
     transposed, groups = (args[7], args[9]) if backward else (args[6], args[8])
     return (
         not transposed
-        and _is_depthwise(images[-1], weight, groups)
+        and convolves_channels(images[-1], weight, groups)
         and all(isinstance(x.stride(-1), int) and x.stride(-1) == 1 for x in images)
     )
 
@@ -140,7 +140,7 @@ def _of_channels_last(node: Node, elements: int) -> bool:
     args: Any = node.args
     x, weight = (a.meta["val"] for a in args[:2])
     stride, transposed, groups = args[3], args[6], args[8]
-    if transposed or not _is_depthwise(x, weight, groups):
+    if transposed or not convolves_channels(x, weight, groups):
         return False
     apart = all(n > 1 for n in stride)
     short = all(isinstance(n, int) for n in x.shape) and math.prod(x.shape) <= elements
@@ -151,14 +151,12 @@ def _of_channels_last(node: Node, elements: int) -> bool:
     )
 
 
-def _is_depthwise(x: Tensor, weight: Tensor, groups: int) -> bool:
-    """Return whether a convolution of floats convolves each channel separately with a small window
-    of constant size."""
+def convolves_channels(x: Tensor, weight: Tensor, groups: int, window: int = _WINDOW) -> bool:
+    """Return whether a convolution of floats convolves each channel separately with a window of
+    constant size, of more than one element and at most `window`."""
     if x.dtype not in _FLOATS or not all(isinstance(n, int) for n in (*weight.shape, x.shape[1])):
         return False
-    return (
-        1 < groups == weight.shape[0] == x.shape[1] and 1 < math.prod(weight.shape[2:]) <= _WINDOW
-    )
+    return 1 < groups == weight.shape[0] == x.shape[1] and 1 < math.prod(weight.shape[2:]) <= window
 
 
 def narrow_convolution(node: Node) -> bool:

@@ -2,7 +2,6 @@
 them: oneDNN's call takes longer than its sums if images are small, and a kernel that pads, or
 applies a function, reads and writes a whole image for it."""
 
-import math
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from gyrator_lowering.fx_passes.products.convolution_tiles import (
     of_both,
     unpadded,
 )
+from gyrator_lowering.generated_products import convolves_channels
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 aten = torch.ops.aten
@@ -30,12 +30,10 @@ def is_depthwise(node: Node, window: int) -> bool:
     transposed, groups = args[6], args[8]
     if transposed or result.dtype != torch.float32 or result.dim() != _RANK:
         return False
-    if not all(isinstance(n, int) for n in (*weight.shape, *x.shape)):
+    if not all(isinstance(n, int) for n in x.shape):
         return False
-    return bool(
-        1 < groups == weight.shape[0] == x.shape[1]
-        and 1 < math.prod(weight.shape[2:]) <= window
-        and x.is_contiguous(memory_format=torch.channels_last)
+    return convolves_channels(x, weight, groups, window) and bool(
+        x.is_contiguous(memory_format=torch.channels_last)
     )
 
 
