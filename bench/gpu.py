@@ -1,6 +1,6 @@
 """Models on a GPU in bfloat16 against eager and TorchInductor, in one interleaved run.
 
-    python bench/gpu.py --out FOLDER [--seconds 300] [--only NAME]
+    python bench/gpu.py --out FOLDER [--seconds 300] [--only NAME] [--mode MODE]
 
 Models have their published sizes and random weights. Compile times are of the first call with empty
 caches, in this order: TorchInductor, then Gyrator. Run times are medians of rounds in which all
@@ -79,11 +79,11 @@ class Contest:
         self.models = {"eager": self.model}
         self._exact = self.runs["eager"](self.inputs).double()
 
-    def compile(self, way: str, backend: Any) -> None:
+    def compile(self, way: str, backend: Any, mode: str | None = None) -> None:
         """Compile a copy of the model."""
         torch._dynamo.reset()
         twin = deepcopy(self.model)
-        run = step_of(twin, torch.compile(twin, backend=backend), self.training)
+        run = step_of(twin, torch.compile(twin, backend=backend, mode=mode), self.training)
         start = time.perf_counter()
         result = run(self.inputs)
         torch.cuda.synchronize()
@@ -153,13 +153,13 @@ def kernel_table(events: Events, records: list[GraphRecord], copied: float) -> l
     ]
 
 
-def measure(name: str, training: bool, copied: float) -> Row:
+def measure(name: str, training: bool, copied: float, mode: str | None) -> Row:
     """Compile and time one model. `copied`: bytes a second of a copy."""
     records: list[GraphRecord] = []
     with Session(options={"strict": True}, observer=records.append) as session:
         contest = Contest(name, training)
-        contest.compile("inductor", "inductor")
-        contest.compile("gyrator", session.backend)
+        contest.compile("inductor", "inductor", mode)
+        contest.compile("gyrator", session.backend, mode)
         events = contest.time()
         contest.row["gyrator_table"] = kernel_table(events["gyrator"], records, copied)
     return contest.row
@@ -185,6 +185,7 @@ def collect(
     A model that fails has `wrong` in its row.
     """
     end = time.monotonic() + seconds
+    path.parent.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     for name, training in cases:
         if time.monotonic() > end - LEAST_SECONDS:
@@ -202,24 +203,24 @@ def collect(
     return rows
 
 
-def arguments(text: str | None, seconds: float) -> argparse.Namespace:
-    """Read a benchmark's command line."""
+def command_line(text: str | None, seconds: float) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark's command line."""
     parser = argparse.ArgumentParser(description=text)
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--seconds", type=float, default=seconds)
     parser.add_argument("--only", default="")
-    found = parser.parse_args()
-    found.out.mkdir(parents=True, exist_ok=True)
-    return found
+    return parser
 
 
 def main() -> int:
     """Measure every model; print and store a table."""
-    args = arguments(__doc__, 300)
+    parser = command_line(__doc__, 300)
+    parser.add_argument("--mode", help="of torch.compile, for TorchInductor and Gyrator")
+    args = parser.parse_args()
     copied = copy_rate()
     cases = [(name, t) for name in MODELS for t in (False, True) if args.only in name]
     head = facts() | {"copy_bytes_per_second": copied}
-    one = partial(measure, copied=copied)
+    one = partial(measure, copied=copied, mode=args.mode)
     rows = collect(cases, one, head, args.out / "bench_gpu.json", args.seconds)
     good = [r for r in rows if "wrong" not in r]
     for what in ("ms", "kernels_ms", "peak_mb", "compile_s"):

@@ -10,7 +10,7 @@ kernels; `calls` counts the calls of ATen that are left.
 import sys
 from statistics import geometric_mean
 
-from gpu import MODELS, Contest, Row, arguments, collect, facts
+from gpu import MODELS, Contest, Row, collect, command_line, facts
 
 from gyrator import Session
 from gyrator.reports.records import GraphRecord
@@ -40,7 +40,7 @@ def compare(name: str, training: bool) -> Row:
 
 def main() -> int:
     """Measure every model; print and store a table."""
-    args = arguments(__doc__, 200)
+    args = command_line(__doc__, 200).parse_args()
     cases = [(name, t) for t in (False, True) for name in MODELS if args.only in name]
     path = args.out / "bench_gpu_generated.json"
     rows = collect(cases, compare, facts(), path, args.seconds)
