@@ -302,6 +302,27 @@ def test_products_are_run_to_be_measured(config: Config) -> None:
     assert len(actual) == 1
 
 
+def test_operands_that_repeat_elements_are_measured(config: Config) -> None:
+    actual: list[GraphRecord] = []
+    x, y, rows = torch.randn(3, 11), torch.randn(11, 11), torch.randn(3, 1).expand(3, 11)
+    torch._dynamo.reset()
+    with _tuned(config, actual.append) as session:
+        fn = torch.compile(lambda a, b, r: (a @ b) * r, backend=session.backend)
+        torch.testing.assert_close(fn(x, y, rows), (x @ y) * rows)
+    assert len(actual) == 1
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float8_e4m3fn, torch.complex64, torch.int64, torch.bool]
+)
+def test_what_is_measured_has_the_layout_of_the_arguments(dtype: torch.dtype) -> None:
+    whole = torch.empty(40, dtype=dtype)
+    for x in (whole[:4].expand(3, 4), whole.as_strided((5, 4), (2, 3), 1), whole[:0], whole[3]):
+        like = products.tensor_like(x)
+        assert (like.shape, like.stride(), like.dtype) == (x.shape, x.stride(), dtype)
+        assert like.to(torch.complex128).abs().le(1).all()
+
+
 def _is_mm(node: torch.fx.Node) -> bool:
     return str(node.target) == "aten.mm.default"
 

@@ -139,6 +139,11 @@ class CompiledRegion:
 
 
 def tensor_like(fake: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of this layout, of random floats or small integers."""
+    """Return a tensor of this layout, whose elements may share memory, of random numbers: floats
+    and complex numbers from -1 to 1, or 0 and 1."""
     tensor = empty_like(fake)
-    return tensor.uniform_(-1, 1) if fake.is_floating_point() else tensor.random_(0, 2)
+    memory = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,))
+    numbers = torch.rand(memory.shape, device=tensor.device)
+    inexact = fake.is_floating_point() or fake.is_complex()
+    memory.copy_(numbers.mul_(2).sub_(1) if inexact else numbers.round_())
+    return tensor
