@@ -50,7 +50,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         NonemptyRows(),
         FlattenIndices(),
         PairPoints(),
-        EarlyLoads(),
+        EarlyLoads(numbers.cores),
         StreamLoads(),
         OverlapLaunches(),
         DrawFours(),

@@ -31,9 +31,10 @@ class StreamLoads(KernelPass):
         if not any(isinstance(s, Reduce) and s.kind is ReduceKind.DOT for s in body):
             return tiled
         row = {a.symbol for a in tiled.kernel.inner}
+        moving = set(tiled.early) - set(tiled.replicated)
         streamed = tuple(
             s.name
             for s in body
-            if isinstance(s, Load) and s.name in tiled.early and row & s.index.free_symbols
+            if isinstance(s, Load) and s.name in moving and row & s.index.free_symbols
         )
         return evolve(tiled, streamed=streamed)
