@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import TemplateKernel
@@ -17,31 +17,32 @@ from gyrator_testing.interp.dtypes import Array
 from gyrator_testing.interp.index import Number
 from gyrator_testing.interp.memory import layout, span, view
 
+Evaluate = Callable[..., Array]
+"""`evaluate(space, *operands)`: the values of a formula for all scores of a space of that shape."""
+
+
+@frozen
+class _Call:
+    """What a template works on."""
+
+    inputs: Sequence[Array]
+    outputs: Sequence[Array]
+    numbers: Mapping[str, Any]
+    """The values of its attributes."""
+    formulas: Mapping[str, Evaluate]
+    """An evaluator for each of its formulas."""
+
 
 def compute(
     kind: TemplateKind,
     inputs: Sequence[Array],
     outputs: Sequence[Array],
     attributes: Sequence[tuple[str, Arg]],
-    formulas: Mapping[str, "Evaluate"] = MappingProxyType({}),
+    formulas: Mapping[str, Evaluate] = MappingProxyType({}),
 ) -> None:
     """Fill the outputs of a template; `formulas` has an evaluator for each of its formulas."""
     numbers = {name: a.value for name, a in attributes if isinstance(a, Literal)}
-    match kind:
-        case TemplateKind.ATTENTION:
-            _attention(inputs, outputs, numbers)
-        case TemplateKind.ATTENTION_GRADIENTS:
-            _gradients(inputs, outputs, numbers)
-        case TemplateKind.FLEX_ATTENTION:
-            _flex(inputs, outputs, numbers, formulas)
-        case TemplateKind.FLEX_ATTENTION_PARTS:
-            _flex_parts(inputs, outputs, numbers, formulas)
-        case TemplateKind.FLEX_ATTENTION_GRADIENTS:
-            _flex_gradients(inputs, outputs, numbers, formulas)
-        case TemplateKind.CONVOLUTION:
-            _convolution(inputs, outputs, numbers, formulas)
-        case TemplateKind.DEPTHWISE:
-            _depthwise(inputs, outputs, numbers, formulas)
+    _MEANINGS[kind](_Call(inputs, outputs, numbers, formulas))
 
 
 def run_template(
@@ -56,10 +57,6 @@ def run_template(
     count = len(kernel.inputs)
     formulas = evaluators(kernel.formulas, kernel.parameters, buffers, known)
     compute(kernel.kind, tensors[:count], tensors[count:], kernel.attributes, formulas)
-
-
-Evaluate = Callable[..., Array]
-"""`evaluate(space, *operands)`: the values of a formula for all scores of a space of that shape."""
 
 
 def evaluators(
@@ -129,32 +126,28 @@ def _store_gradients(outputs: Sequence[Array], gradients: Sequence[Array], group
         out[...] = parts.sum(axis=2).astype(out.dtype)
 
 
-def _attention(
-    inputs: Sequence[Array], outputs: Sequence[Array], attributes: Mapping[str, Any]
-) -> None:
-    q, k, v, _ = _heads(inputs)
-    scores = _scores(q, k, inputs[3:], attributes)
+def _attention(call: _Call) -> None:
+    q, k, v, _ = _heads(call.inputs)
+    scores = _scores(q, k, call.inputs[3:], call.numbers)
     mean, top, total = _averaged(scores, v)
-    outputs[0][...] = mean.astype(outputs[0].dtype)
-    if len(outputs) > 1:
+    out, *log_sums = call.outputs
+    out[...] = mean.astype(out.dtype)
+    for sums in log_sums:
+        sums[...] = np.inf
         with np.errstate(divide="ignore"):
-            sums = (np.log(total) + _finite(top))[..., 0]
-        outputs[1][...] = np.inf
-        outputs[1][:, :, : q.shape[2]] = sums
+            sums[:, :, : q.shape[2]] = (np.log(total) + _finite(top))[..., 0]
 
 
-def _gradients(
-    inputs: Sequence[Array], outputs: Sequence[Array], attributes: Mapping[str, Any]
-) -> None:
-    q, k, v, group = _heads(inputs)
-    grad, sums, mean = (x.astype(np.float32) for x in inputs[3:6])
+def _gradients(call: _Call) -> None:
+    q, k, v, group = _heads(call.inputs)
+    grad, sums, mean = (x.astype(np.float32) for x in call.inputs[3:6])
     sums = np.where(sums == -np.inf, np.inf, sums)[:, :, : q.shape[2], None]
-    weights = np.exp(_scores(q, k, inputs[6:], attributes) - sums)
+    weights = np.exp(_scores(q, k, call.inputs[6:], call.numbers) - sums)
     slopes = weights * (np.matmul(grad, np.swapaxes(v, -1, -2)) - mean[..., None])
-    slopes = slopes * np.float32(attributes["scale"])
+    slopes = slopes * np.float32(call.numbers["scale"])
     turned = np.swapaxes(slopes, -1, -2), np.swapaxes(weights, -1, -2)
     gradients = (np.matmul(slopes, k), np.matmul(turned[0], q), np.matmul(turned[1], grad))
-    _store_gradients(outputs, gradients, group)
+    _store_gradients(call.outputs, gradients, group)
 
 
 @frozen
@@ -225,62 +218,47 @@ def _every_block(attributes: Mapping[str, Any], space: tuple[int, ...]) -> tuple
     return np.full(grid, count), np.broadcast_to(np.arange(count), (*grid, count))
 
 
-def _flex_scores(
-    q: Array, k: Array, attributes: Mapping[str, Any], formulas: Mapping[str, Evaluate]
-) -> tuple[Array, Array, Array]:
+def _flex_scores(q: Array, k: Array, call: _Call) -> tuple[Array, Array, Array]:
     """Return the products, the scores that the formulas compute from them, and the mask."""
-    products = np.matmul(q, np.swapaxes(k, -1, -2)) * np.float32(attributes["scale"])
+    products = np.matmul(q, np.swapaxes(k, -1, -2)) * np.float32(call.numbers["scale"])
     space = products.shape
-    return products, formulas["score"](space, products), formulas["mask"](space)
+    return products, call.formulas["score"](space, products), call.formulas["mask"](space)
 
 
-def _flex_parts(
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    attributes: Mapping[str, Any],
-    formulas: Mapping[str, Evaluate],
-) -> None:
-    for number, part in enumerate(zip(*outputs, strict=True)):
-        _flex(inputs, part, attributes, formulas, _Part(number, attributes["parts"]))
+def _flex_parts(call: _Call) -> None:
+    for number, outputs in enumerate(zip(*call.outputs, strict=True)):
+        _flex(evolve(call, outputs=outputs), _Part(number, call.numbers["parts"]))
 
 
-def _flex(
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    attributes: Mapping[str, Any],
-    formulas: Mapping[str, Evaluate],
-    part: _Part = _Part(0, 1),
-) -> None:
-    q, k, v, _ = _heads(inputs)
-    _, scores, seen = _flex_scores(q, k, attributes, formulas)
-    listed = inputs[3 : 3 + 2 * attributes["lists"]] or _every_block(attributes, seen.shape)
-    times = _multiplicity(listed, attributes, seen, part=part)
+def _flex(call: _Call, part: _Part = _Part(0, 1)) -> None:
+    q, k, v, _ = _heads(call.inputs)
+    _, scores, seen = _flex_scores(q, k, call)
+    blocks = call.inputs[3 : 3 + 2 * call.numbers["lists"]]
+    blocks = blocks or _every_block(call.numbers, seen.shape)
+    times = _multiplicity(blocks, call.numbers, seen, part=part)
     scores = np.where(times > 0, scores, -np.inf)
     mean, top, total = _averaged(scores, v, times)
-    outputs[0][...] = mean.astype(outputs[0].dtype)
+    out, *rows = call.outputs
+    out[...] = mean.astype(out.dtype)
     with np.errstate(divide="ignore"):
         sums = np.log2(total) + _finite(top) / np.log(np.float32(2))
-    for out, values in zip(outputs[1:], (sums, top / np.log(np.float32(2))), strict=False):
-        out[...] = values[..., 0]
+    for row, values in zip(rows, (sums, top / np.log(np.float32(2))), strict=False):
+        row[...] = values[..., 0]
 
 
-def _flex_gradients(
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    attributes: Mapping[str, Any],
-    formulas: Mapping[str, Evaluate],
-) -> None:
+def _flex_gradients(call: _Call) -> None:
+    inputs, numbers = call.inputs, call.numbers
     q, k, v, group = _heads(inputs)
     grad, sums, mean = (x.astype(np.float32) for x in inputs[3:6])
-    products, scores, seen = _flex_scores(q, k, attributes, formulas)
-    count = 2 * attributes["lists"]
-    by_rows = _multiplicity(inputs[6 : 6 + count], attributes, seen)
-    by_columns = _multiplicity(inputs[6 + count : 6 + 2 * count], attributes, seen, turned=True)
+    products, scores, seen = _flex_scores(q, k, call)
+    count = 2 * numbers["lists"]
+    by_rows = _multiplicity(inputs[6 : 6 + count], numbers, seen)
+    by_columns = _multiplicity(inputs[6 + count : 6 + 2 * count], numbers, seen, turned=True)
     sums = np.where(sums == -np.inf, np.inf, sums)[..., None]
     once = np.exp2(scores / np.log(np.float32(2)) - sums)
     difference = np.matmul(grad, np.swapaxes(v, -1, -2)) - mean[..., None]
-    slopes = formulas["slope"](products.shape, products, once * difference)
-    slopes = slopes * np.float32(attributes["scale"])
+    slopes = call.formulas["slope"](products.shape, products, once * difference)
+    slopes = slopes * np.float32(numbers["scale"])
     of_rows = np.where(by_rows > 0, by_rows * slopes, 0)
     of_columns = np.where(by_columns > 0, by_columns * slopes, 0)
     weights = np.where(by_columns > 0, by_columns * once, 0)
@@ -289,25 +267,21 @@ def _flex_gradients(
         np.matmul(np.swapaxes(of_columns, -1, -2), q),
         np.matmul(np.swapaxes(weights, -1, -2), grad),
     )
-    _store_gradients(outputs, gradients, group)
+    _store_gradients(call.outputs, gradients, group)
 
 
-def _convolution(
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    attributes: Mapping[str, Any],
-    formulas: Mapping[str, Evaluate],
-) -> None:
-    panels, bias = inputs[1:3]
-    images, more = convolution_images(inputs)
-    x, (out,) = np.concatenate(images, axis=3), outputs
+def _convolution(call: _Call) -> None:
+    numbers, (out,) = call.numbers, call.outputs
+    panels, bias = call.inputs[1:3]
+    images, more = convolution_images(call.inputs)
+    x = np.concatenate(images, axis=3)
     _, tall, wide, channels, _ = panels.shape
     features = out.shape[3]
     weight = np.moveaxis(panels, 0, -2).reshape(tall, wide, channels, -1)[..., :features]
-    down, right = attributes["down"], attributes["right"]
+    down, right = numbers["down"], numbers["right"]
     sizes = (out.shape[1] - 1) * down + tall, (out.shape[2] - 1) * right + wide
     padded = np.zeros((x.shape[0], *sizes, channels), np.float32)
-    top, left = attributes["top"], attributes["left"]
+    top, left = numbers["top"], numbers["left"]
     inside = padded[:, top : top + x.shape[1], left : left + x.shape[2]]
     inside[...] = x[:, : inside.shape[1], : inside.shape[2]]
     total = np.zeros(out.shape, np.float32)
@@ -316,24 +290,33 @@ def _convolution(
     total += bias[:features]
     for m in more:
         total += m
-    out[...] = formulas["after"](total.shape, total)
+    out[...] = call.formulas["after"](total.shape, total)
 
 
-def _depthwise(
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    attributes: Mapping[str, Any],
-    formulas: Mapping[str, Evaluate],
-) -> None:
-    (x, weight, *bias), (out,) = inputs, outputs
+def _depthwise(call: _Call) -> None:
+    numbers, (x, weight, *bias), (out,) = call.numbers, call.inputs, call.outputs
     total = np.zeros(out.shape, np.float32)
     rows, columns = np.arange(out.shape[1])[:, None], np.arange(out.shape[2])
     for down, right in np.ndindex(*weight.shape[:2]):
-        i = rows * attributes["down"] - attributes["top"] + down * attributes["below"]
-        j = columns * attributes["right"] - attributes["left"] + right * attributes["beside"]
+        i = rows * numbers["down"] - numbers["top"] + down * numbers["below"]
+        j = columns * numbers["right"] - numbers["left"] + right * numbers["beside"]
         inside = (i >= 0) & (i < x.shape[1]) & (j >= 0) & (j < x.shape[2])
         i, j = np.broadcast_arrays(i, j)
         total[:, inside] += x[:, i[inside], j[inside]] * weight[down, right]
     for b in bias:
         total += b
-    out[...] = formulas["after"](total.shape, total)
+    out[...] = call.formulas["after"](total.shape, total)
+
+
+_MEANINGS: Mapping[TemplateKind, Callable[[_Call], None]] = MappingProxyType(
+    {
+        TemplateKind.ATTENTION: _attention,
+        TemplateKind.ATTENTION_GRADIENTS: _gradients,
+        TemplateKind.FLEX_ATTENTION: _flex,
+        TemplateKind.FLEX_ATTENTION_PARTS: _flex_parts,
+        TemplateKind.FLEX_ATTENTION_GRADIENTS: _flex_gradients,
+        TemplateKind.CONVOLUTION: _convolution,
+        TemplateKind.DEPTHWISE: _depthwise,
+    }
+)
+"""The templates, by kind."""
