@@ -28,7 +28,7 @@ from gyrator_ir.body.nodes import (
     Store,
     StoreMode,
 )
-from gyrator_ir.body.ops import OPS, Domain, Numerics, Typing
+from gyrator_ir.body.ops import OPS, Numerics, Typing, result_dtype
 from gyrator_ir.expr import (
     ONE,
     ZERO,
@@ -517,23 +517,10 @@ def _result(op: str, dtype: DType) -> DType:
 
 
 def _fits(op: str, dtype: DType) -> bool:
+    """Return whether an op takes a value of this type, and operands that are drawn to match it."""
     row = OPS[op]
-    if row.typing in (Typing.CAST, Typing.SELECT):
-        return True
-    if row.typing is Typing.BITCAST or dtype.is_narrow_float:
-        return False
-    if row.typing is Typing.RANDOM:
-        return dtype is DType.I64
-    match row.domain:
-        case Domain.FLOAT:
-            return dtype.is_float
-        case Domain.INT:
-            return dtype.is_int
-        case Domain.BOOL:
-            return dtype is DType.BOOL
-        case Domain.NUMBER:
-            return dtype is not DType.BOOL
-        case Domain.BITS:
-            return not dtype.is_float
-        case Domain.ANY:
-            return True
+    if row.typing in (Typing.CAST, Typing.SELECT, Typing.BITCAST):
+        return row.typing is not Typing.BITCAST
+    second = DType.I32 if row.typing is Typing.EXPONENT else dtype
+    operands = (dtype, second, dtype, dtype)[: row.arity]
+    return result_dtype(op, operands, _result(op, dtype)) is None
