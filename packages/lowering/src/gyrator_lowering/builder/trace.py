@@ -39,6 +39,15 @@ def _wrong(message: str) -> TraceError:
     return TraceError.of("GY-LOWER-003", message, help="correct the lowering rule named above")
 
 
+def _binary(row: str, swapped: bool = False) -> Callable[["Value", Operand], "Value"]:
+    """Return the operator that applies a row of the op table, perhaps to its operands swapped."""
+
+    def apply(self: "Value", other: Operand) -> "Value":
+        return self.ops.let(row, other, self) if swapped else self.ops.let(row, self, other)
+
+    return apply
+
+
 @final
 class Value:
     """A scalar in a traced body. Operators work as on Python numbers.
@@ -54,51 +63,16 @@ class Value:
         self.name = name
         self.dtype = dtype
 
-    def __add__(self, other: Operand) -> "Value":
-        return self.ops.let("add", self, other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Operand) -> "Value":
-        return self.ops.let("sub", self, other)
-
-    def __rsub__(self, other: Operand) -> "Value":
-        return self.ops.let("sub", other, self)
-
-    def __mul__(self, other: Operand) -> "Value":
-        return self.ops.let("mul", self, other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Operand) -> "Value":
-        return self.ops.let("div", self, other)
-
-    def __rtruediv__(self, other: Operand) -> "Value":
-        return self.ops.let("div", other, self)
+    __add__ = __radd__ = _binary("add")
+    __sub__, __rsub__ = _binary("sub"), _binary("sub", swapped=True)
+    __mul__ = __rmul__ = _binary("mul")
+    __truediv__, __rtruediv__ = _binary("div"), _binary("div", swapped=True)
+    __lt__, __le__ = _binary("lt"), _binary("le")
+    __gt__, __ge__ = _binary("gt"), _binary("ge")
+    __and__, __or__, __xor__ = _binary("bit_and"), _binary("bit_or"), _binary("bit_xor")
 
     def __neg__(self) -> "Value":
         return self.ops.let("neg", self)
-
-    def __lt__(self, other: Operand) -> "Value":
-        return self.ops.let("lt", self, other)
-
-    def __le__(self, other: Operand) -> "Value":
-        return self.ops.let("le", self, other)
-
-    def __gt__(self, other: Operand) -> "Value":
-        return self.ops.let("gt", self, other)
-
-    def __ge__(self, other: Operand) -> "Value":
-        return self.ops.let("ge", self, other)
-
-    def __and__(self, other: Operand) -> "Value":
-        return self.ops.let("bit_and", self, other)
-
-    def __or__(self, other: Operand) -> "Value":
-        return self.ops.let("bit_or", self, other)
-
-    def __xor__(self, other: Operand) -> "Value":
-        return self.ops.let("bit_xor", self, other)
 
     def __invert__(self) -> "Value":
         return self.ops.let("bit_not", self)
@@ -110,18 +84,10 @@ def _is_narrowed(value: Any, number: Any) -> bool:
     return python and value.dtype is DType.F32
 
 
-@frozen(eq=False)
-class ScalarValue:
-    """A symbolic float or bool, traced in each body that uses it, as `dtype`.
+def _traced(row: str, swapped: bool = False) -> Callable[["ScalarValue", Any], Any]:
+    """Return the operator that traces a row of the op table, perhaps on its operands swapped."""
 
-    Python arithmetic on it is traced too, in Python's type `f64`, or in `f32` for devices without
-    `f64`.
-    """
-
-    dtype: DType
-    trace: Callable[["Tracer"], Value]
-
-    def _with(self, row: str, other: Any, swapped: bool = False) -> Any:
+    def apply(self: "ScalarValue", other: Any) -> Any:
         if not isinstance(other, (bool, int, float, ScalarValue)):
             return NotImplemented
         operands = (other, self) if swapped else (self, other)
@@ -136,29 +102,27 @@ class ScalarValue:
 
         return ScalarValue(DType.F64, trace)
 
-    def __add__(self, other: Any) -> Any:
-        return self._with("add", other)
+    return apply
 
-    def __radd__(self, other: Any) -> Any:
-        return self._with("add", other, swapped=True)
 
-    def __sub__(self, other: Any) -> Any:
-        return self._with("sub", other)
+@frozen(eq=False)
+class ScalarValue:
+    """A symbolic float or bool, traced in each body that uses it, as `dtype`.
 
-    def __rsub__(self, other: Any) -> Any:
-        return self._with("sub", other, swapped=True)
+    Python arithmetic on it is traced too, in Python's type `f64`, or in `f32` for devices without
+    `f64`.
+    """
 
-    def __mul__(self, other: Any) -> Any:
-        return self._with("mul", other)
+    dtype: DType
+    trace: Callable[["Tracer"], Value]
 
-    def __rmul__(self, other: Any) -> Any:
-        return self._with("mul", other, swapped=True)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._with("div", other)
+    __add__, __radd__ = _traced("add"), _traced("add", swapped=True)
+    __sub__, __rsub__ = _traced("sub"), _traced("sub", swapped=True)
+    __mul__, __rmul__ = _traced("mul"), _traced("mul", swapped=True)
+    __truediv__ = _traced("div")
 
     def __neg__(self) -> Any:
-        return self._with("mul", -1.0)
+        return self * -1.0
 
 
 Index = Sequence[Expr]
