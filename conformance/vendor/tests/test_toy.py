@@ -164,7 +164,7 @@ from gyrator.store.programs import host_runner
 from gyrator.wrappers.cpp import TorchCppWrapper, calling, cpp_host, load
 from gyrator_ir.host.parse import parse
 from gyrator_runtime.cache import Cache
-from gyrator_runtime.progress import SilentProgress
+from gyrator_runtime.progress import ProgressReporter
 from gyrator.wrappers.fx import load_graph
 from gyrator_ir.host.print import show
 from gyrator_runtime.host.debug import load_text
@@ -201,7 +201,7 @@ built = cpp_host(cache)
 report["places"] = {}
 linker = Linker(host_runner(cache), kernels, {})
 emitted = TorchCppWrapper().emit(program)
-units = built.submit(emitted.units, cache, 1, SilentProgress())
+units = built.submit(emitted.units, cache, 1, ProgressReporter())
 plans = {
     "python": linker.link(lower(program)),
     "text": load_text(PythonWrapper().emit(program).text, linker),

@@ -29,7 +29,7 @@ from gyrator_runtime.native import LoadedKernel
 from gyrator_runtime.plan.link import Linker
 from gyrator_runtime.plan.lower import lower
 from gyrator_runtime.plan.stored import parse as parse_plan
-from gyrator_runtime.progress import SilentProgress
+from gyrator_runtime.progress import ProgressReporter
 from gyrator_testing.host_cases import assert_same
 from gyrator_testing.interp.externs import Dispatched, mapped
 from gyrator_testing.interp.host import run_host
@@ -118,7 +118,7 @@ class Forms:
         emitted: Program = TorchCppWrapper().emit(program)
         builder = cpp_host(self.cache)
         assert builder is not None
-        building = builder.submit(emitted.units, self.cache, 1, SilentProgress())
+        building = builder.submit(emitted.units, self.cache, 1, ProgressReporter())
         plan: Run = load(
             builder.caller,
             calling(program, emitted),

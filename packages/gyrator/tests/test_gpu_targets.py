@@ -24,7 +24,7 @@ from gyrator_lowering.fx_passes import fx_pipeline
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import Cache
-from gyrator_runtime.progress import SilentProgress
+from gyrator_runtime.progress import ProgressReporter
 from gyrator_scheduler.stage import plan_host, schedule
 from gyrator_wrapper_python.stage import PythonWrapper
 
@@ -124,7 +124,7 @@ def test_a_missing_triton_is_an_error(tmp_path, monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    context = LoaderContext(cache=Cache(tmp_path), progress=SilentProgress(), threads=1)
+    context = LoaderContext(cache=Cache(tmp_path), progress=ProgressReporter(), threads=1)
     with pytest.raises(GyratorError) as caught:
         NVIDIA_GPU.definition().loader(NVIDIA_GPU.target("sm_90", 132), context)
     diagnostic = caught.value.diagnostic  # which packages raise as well, that have no eager mode

@@ -1,6 +1,6 @@
 import io
 
-from gyrator_runtime.progress import SilentProgress, TerminalProgress, make_progress
+from gyrator_runtime.progress import ProgressReporter, TerminalProgress, make_progress
 
 
 class Terminal(io.StringIO):
@@ -9,11 +9,11 @@ class Terminal(io.StringIO):
 
 
 def test_no_terminal_no_progress():
-    assert isinstance(make_progress(io.StringIO()), SilentProgress)
+    assert type(make_progress(io.StringIO())) is ProgressReporter
     closed = io.StringIO()
     closed.close()
-    assert isinstance(make_progress(closed), SilentProgress)
-    assert isinstance(make_progress(None), SilentProgress)
+    assert type(make_progress(closed)) is ProgressReporter
+    assert type(make_progress(None)) is ProgressReporter
     assert isinstance(make_progress(Terminal()), TerminalProgress)
 
 
@@ -31,7 +31,7 @@ def test_long_work_shows_a_bar():
     progress = TerminalProgress(stream, delay=0.0)
     progress.start("compiling kernels", 7)
     progress.advance(2)
-    progress.tick()
+    progress.advance(0)
     assert "compiling kernels" in stream.getvalue()
     assert "2/7" in stream.getvalue()
     progress.start("linking", 1)  # a new phase replaces the old one
@@ -46,7 +46,7 @@ def test_builder_reports_each_unit(tmp_path, toolchain):
     from gyrator_runtime.build import Builder
     from gyrator_runtime.cache import Cache
 
-    class Counting(SilentProgress):
+    class Counting(ProgressReporter):
         def __init__(self):
             self.seen = []
 

@@ -21,7 +21,7 @@ from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
 from gyrator_runtime.library import SharedLibrary
 from gyrator_runtime.process import Limited
-from gyrator_runtime.progress import ProgressReporter, SilentProgress
+from gyrator_runtime.progress import ProgressReporter
 from gyrator_runtime.toolchain import Toolchain
 
 __all__ = [
@@ -241,7 +241,7 @@ class Builder:
         self.toolchain = toolchain
         self.cache = cache
         self.isa = isa
-        self.progress: ProgressReporter = progress or SilentProgress()
+        self.progress: ProgressReporter = progress or ProgressReporter()
         self.timeout = timeout
         self._jobs = jobs or available_cores()
         self._pool: ThreadPoolExecutor | None = None

@@ -1,53 +1,31 @@
 """Progress of long compiles, on a terminal only.
 
-A waiting caller calls `tick` periodically. Nothing is drawn before `delay` seconds have passed, so
-short compiles are silent, and nothing at all if the stream is not a terminal.
+A waiting caller calls `advance` periodically. Nothing is drawn before `delay` seconds have passed,
+so short compiles are silent, and nothing at all if the stream is not a terminal.
 """
 
 import time
-from typing import TYPE_CHECKING, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-class ProgressReporter(Protocol):
-    """Receives progress of a long-running phase."""
+class ProgressReporter:
+    """Receives progress of a long-running phase, and shows nothing."""
 
     def start(self, what: str, total: int) -> None:
         """Start a phase of `total` steps, for example ("compiling kernels", 12)."""
-        ...
 
     def advance(self, done: int = 1) -> None:
-        """Count `done` more steps of the current phase."""
-        ...
-
-    def tick(self) -> None:
-        """Redraw. Called a few times per second while waiting."""
-        ...
+        """Count `done` more steps of the current phase, perhaps none: it is called a few times per
+        second."""
 
     def finish(self) -> None:
         """End the phase and remove the display."""
-        ...
 
 
-class SilentProgress:
-    """A reporter that shows nothing."""
-
-    def start(self, what: str, total: int) -> None:
-        """Do nothing."""
-
-    def advance(self, done: int = 1) -> None:
-        """Do nothing."""
-
-    def tick(self) -> None:
-        """Do nothing."""
-
-    def finish(self) -> None:
-        """Do nothing."""
-
-
-class TerminalProgress:
+class TerminalProgress(ProgressReporter):
     """A progress bar on a terminal, drawn once a phase has lasted `delay` seconds."""
 
     def __init__(self, stream: TextIO, delay: float = 1.0) -> None:
@@ -63,12 +41,8 @@ class TerminalProgress:
         self._begin = time.monotonic()
 
     def advance(self, done: int = 1) -> None:
-        """Count `done` more steps."""
+        """Count `done` more steps, and draw the bar if it is due."""
         self._done += done
-        self.tick()
-
-    def tick(self) -> None:
-        """Draw the bar if it is due, and update it."""
         if self._bar is None:
             if self._total == 0 or time.monotonic() - self._begin < self._delay:
                 return
@@ -119,4 +93,4 @@ def make_progress(stream: TextIO) -> ProgressReporter:
         terminal = stream.isatty()
     except (AttributeError, ValueError):  # closed, or replaced by another object
         terminal = False
-    return TerminalProgress(stream) if terminal else SilentProgress()
+    return TerminalProgress(stream) if terminal else ProgressReporter()

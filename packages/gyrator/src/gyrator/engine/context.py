@@ -51,7 +51,7 @@ from gyrator_ir.target import Target
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.graphs import GraphMemory
 from gyrator_runtime.native import Runner
-from gyrator_runtime.progress import ProgressReporter, SilentProgress, make_progress
+from gyrator_runtime.progress import ProgressReporter, make_progress
 
 if TYPE_CHECKING:
     from gyrator.wrappers.cpp import CppHost
@@ -193,7 +193,7 @@ class CompilerContext:
 
     def progress(self) -> ProgressReporter:
         """Return a reporter that shows the user the progress of builds."""
-        return make_progress(sys.stderr) if self.options.progress else SilentProgress()
+        return make_progress(sys.stderr) if self.options.progress else ProgressReporter()
 
     def stopwatch(self) -> Stopwatch:
         """Return a stopwatch for one compile."""

@@ -14,7 +14,7 @@ from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_runtime.build import Library, finished, wait_for
 from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
 from gyrator_runtime.native.kernels import DeviceLaunch
-from gyrator_runtime.progress import ProgressReporter, SilentProgress
+from gyrator_runtime.progress import ProgressReporter
 from gyrator_runtime.triton.binary import Binary, Expression, pack, without_text
 from gyrator_runtime.triton.compile import CODE, FACTS, Facts, Job, read_facts
 from gyrator_runtime.triton.driver import Driver
@@ -146,7 +146,7 @@ class TritonBuilder:
         self.language = language
         self.cache = cache
         self.driver = driver
-        self.progress: ProgressReporter = progress or SilentProgress()
+        self.progress: ProgressReporter = progress or ProgressReporter()
         self.complete = complete
         self.pool = WorkerPool(jobs, timeout)
 
