@@ -179,7 +179,14 @@ struct Released {
   ~Released() { PyEval_RestoreThread(saved); }
 };
 
-// The declarations are in torch/csrc/inductor/aoti_torch/c/shim_cpu.h.
+// Calls the operator's function, whose parameters have the types of these arguments: they are
+// declared in torch/csrc/inductor/aoti_torch/c/shim_cpu.h.
+template <class... Types>
+int32_t invoke(const Operator* op, Types... arguments) {
+  const Released released;
+  return reinterpret_cast<int32_t (*)(Types...)>(op->address)(arguments...);
+}
+
 int32_t convolution(Arguments& a, const Operator* op, Tensor* result) {
   Tensor x = a.tensor(), weight = a.tensor();
   Optional<Tensor> bias = a.optional_tensor();
@@ -190,13 +197,9 @@ int32_t convolution(Arguments& a, const Operator* op, Tensor* result) {
   a.doubles(&scalars);
   Optional<const char*> algorithm = a.optional_text();
   if (!a.accepted) return -1;
-  using Function = int32_t (*)(Tensor, Tensor, Tensor*, const int64_t*, int64_t, const int64_t*,
-                               int64_t, const int64_t*, int64_t, int64_t, const char*,
-                               const double**, int64_t, const char**, Tensor*);
-  const Released released;
-  return reinterpret_cast<Function>(op->address)(
-      x, weight, bias.pointer(), padding.items, padding.n, stride.items, stride.n, dilation.items,
-      dilation.n, groups, after, scalars.items, scalars.n, algorithm.pointer(), result);
+  return invoke(op, x, weight, bias.pointer(), padding.items, padding.n, stride.items, stride.n,
+                dilation.items, dilation.n, groups, after, scalars.items, scalars.n,
+                algorithm.pointer(), result);
 }
 
 int32_t transposed_convolution(Arguments& a, const Operator* op, Tensor* result) {
@@ -210,14 +213,9 @@ int32_t transposed_convolution(Arguments& a, const Operator* op, Tensor* result)
   a.doubles(&scalars);
   Optional<const char*> algorithm = a.optional_text();
   if (!a.accepted) return -1;
-  using Function = int32_t (*)(Tensor, Tensor, Tensor*, const int64_t*, int64_t, const int64_t*,
-                               int64_t, const int64_t*, int64_t, const int64_t*, int64_t, int64_t,
-                               const char*, const double**, int64_t, const char**, Tensor*);
-  const Released released;
-  return reinterpret_cast<Function>(op->address)(
-      x, weight, bias.pointer(), padding.items, padding.n, more.items, more.n, stride.items,
-      stride.n, dilation.items, dilation.n, groups, after, scalars.items, scalars.n,
-      algorithm.pointer(), result);
+  return invoke(op, x, weight, bias.pointer(), padding.items, padding.n, more.items, more.n,
+                stride.items, stride.n, dilation.items, dilation.n, groups, after, scalars.items,
+                scalars.n, algorithm.pointer(), result);
 }
 
 int32_t convolution_and_tensor(Arguments& a, const Operator* op, Tensor* result) {
@@ -232,15 +230,10 @@ int32_t convolution_and_tensor(Arguments& a, const Operator* op, Tensor* result)
   a.doubles(&scalars);
   Optional<const char*> algorithm = a.optional_text();
   if (!a.accepted) return -1;
-  using Function = int32_t (*)(Tensor, Tensor, Tensor, Tensor*, const int64_t*, int64_t,
-                               const int64_t*, int64_t, const int64_t*, int64_t, int64_t,
-                               const char*, double*, const char**, const double**, int64_t,
-                               const char**, Tensor*);
-  const Released released;
-  return reinterpret_cast<Function>(op->address)(
-      x, other, weight, bias.pointer(), padding.items, padding.n, stride.items, stride.n,
-      dilation.items, dilation.n, groups, operation, nullptr, after.pointer(), scalars.items,
-      scalars.n, algorithm.pointer(), result);
+  double* const factor = nullptr;
+  return invoke(op, x, other, weight, bias.pointer(), padding.items, padding.n, stride.items,
+                stride.n, dilation.items, dilation.n, groups, operation, factor, after.pointer(),
+                scalars.items, scalars.n, algorithm.pointer(), result);
 }
 
 int32_t linear(Arguments& a, const Operator* op, Tensor* result) {
@@ -251,11 +244,8 @@ int32_t linear(Arguments& a, const Operator* op, Tensor* result) {
   a.doubles(&scalars);
   Optional<const char*> algorithm = a.optional_text();
   if (!a.accepted) return -1;
-  using Function = int32_t (*)(Tensor, Tensor, Tensor*, const char*, const double**, int64_t,
-                               const char**, Tensor*);
-  const Released released;
-  return reinterpret_cast<Function>(op->address)(x, weight, bias.pointer(), after, scalars.items,
-                                                 scalars.n, algorithm.pointer(), result);
+  return invoke(op, x, weight, bias.pointer(), after, scalars.items, scalars.n,
+                algorithm.pointer(), result);
 }
 
 int32_t mkl_linear(Arguments& a, const Operator* op, Tensor* result) {
@@ -263,9 +253,7 @@ int32_t mkl_linear(Arguments& a, const Operator* op, Tensor* result) {
   Optional<Tensor> bias = a.optional_tensor();
   const int64_t rows = a.integer();
   if (!a.accepted) return -1;
-  using Function = int32_t (*)(Tensor, Tensor, Tensor, Tensor*, int64_t, Tensor*);
-  const Released released;
-  return reinterpret_cast<Function>(op->address)(x, packed, weight, bias.pointer(), rows, result);
+  return invoke(op, x, packed, weight, bias.pointer(), rows, result);
 }
 
 constexpr Entry kEntries[] = {
