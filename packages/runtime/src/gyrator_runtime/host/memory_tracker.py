@@ -51,11 +51,9 @@ class TrackingRuntime(TextRuntime):
     """A weak reference to each storage, and the line that allocated it."""
     _owners: int = 0
 
-    def allocate(
-        self, sizes: Sequence[int], strides: Sequence[int], dtype: str, device: str
-    ) -> torch.Tensor:
+    def allocate(self, *layout: Any) -> torch.Tensor:
         """Return a new uninitialised strided tensor."""
-        tensor = self._allocate(sizes, strides, dtype, device)
+        tensor = self._allocate(*layout)
         self._track(tensor, self._owner())
         return tensor
 
@@ -63,34 +61,25 @@ class TrackingRuntime(TextRuntime):
         """Return the memory of a pool. Only the parts with tensors are in use."""
         return self._allocate((nbytes,), (1,), "u8", device)
 
-    def from_pool(
-        self, pool: torch.Tensor, offset: int, sizes: tuple[int, ...], strides: tuple[int, ...],
-        dtype: str,
-    ) -> torch.Tensor:  # fmt: skip
+    def from_pool(self, *place: Any) -> torch.Tensor:
         """Return a tensor at a byte offset of a pool."""
-        tensor = super().from_pool(pool, offset, sizes, strides, dtype)
+        tensor = super().from_pool(*place)
         self._separate(tensor, ())
         self._track(tensor, self._owner())
         return tensor
 
-    def view(
-        self, source: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: str,
-        offset: int = 0,
-    ) -> torch.Tensor:  # fmt: skip
+    def view(self, source: torch.Tensor, *layout: Any) -> torch.Tensor:
         """Return a strided view of a tensor, at an `offset` in elements from its first one."""
-        result = super().view(source, sizes, strides, dtype, offset)
+        result = super().view(source, *layout)
         for tracked in self._live:
             if tracked.tensor() is source:
                 self._track(result, tracked.owner)
                 break
         return result
 
-    def reuse(
-        self, source: torch.Tensor, sizes: tuple[int, ...], strides: tuple[int, ...], dtype: str,
-        offset: int = 0,
-    ) -> torch.Tensor:  # fmt: skip
+    def reuse(self, source: torch.Tensor, *layout: Any) -> torch.Tensor:
         """Return a tensor in the memory of one that the next line drops."""
-        tensor = super().view(source, sizes, strides, dtype, offset)
+        tensor = super().view(source, *layout)
         self._separate(tensor, (source,))
         self._track(tensor, self._owner())
         return tensor
