@@ -1,5 +1,6 @@
 """`merge-repeats`: merge kernels that differ only in names, such as those of a model's layers."""
 
+from itertools import count
 from typing import ClassVar
 
 from attrs import evolve
@@ -64,6 +65,8 @@ def _shape(kernel: Kernel) -> Shape:
     """Return a key of the kernel that does not depend on the names of values and buffers."""
     buffers = {b.name: k for k, b in enumerate(kernel.parameters)}
     buffers |= {t.name: -1 - k for k, t in enumerate(kernel.locals)}
+    # Stages that do not see each other's values may use the same names for them.
+    numbers = count()
     values: dict[str, int] = {}
     stages: list[object] = []
     for stage in kernel.stages:
@@ -71,7 +74,7 @@ def _shape(kernel: Kernel) -> Shape:
         for s in stage.body:
             body.append(_statement(s, values, buffers))
             for name in defined(s):
-                values[name] = len(values)
+                values[name] = next(numbers)
         stages.append((stage.level, tuple(body)))
     return (
         kernel.axes,
@@ -104,7 +107,7 @@ def _statement(s: KernelStatement, values: dict[str, int], buffers: dict[str, in
             return (Store, buffers[buffer], index, values[value], mode, number(mask))
         case Reduce(_, kind, args, dtype):
             return (Reduce, kind, dtype, *(values[a] for a in args))
-        case ScanStep(_, kind, args, dtype, reverse):
-            return (ScanStep, kind, dtype, reverse, *(values[a] for a in args))
+        case ScanStep(names, kind, args, dtype, reverse):
+            return (ScanStep, len(names), kind, dtype, reverse, *(values[a] for a in args))
         case SortStep(_, args, dtype, descending, stable):
             return (SortStep, dtype, descending, stable, *(values[a] for a in args))
