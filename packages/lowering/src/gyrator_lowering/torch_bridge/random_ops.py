@@ -42,26 +42,19 @@ _LOCK = threading.Lock()
 def _defined() -> Any:
     """Register the ops and return their library, which the cache keeps alive."""
     make: Any = torch.library.Library
-    library = make(LIBRARY, "FRAGMENT")
-    library.define(_SEED, tags=(torch.Tag.nondeterministic_seeded,))
-    library.define(_PHILOX)
-    library.impl("philox_seed", philox_seed, "CompositeExplicitAutograd")
-    library.impl("philox", philox, "CompositeExplicitAutograd")
-    library.define(panels.SCHEMA)
-    library.impl("panel_mm", panels.panel_mm, "CompositeExplicitAutograd")
-    library.define(panel_convolution.SCHEMA)
-    library.impl("panel_conv", panel_convolution.panel_conv, "CompositeExplicitAutograd")
-    library.define(depthwise.SCHEMA)
-    library.impl("depthwise_conv", depthwise.depthwise_conv, "CompositeExplicitAutograd")
-    library.define(recurrent.SCHEMA)
-    library.impl("lstm_layer", recurrent.lstm_layer, "CompositeExplicitAutograd")
     register: Any = torch.library.register_fake
-    register("gyrator::philox_seed", _fake_seed, lib=library)
-    register("gyrator::philox", _fake_philox, lib=library)
-    register("gyrator::panel_mm", panels.fake_panel_mm, lib=library)
-    register("gyrator::panel_conv", panel_convolution.fake_panel_conv, lib=library)
-    register("gyrator::depthwise_conv", depthwise.fake_depthwise_conv, lib=library)
-    register("gyrator::lstm_layer", recurrent.fake_lstm_layer, lib=library)
+    library = make(LIBRARY, "FRAGMENT")
+    for schema, op, fake, *tags in (
+        (_SEED, philox_seed, _fake_seed, torch.Tag.nondeterministic_seeded),
+        (_PHILOX, philox, _fake_philox),
+        (panels.SCHEMA, panels.panel_mm, panels.fake_panel_mm),
+        (panel_convolution.SCHEMA, panel_convolution.panel_conv, panel_convolution.fake_panel_conv),
+        (depthwise.SCHEMA, depthwise.depthwise_conv, depthwise.fake_depthwise_conv),
+        (recurrent.SCHEMA, recurrent.lstm_layer, recurrent.fake_lstm_layer),
+    ):
+        name = library.define(schema, tags=tuple(tags))
+        library.impl(name, op, "CompositeExplicitAutograd")
+        register(f"{LIBRARY}::{name}", fake, lib=library)
     return library
 
 
