@@ -31,8 +31,7 @@ from gyrator_ir.user_code import blamed
 from gyrator_lowering.builder.program import each
 from gyrator_lowering.decompositions import default_decompositions
 from gyrator_lowering.fx_passes.views.remove_noop import RemoveNoop
-from gyrator_lowering.torch_bridge.fakes import fake_of
-from gyrator_lowering.torch_bridge.graphs import graph_results
+from gyrator_lowering.torch_bridge.graphs import fake_of, graph_results
 from gyrator_lowering.torch_bridge.schema import info_of, named_arguments
 
 __all__ = ["Match", "PatternError", "Rewrite"]

@@ -16,7 +16,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of
-from gyrator_lowering.torch_bridge.fakes import fake_of
+from gyrator_lowering.torch_bridge.graphs import fake_of
 from gyrator_lowering.torch_bridge.symbols import Symbols
 
 BY_PYTORCH = "PyTorch runs the op; the rest of the graph is compiled"

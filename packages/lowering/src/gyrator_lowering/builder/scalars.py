@@ -35,7 +35,7 @@ from gyrator_ir.types import HOST, Device, DType
 from gyrator_lowering.builder.program import LoopBuilder, each
 from gyrator_lowering.builder.trace import ScalarValue, Tracer, Value
 from gyrator_lowering.builder.values import Spec
-from gyrator_lowering.torch_bridge.fakes import fake_of
+from gyrator_lowering.torch_bridge.graphs import fake_of
 from gyrator_lowering.torch_bridge.symbols import ROUNDINGS
 
 _UNARY = {

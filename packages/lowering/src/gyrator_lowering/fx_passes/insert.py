@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from gyrator_lowering.folding import PACKED
-from gyrator_lowering.torch_bridge.fakes import fake_of
+from gyrator_lowering.torch_bridge.graphs import fake_of
 from gyrator_lowering.torch_bridge.schema import info_of
 
 Insert = Callable[..., Node]

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from gyrator_ir.define import frozen
 from gyrator_ir.types import HOST
 from gyrator_lowering.builder.program import each
-from gyrator_lowering.torch_bridge.fakes import fake_of
+from gyrator_lowering.torch_bridge.graphs import fake_of
 from gyrator_lowering.torch_bridge.schema import info_of
 
 aten = torch.ops.aten

@@ -6,7 +6,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from gyrator_ir.define import frozen
-from gyrator_lowering.torch_bridge.fakes import fake_of
+from gyrator_lowering.torch_bridge.graphs import fake_of
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 aten = torch.ops.aten

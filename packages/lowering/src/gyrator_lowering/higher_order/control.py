@@ -19,7 +19,7 @@ from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.higher_order import flex_attention
 from gyrator_lowering.higher_order.steps import LoopContext, Lower, lower_steps
 from gyrator_lowering.rules.extern import argument, produced
-from gyrator_lowering.torch_bridge.fakes import fake_of
+from gyrator_lowering.torch_bridge.graphs import fake_of
 
 
 @define

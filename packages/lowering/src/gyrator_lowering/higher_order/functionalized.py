@@ -24,7 +24,7 @@ from gyrator_lowering.builder.program import LoopBuilder, each
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.extern import emit
 from gyrator_lowering.rules.view import surely_out_of_bounds
-from gyrator_lowering.torch_bridge.fakes import fake_of
+from gyrator_lowering.torch_bridge.graphs import fake_of
 from gyrator_lowering.torch_bridge.schema import OpInfo, info_of
 
 _ORDER = "calls with side effects stay in order"

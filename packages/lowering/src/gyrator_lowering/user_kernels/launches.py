@@ -22,7 +22,7 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.higher_order.functionalized import WrappedOps
 from gyrator_lowering.rules.extern import argument
-from gyrator_lowering.torch_bridge.fakes import fake_of
+from gyrator_lowering.torch_bridge.graphs import fake_of
 from gyrator_lowering.user_kernels.text import KernelText, kernel_text
 
 NAMES = ("triton_kernel_wrapper_functional", "triton_kernel_wrapper_mutation")

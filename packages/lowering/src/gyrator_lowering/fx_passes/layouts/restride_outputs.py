@@ -18,8 +18,7 @@ from torch.utils._sympy.functions import Max
 
 from gyrator_ir.define import frozen
 from gyrator_lowering.fx_passes.insert import insert_after
-from gyrator_lowering.torch_bridge.fakes import fake_of
-from gyrator_lowering.torch_bridge.graphs import graph_results
+from gyrator_lowering.torch_bridge.graphs import fake_of, graph_results
 from gyrator_lowering.torch_bridge.schema import info_of
 from gyrator_lowering.torch_bridge.symbols import expression_of, hint_of
 

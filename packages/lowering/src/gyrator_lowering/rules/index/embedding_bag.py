@@ -18,7 +18,7 @@ from gyrator_lowering.rules.extern import emit
 from gyrator_lowering.rules.index import below
 from gyrator_lowering.rules.scatter import Term, scatter_sum, supports_store, to_output
 from gyrator_lowering.table import FallbackToAten, TableBuilder
-from gyrator_lowering.torch_bridge.fakes import fake_of
+from gyrator_lowering.torch_bridge.graphs import fake_of
 from gyrator_lowering.torch_bridge.schema import info_of
 
 SUM, MEAN, MAX = range(3)
