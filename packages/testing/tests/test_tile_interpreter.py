@@ -4,9 +4,20 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from gyrator_ir.body.nodes import Const, Let, Load, Reduce, ReduceKind, Store, StoreMode
+from gyrator_ir.body.nodes import Axis, Const, Let, Load, Reduce, ReduceKind, Store, StoreMode
+from gyrator_ir.expr import Sym
+from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.source import Configuration
-from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, Threads, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import (
+    Choice,
+    Loop,
+    LoopKind,
+    Method,
+    Reduction,
+    Threads,
+    TiledKernel,
+    TileProgram,
+)
 from gyrator_ir.tile.parse import parse
 from gyrator_ir.tile.plain import untiled
 from gyrator_ir.tile.print import show
@@ -18,19 +29,19 @@ from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.interp.tile import run_tiled
 from gyrator_testing.kernels.compare import assert_same_writes
 from gyrator_testing.kernels.random import FORMS, Limits, random_case
-from gyrator_testing.kernels.tiling import random_tiling
 from gyrator_testing.kernels.write import F32, I0, R0, inner, kernel, outer
 
 SMALL = Limits(extents=(1, 2, 3, 5, 8, 17), long=(70,), points=600)
 GRID, LOOP = LoopKind.GRID, LoopKind.LOOP
 BFLOAT16 = NUMPY[DType.BF16]
+_STEPS = (1, 2, 4, 8, 32)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("seed", range(12))
 def test_any_tiling_means_what_the_kernel_means(form, seed):
     case = random_case(seed, form, limits=SMALL)
-    tiled = random_tiling(case.kernel, np.random.default_rng(seed))
+    tiled = _random_tiling(case.kernel, np.random.default_rng(seed))
     program = TileProgram("p", (tiled,))
     assert parse(show(program)) == verify(program)
     want = {k: v.copy() for k, v in case.arrays.items()}
@@ -259,3 +270,46 @@ tile.program 1 @p
     loop (i0) by 8
     exact (d)
 """
+
+
+def _random_tiling(kernel: Kernel, rng: np.random.Generator) -> TiledKernel:
+    """Return a kernel with randomly tiled and ordered loops."""
+    tiled = untiled(kernel)
+    assert isinstance(tiled, TiledKernel)
+    points, inner = _groups(kernel.axes, rng), _groups(kernel.inner, rng)
+    order = rng.permutation(len(points))
+    grid: list[Loop] = []
+    own: list[Loop] = []
+    for n in order:
+        step = int(rng.choice(_STEPS))
+        grid.append(Loop(LoopKind.GRID, points[n], step))
+        within = [s for s in _STEPS if step % s == 0 and s < step]
+        if within and rng.random() < 0.5:
+            own.append(Loop(LoopKind.LOOP, points[n], int(rng.choice(within))))
+    own += [Loop(LoopKind.LOOP, group, int(rng.choice(_STEPS))) for group in inner]
+    loops = tuple(own[n] for n in rng.permutation(len(own)))
+    reductions = tuple(_reduction(r, kernel, rng) for r in tiled.reductions)
+    threads = Threads(int(rng.integers(0, len(grid) + 1))) if rng.random() < 0.5 else None
+    return evolve(tiled, loops=(*grid, *loops), reductions=reductions, threads=threads)
+
+
+def _groups(axes: tuple[Axis, ...], rng: np.random.Generator) -> list[tuple[Sym, ...]]:
+    groups: list[list[Sym]] = []
+    for axis in axes:
+        if groups and rng.random() < 0.5:
+            groups[-1].append(axis.symbol)
+        else:
+            groups.append([axis.symbol])
+    return [tuple(g) for g in groups]
+
+
+def _reduction(r: Reduction, kernel: Kernel, rng: np.random.Generator) -> Reduction:
+    reduction = next(
+        s for s in kernel.statements if isinstance(s, Reduce) and s.names[0] == r.result
+    )
+    if reduction.kind in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
+        return Reduction(r.result, Method.TWO_PASS, block=int(rng.choice((16, 2048))))
+    if reduction.kind in (ReduceKind.SUM, ReduceKind.DOT) and reduction.dtype.is_float:
+        chain = int(rng.choice((0, 4, 64)))
+        return evolve(r, chain=chain, wide=not chain and bool(rng.random() < 0.5))
+    return r
