@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 from attrs import evolve
 
@@ -18,9 +19,8 @@ from gyrator_ir.tile.nodes import (
     TileProgram,
 )
 
+T = TypeVar("T", TiledKernel, TiledGroup, TiledTemplate)
 Tile = Callable[[TiledKernel, ShapeFacts], TiledKernel]
-TileTemplate = Callable[[TiledTemplate, ShapeFacts], TiledTemplate]
-TileGroup = Callable[[TiledGroup, ShapeFacts], TiledGroup]
 TileMember = Callable[[TiledKernel, ShapeFacts, int], TiledKernel]
 Reduced = Sequence[tuple[Reduce, Reduction]]
 """The reductions of a stage, and the decisions about them so far."""
@@ -52,28 +52,11 @@ def each_member(program: TileProgram, tile: TileMember) -> TileProgram:
     return _with(program, [_applied(k, program.facts, tile) for k in program.kernels])
 
 
-def each_alone(program: TileProgram, tile: Tile) -> TileProgram:
-    """Return the program with `tile` applied to every kernel that has a launch of its own."""
+def each_of(program: TileProgram, kind: type[T], tile: Callable[[T, ShapeFacts], T]) -> TileProgram:
+    """Return the program with `tile` applied to every launch of one kind: a kernel of its own, a
+    group, or a template."""
     facts = program.facts
-    return _with(
-        program, [tile(k, facts) if isinstance(k, TiledKernel) else k for k in program.kernels]
-    )
-
-
-def each_group(program: TileProgram, tile: TileGroup) -> TileProgram:
-    """Return the program with `tile` applied to every launch of several kernels."""
-    facts = program.facts
-    return _with(
-        program, [tile(k, facts) if isinstance(k, TiledGroup) else k for k in program.kernels]
-    )
-
-
-def each_template(program: TileProgram, tile: TileTemplate) -> TileProgram:
-    """Return the program with `tile` applied to every template."""
-    facts = program.facts
-    return _with(
-        program, [tile(k, facts) if isinstance(k, TiledTemplate) else k for k in program.kernels]
-    )
+    return _with(program, [tile(k, facts) if isinstance(k, kind) else k for k in program.kernels])
 
 
 def _with(program: TileProgram, kernels: Sequence[Tiled]) -> TileProgram:

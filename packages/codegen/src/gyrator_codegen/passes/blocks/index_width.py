@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from attrs import evolve
 
-from gyrator_codegen.passes.rewriting import each_kernel, each_template
+from gyrator_codegen.passes.rewriting import each_kernel, each_of
 from gyrator_ir.body.rewrite import expressions
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import (
@@ -39,7 +39,7 @@ class IndexWidth:
 
     def run(self, program: TileProgram) -> TileProgram:
         """Return the program with the width of all kernels' and templates' indices."""
-        return each_template(each_kernel(program, self._tile), self._template)
+        return each_of(each_kernel(program, self._tile), TiledTemplate, self._template)
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel

@@ -12,7 +12,7 @@ from attrs import evolve
 
 from gyrator_codegen.analysis import guess
 from gyrator_codegen.lanes import consecutive
-from gyrator_codegen.passes.rewriting import each_alone
+from gyrator_codegen.passes.rewriting import each_of
 from gyrator_codegen.products import dot_reductions, results_follow, stands_alone
 from gyrator_ir.body.nodes import Axis, IndexValue, Let, Load, Reduce
 from gyrator_ir.body.rewrite import AnyStatement, types_of
@@ -62,7 +62,7 @@ class MapContraction:
 
     def run(self, program: TileProgram) -> TileProgram:
         """Return the program with its matrix products mapped. Kernels of groups are not mapped."""
-        return each_alone(program, self._mapped)
+        return each_of(program, TiledKernel, self._mapped)
 
     def _mapped(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel

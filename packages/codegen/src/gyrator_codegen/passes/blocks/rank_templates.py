@@ -9,7 +9,7 @@ from gyrator_codegen.passes.blocks.attention_shapes import (
     gradient_shapes,
     problem_of,
 )
-from gyrator_codegen.passes.rewriting import each_template
+from gyrator_codegen.passes.rewriting import each_of
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.loop.nodes import TemplateKind
@@ -32,7 +32,7 @@ class RankTemplates:
 
     def run(self, program: TileProgram) -> TileProgram:
         """Return the program with candidates, best estimate first."""
-        return each_template(program, self._ranked)
+        return each_of(program, TiledTemplate, self._ranked)
 
     def _ranked(self, tiled: TiledTemplate, facts: ShapeFacts) -> TiledTemplate:
         shapes = gradient_shapes if tiled.kernel.kind in _GRADIENTS else attention_shapes

@@ -5,7 +5,7 @@ from typing import ClassVar
 from attrs import evolve
 
 from gyrator_codegen.analysis import guess
-from gyrator_codegen.passes.rewriting import each_template
+from gyrator_codegen.passes.rewriting import each_of
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import TemplateKernel
@@ -38,7 +38,7 @@ class BlockAttention:
 
     def run(self, program: TileProgram) -> TileProgram:
         """Return the program with choices for its templates of flexible attention."""
-        return each_template(program, self._blocked)
+        return each_of(program, TiledTemplate, self._blocked)
 
     def _blocked(self, tiled: TiledTemplate, facts: ShapeFacts) -> TiledTemplate:
         if tiled.kernel.kind is not TemplateKind.FLEX_ATTENTION:

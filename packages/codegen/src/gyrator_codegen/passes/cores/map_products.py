@@ -15,7 +15,7 @@ from attrs import evolve
 
 from gyrator_codegen.analysis import guess, in_order, static
 from gyrator_codegen.nests import fits_registers, grid_loop, plain_loop, tile_columns
-from gyrator_codegen.passes.rewriting import each_alone
+from gyrator_codegen.passes.rewriting import each_of
 from gyrator_codegen.products import dot_reductions, results_follow, stands_alone
 from gyrator_ir.body.nodes import Axis, Bind, IndexValue, Let, Load, Reduce, Store, StoreMode
 from gyrator_ir.define import frozen
@@ -84,7 +84,7 @@ class MapProducts:
 
     def run(self, program: TileProgram) -> TileProgram:
         """Return the program with its matrix products mapped. Kernels of groups are not mapped."""
-        return program if self.lanes == 1 else each_alone(program, self._mapped)
+        return program if self.lanes == 1 else each_of(program, TiledKernel, self._mapped)
 
     def _mapped(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel, matrices = tiled.kernel, _matrices(tiled.kernel, facts, self.lanes)

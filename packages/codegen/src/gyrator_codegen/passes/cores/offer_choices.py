@@ -7,7 +7,7 @@ from attrs import evolve, field
 
 from gyrator_codegen.analysis import ordered, static
 from gyrator_codegen.nests import Nest, nest
-from gyrator_codegen.passes.rewriting import each_alone
+from gyrator_codegen.passes.rewriting import each_of
 from gyrator_ir.body.nodes import Reduce, ReduceKind
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
@@ -41,7 +41,7 @@ class OfferChoices:
 
     def run(self, program: TileProgram) -> TileProgram:
         """Return the program with choices for the kernels that have a launch of their own."""
-        return each_alone(program, self._tile)
+        return each_of(program, TiledKernel, self._tile)
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         loops = None if tiled.choices else nest(tiled)

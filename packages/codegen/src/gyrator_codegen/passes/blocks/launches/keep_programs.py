@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from attrs import evolve
 
-from gyrator_codegen.passes.rewriting import each_group
+from gyrator_codegen.passes.rewriting import each_of
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.tile.nodes import TiledGroup, TileProgram
@@ -29,7 +29,7 @@ class KeepPrograms:
 
     def run(self, program: TileProgram) -> TileProgram:
         """Return the program with limits for all groups."""
-        return each_group(program, self._bounded)
+        return each_of(program, TiledGroup, self._bounded)
 
     def _bounded(self, tiled: TiledGroup, facts: ShapeFacts) -> TiledGroup:
         members = len(tiled.members)

@@ -5,7 +5,7 @@ from typing import ClassVar
 from attrs import evolve
 
 from gyrator_codegen.analysis import guess
-from gyrator_codegen.passes.rewriting import each_group
+from gyrator_codegen.passes.rewriting import each_of
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.source import Configuration
@@ -24,7 +24,7 @@ class MatchCandidates:
 
     def run(self, program: TileProgram) -> TileProgram:
         """Return the program with matching candidates in all groups of several kernels."""
-        return each_group(program, _matched)
+        return each_of(program, TiledGroup, _matched)
 
 
 def _matched(group: TiledGroup, facts: ShapeFacts) -> TiledGroup:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from attrs import evolve
 
-from gyrator_codegen.passes.rewriting import each_kernel, each_template
+from gyrator_codegen.passes.rewriting import each_kernel, each_of
 from gyrator_ir.body.nodes import Load
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
@@ -26,7 +26,7 @@ class OverlapLaunches:
 
     def run(self, program: TileProgram) -> TileProgram:
         """Return the program with waits in all kernels that may overlap the previous launch."""
-        return each_template(each_kernel(program, _waiting), _waiting_template)
+        return each_of(each_kernel(program, _waiting), TiledTemplate, _waiting_template)
 
 
 def _waiting(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
