@@ -4,8 +4,7 @@ import argparse
 import json
 import sys
 import tempfile
-import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +19,7 @@ from attrs import asdict, frozen
 from rich.console import Console
 from rich.progress import Progress
 
-from gyrator_conformance.process import LineProcess, ProcessEndedError, Waiting, run_side_by_side
+from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side_by_side
 
 SIZES: Mapping[str, int] = MappingProxyType({"small": 1 << 16, "model": 1 << 23, "large": 1 << 26})
 """Elements that an operation works on; the large ones are more than a level-2 cache holds."""
@@ -94,22 +93,22 @@ def survey(chosen: argparse.Namespace) -> int:
 def measured(cells: list[Cell], jobs: int, seconds: float) -> dict[Cell, Row]:
     """Let processes measure the cells, each of which may end one of them."""
     rows: dict[Cell, Row] = {}
-    alone, stopped = threading.Lock(), threading.Event()
-    waiting = Waiting(cells, stopped, seconds)
     with tempfile.NamedTemporaryFile() as lock, Progress(disable=None) as progress:
         task = progress.add_task("operations", total=len(cells))
 
-        def work(worker: LineProcess) -> None:
-            for cell in waiting:
-                row = asked(worker, cell, lock.name, "graph")
-                if UNCAPTURED in row.get("wrong", ""):
-                    row = asked(worker, cell, lock.name, "profiler")
-                with alone:
-                    rows[cell] = row
-                    progress.advance(task)
+        def work(worker: LineProcess, cell: Cell) -> Iterator[tuple[Cell, Row]]:
+            row = asked(worker, cell, lock.name, "graph")
+            if UNCAPTURED in row.get("wrong", ""):
+                row = asked(worker, cell, lock.name, "profiler")
+            yield cell, row
+
+        def keep(measured: tuple[Cell, Row]) -> None:
+            rows.update([measured])
+            progress.advance(task)
 
         command = (sys.executable, str(WORKER))
-        run_side_by_side([LineProcess(command, 240.0, QUIET) for _ in range(jobs)], work, stopped)
+        workers = [LineProcess(command, 240.0, QUIET) for _ in range(jobs)]
+        run_side_by_side(workers, cells, work, keep, seconds)
     return rows
 
 

@@ -8,16 +8,17 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from types import MappingProxyType
-from typing import IO, Generic, Protocol, TypeVar
+from typing import IO, Protocol, TypeVar
 
 from attrs import define, field
 
 _PATIENCE = 4
 Task = TypeVar("Task")
+Result = TypeVar("Result")
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -155,25 +156,6 @@ def seconds_of_work(pid: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-class Waiting(Generic[Task]):
-    """Tasks that threads share: each is yielded to one of them, until an event is set or time is
-    up."""
-
-    def __init__(self, tasks: Iterable[Task], stopped: threading.Event, seconds: float) -> None:
-        self._tasks, self._stopped = iter(tasks), stopped
-        self._end = time.monotonic() + seconds
-        self._alone = threading.Lock()
-
-    def __iter__(self) -> Iterator[Task]:
-        return self
-
-    def __next__(self) -> Task:
-        if self._stopped.is_set() or time.monotonic() >= self._end:
-            raise StopIteration
-        with self._alone:
-            return next(self._tasks)
-
-
 class ProcessOwner(Protocol):
     """An owner of a process."""
 
@@ -188,16 +170,36 @@ Owner = TypeVar("Owner", bound=ProcessOwner)
 
 
 def run_side_by_side(
-    workers: Sequence[Owner], work: Callable[[Owner], None], stopped: threading.Event
+    workers: Sequence[Owner],
+    tasks: Iterable[Task],
+    work: Callable[[Owner, Task], Iterable[Result]],
+    report: Callable[[Result], object],
+    seconds: float = math.inf,
 ) -> None:
-    """Run each worker in a thread of its own, and close it when it is done.
+    """Let each worker, in a thread of its own, do one task after another, and close it in the end.
 
-    An exception in one, or an interrupt, sets `stopped`, ends the processes of all and is raised.
+    `report` sees each result as it comes, one at a time. After `seconds` no other result is begun.
+    An exception in a thread, or an interrupt, ends the processes of all and is raised.
     """
+    end, waiting = time.monotonic() + seconds, iter(tasks)
+    alone, stopped = threading.Lock(), threading.Event()
+
+    def over() -> bool:
+        return stopped.is_set() or time.monotonic() >= end
 
     def run(worker: Owner) -> None:
         try:
-            work(worker)
+            while not over():
+                with alone:
+                    task = next(waiting, None)
+                if task is None:
+                    return
+                for result in work(worker, task):
+                    with alone:
+                        if not stopped.is_set():
+                            report(result)
+                    if over():
+                        return
         finally:
             worker.close()
 

@@ -3,9 +3,8 @@
 import json
 import math
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import asdict, define, field
@@ -16,7 +15,6 @@ from gyrator_conformance.process import (
     NO_VARIABLES,
     LineProcess,
     ProcessEndedError,
-    Waiting,
     run_side_by_side,
 )
 from gyrator_conformance.profiles import Chosen
@@ -79,28 +77,21 @@ def run_cells(
     share a worker, and so its caches. After `seconds` no other cell is started, and cells that were
     not are not among the results.
     """
-    end = time.monotonic() + seconds
     cells = list(cells)
     results: dict[Cell, Result] = {}
-    alone, stopped = threading.Lock(), threading.Event()
     groups: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.target, cell.wrapper, cell.model), []).append(cell)
-    waiting = Waiting(groups.values(), stopped, seconds)
 
-    def work(worker: Worker) -> None:
-        for group in waiting:
-            for cell in group:
-                if stopped.is_set() or time.monotonic() >= end:
-                    return
-                result = _result(cell, models, targets, worker)
-                if stopped.is_set():
-                    return
-                with alone:
-                    results[cell] = result
-                    report(result)
+    def work(worker: Worker, group: Sequence[Cell]) -> Iterator[Result]:
+        for cell in group:
+            yield _result(cell, models, targets, worker)
 
-    run_side_by_side(workers, work, stopped)
+    def keep(result: Result) -> None:
+        results[result.cell] = result
+        report(result)
+
+    run_side_by_side(workers, groups.values(), work, keep, seconds)
     return [results[cell] for cell in cells if cell in results]
 
 

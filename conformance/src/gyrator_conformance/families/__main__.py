@@ -3,8 +3,7 @@
 import argparse
 import json
 import sys
-import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, product
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from rich.table import Table
 from gyrator_conformance.command import add_limits, names, terminal
 from gyrator_conformance.families.judge import Form, Outcome
 from gyrator_conformance.families.table import all_families
-from gyrator_conformance.process import LineProcess, ProcessEndedError, Waiting, run_side_by_side
+from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side_by_side
 
 _QUIET = {"OMP_NUM_THREADS": "1", "TORCH_LOGS": "-all", "TRANSFORMERS_VERBOSITY": "error"}
 
@@ -50,22 +49,18 @@ def _judged(forms: Sequence[Form], args: argparse.Namespace, console: Console) -
     """Check the forms of each family in a process of their own."""
     command = (sys.executable, "-m", "gyrator_conformance.families.worker")
     workers = [LineProcess(command, args.limit, _QUIET) for _ in range(args.jobs)]
-    alone, stopped, results = threading.Lock(), threading.Event(), _Found(console)
+    results = _Found(console)
     families = [list(group) for _, group in groupby(forms, lambda form: form.name)]
-    waiting = Waiting(families, stopped, args.seconds)
 
-    def work(worker: LineProcess) -> None:
-        for family in waiting:
-            for form in family:
-                try:
-                    outcome = Outcome(**json.loads(worker.ask(json.dumps(asdict(form)).encode())))
-                except ProcessEndedError as error:
-                    outcome = Outcome(kind="time" if error.slow else "crash", detail=str(error))
-                with alone:
-                    results.add(form, outcome)
-            worker.close()  # what one leaves behind must not help or harm the next
+    def work(worker: LineProcess, family: Sequence[Form]) -> Iterator[tuple[Form, Outcome]]:
+        for form in family:
+            try:
+                yield form, Outcome(**json.loads(worker.ask(json.dumps(asdict(form)).encode())))
+            except ProcessEndedError as error:
+                yield form, Outcome(kind="time" if error.slow else "crash", detail=str(error))
+        worker.close()  # what one leaves behind must not help or harm the next
 
-    run_side_by_side(workers, work, stopped)
+    run_side_by_side(workers, families, work, results.add, args.seconds)
     return results
 
 
@@ -76,9 +71,10 @@ class _Found:
     console: Console
     rows: list[tuple[Form, Outcome]] = field(factory=list)
 
-    def add(self, form: Form, outcome: Outcome) -> None:
+    def add(self, judged: tuple[Form, Outcome]) -> None:
         """Add the outcome of a form."""
-        self.rows.append((form, outcome))
+        form, outcome = judged
+        self.rows.append(judged)
         if outcome.failed:
             line = f"{form}: {outcome.kind}: {outcome.detail}"
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -3,9 +3,8 @@
 import json
 import math
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from attrs import define, evolve, field, frozen
@@ -13,7 +12,7 @@ from attrs import define, evolve, field, frozen
 from gyrator_conformance.fuzz.generate import smaller
 from gyrator_conformance.fuzz.judge import Verdict
 from gyrator_conformance.fuzz.program import Program
-from gyrator_conformance.process import LineProcess, ProcessEndedError, Waiting, run_side_by_side
+from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side_by_side
 
 _LIFE = 400
 """The number of programs after which a worker is replaced, which bounds memory leaks of
@@ -119,20 +118,15 @@ def run_campaign(
     `shrinking`. After `seconds` no further program is started.
     """
     end = time.monotonic() + seconds
-    alone, stopped = threading.Lock(), threading.Event()
-    waiting = Waiting(seeds, stopped, seconds)
 
-    def work(jury: Jury) -> None:
-        for seed in waiting:
-            program = jury.draw(seed, wrappers)
-            if program is None:
-                finding = Finding(seed, Program((), (), ()), Verdict("crash", "", "torch"))
-            else:
-                finding = Finding(seed, program, jury.judge(program))
-            if shrinking and finding.verdict.kind and not finding.verdict.explained:
-                finding = jury.shrink(finding, end + _SPARE)
-            with alone:
-                if not stopped.is_set():
-                    report(finding)
+    def work(jury: Jury, seed: int) -> Iterator[Finding]:
+        program = jury.draw(seed, wrappers)
+        if program is None:
+            finding = Finding(seed, Program((), (), ()), Verdict("crash", "", "torch"))
+        else:
+            finding = Finding(seed, program, jury.judge(program))
+        if shrinking and finding.verdict.kind and not finding.verdict.explained:
+            finding = jury.shrink(finding, end + _SPARE)
+        yield finding
 
-    run_side_by_side(juries, work, stopped)
+    run_side_by_side(juries, seeds, work, report, seconds)

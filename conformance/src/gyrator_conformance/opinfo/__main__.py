@@ -4,10 +4,9 @@ import argparse
 import json
 import random
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from attrs import asdict, define, evolve, field
@@ -17,7 +16,7 @@ from rich.table import Table
 from gyrator_conformance.command import add_limits, names, terminal
 from gyrator_conformance.opinfo.judge import Outcome
 from gyrator_conformance.opinfo.samples import LAYOUTS, Case, cases, slice_of
-from gyrator_conformance.process import LineProcess, ProcessEndedError, Waiting, run_side_by_side
+from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side_by_side
 from gyrator_ir.types import HOST
 
 _EVERY = 60.0
@@ -40,19 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = (sys.executable, "-m", "gyrator_conformance.opinfo.worker")
     workers = [LineProcess(command, args.limit, _QUIET) for _ in range(args.jobs)]
     tally = _Tally(console, len(chosen))
-    alone, stopped = threading.Lock(), threading.Event()
-    waiting = Waiting(chosen, stopped, args.seconds)
 
-    def work(worker: LineProcess) -> None:
-        for case in waiting:
-            try:
-                outcome = Outcome(**json.loads(worker.ask(json.dumps(asdict(case)).encode())))
-            except ProcessEndedError as error:
-                outcome = Outcome(findings=(("time" if error.slow else "crash", str(error), ""),))
-            with alone:
-                tally.add(case, outcome)
+    def work(worker: LineProcess, case: Case) -> Iterator[tuple[Case, Outcome]]:
+        try:
+            yield case, Outcome(**json.loads(worker.ask(json.dumps(asdict(case)).encode())))
+        except ProcessEndedError as error:
+            kind = "time" if error.slow else "crash"
+            yield case, Outcome(findings=((kind, str(error), ""),))
 
-    run_side_by_side(workers, work, stopped)
+    run_side_by_side(workers, chosen, work, tally.add, args.seconds)
     console.print(tally.table())
     if args.json:
         args.json.write_text(json.dumps(tally.summary(), indent=1) + "\n", encoding="utf-8")
@@ -74,8 +69,9 @@ class _Tally:
     explained: list[tuple[str, str, str, str]] = field(factory=list)
     _said: float = field(factory=time.monotonic)
 
-    def add(self, case: Case, outcome: Outcome) -> None:
+    def add(self, judged: tuple[Case, Outcome]) -> None:
         """Add the outcome of a case."""
+        case, outcome = judged
         self.cases += 1
         self.ops.add(case.op)
         self.counts["samples"] += outcome.samples
