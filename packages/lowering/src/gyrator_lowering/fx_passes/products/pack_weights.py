@@ -78,10 +78,6 @@ class Packing(Integers, Protocol):
         whether the library adds a bias, if it computes the product alone."""
         ...
 
-    def allows(self, device: str, after: Activation) -> bool:
-        """Return whether oneDNN computes a function as accurately as required, on a device."""
-        ...
-
 
 @frozen
 class NotPacked:
