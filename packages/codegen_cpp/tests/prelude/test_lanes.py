@@ -125,13 +125,15 @@ def test_masks_and_indices(code, vector_isa, folder):
     lanes = vector_isa.lanes
     rng = np.random.default_rng(5)
     x = random_values(code, 4 * lanes, 1)
-    m = rng.integers(0, 2, lanes).astype(np.bool_)
-    out = random_values(code, 3 * lanes, 2)
-    before = out.copy()
-    library(f"mask_{code}", x, out, m)
-    assert np.array_equal(out[:lanes], np.where(m, x[:lanes], before[:lanes]))
-    assert np.array_equal(out[lanes : 2 * lanes], np.where(m, x[:lanes], x[lanes : 2 * lanes]))
-    assert np.array_equal(out[2 * lanes :], np.concatenate([x[:3], x[lanes + 3 : 2 * lanes]]))
+    # some lanes, none and all: masked loads have a branch for each
+    for m in (rng.integers(0, 2, lanes) > 0, np.zeros(lanes, np.bool_), np.ones(lanes, np.bool_)):
+        out = random_values(code, 3 * lanes, 2)
+        before = out.copy()
+        library(f"mask_{code}", x, out, m)
+        assert np.array_equal(out[:lanes], np.where(m, x[:lanes], before[:lanes]))
+        assert np.array_equal(out[lanes : 2 * lanes], np.where(m, x[:lanes], x[lanes : 2 * lanes]))
+        assert np.array_equal(out[2 * lanes :], np.concatenate([x[:3], x[lanes + 3 : 2 * lanes]]))
+    m = rng.integers(0, 2, lanes) > 0
     i = rng.integers(0, 4 * lanes, lanes)
     i[2] = i[1]  # a later lane must win in a scatter
     out = random_values(code, 18 * lanes, 3)

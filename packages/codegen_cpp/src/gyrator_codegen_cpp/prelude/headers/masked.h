@@ -173,15 +173,27 @@ template <class P> GY_FN auto gy_vload_n(const P *p, si64 n) { return gy_kload(p
 template <class P, class V> GY_FN void gy_store_n(P *p, V x, si64 n) { gy_kstore(p, x, gy_k_n(n)); }
 #endif
 //% gy_vload_mask
-// Masks by position, as of concatenations, are mostly all set or all clear, and AVX2's masked loads are slow.
+// Masks by position, as of concatenations and triangles, are mostly all set or all clear: then nothing is masked, or nothing read.
 #if GY_VEC
 template <class P, class V> GY_FN V gy_vload_mask(const P *p, vbool m, V other) {
-#if GY_ISA == 256
   su32 bits = gy_lane_bits(m);
-  if (bits == 0xff) return gy_vload(p);
+  if (bits == (1u << GY_LANES) - 1) return gy_vload(p);
   if (!bits) return other;
-#endif
   return gy_select(m, gy_kload(p, gy_k_of(m)), other);
+}
+// GCC returns a pair from several places through the stack.
+template <class P, class H> GY_FN gy_p<H> gy_vload_mask(const P *p, vbool m, gy_p<H> other) {
+  su32 bits = gy_lane_bits(m);
+  H lo = other.lo, hi = other.hi;
+  if (bits == (1u << GY_LANES) - 1) {
+    lo = gy_ldu<H>(p);
+    hi = gy_ldu<H>((const H *)p + 1);
+  } else if (bits) {
+    gy_p<H> some = gy_select(m, gy_kload(p, gy_k_of(m)), other);
+    lo = some.lo;
+    hi = some.hi;
+  }
+  return gy_p<H>{lo, hi};
 }
 #endif
 //% gy_sload_mask
