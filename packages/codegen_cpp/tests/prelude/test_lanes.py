@@ -214,20 +214,22 @@ extern "C" void turn_{t}(const {s} *p, si64 step, {to} *o, si64 rows, si64 live)
 }}
 """
         for t, s, to in (("f32", "sf32", "sf32"), ("i16", "si16", "si16"),
-                         ("bf16", "gy_bf16", "sf32"), ("i64", "si64", "si64"))
+                         ("bf16", "gy_bf16", "sf32"), ("f64", "sf64", "sf64"),
+                         ("i64", "si64", "si64"))
     )
     + "#endif\n"
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("code", ["f32", "i16", "bf16", "i64"])
+@pytest.mark.parametrize("code", ["f32", "i16", "bf16", "f64", "i64"])
 def test_rows_are_turned_to_vectors(code, vector_isa, folder):
     library = build(TURNS, vector_isa, folder)
     lanes, step = vector_isa.lanes, 80
     x = random_values(code, lanes * step)
     values = (x.astype(np.uint32) << 16).view(np.float32) if code == "bf16" else x
     # whole tiles, a rest after them, and less than one
-    for rows, live in ((32, lanes), (75, lanes), (lanes, lanes), (5, lanes), (40, lanes - 1)):
+    few = ((5, lanes), (40, lanes - 1), (9, 1))
+    for rows, live in ((32, lanes), (75, lanes), (lanes, lanes), *few):
         out = np.zeros((rows + 1, lanes), values.dtype)
         library(f"turn_{code}", x, step, out, rows, live)
         assert np.array_equal(out[:rows, :live], values.reshape(lanes, step)[:live, :rows].T)

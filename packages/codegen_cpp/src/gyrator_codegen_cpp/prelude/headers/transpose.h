@@ -107,6 +107,44 @@ template <class T> GY_FN void gy_transpose(T &r0, T &r1, T &r2, T &r3) {
 #define GY_EACH_LANE(X) X(0)
 #define GY_TURN_LANES
 #endif
+//% gy_transpose_64
+// Of half a vector's lanes of 64 bits: by pairs of lanes, then of pairs.
+#if GY_ISA == 512
+#define GY_SHUF_64(a, b, x, y) \
+  __builtin_shufflevector(a, b, x, y, x + 4, y + 4, x + 8, y + 8, x + 12, y + 12)
+GY_FN void gy_transpose_64(gy_hi64 &r0, gy_hi64 &r1, gy_hi64 &r2, gy_hi64 &r3, gy_hi64 &r4, gy_hi64 &r5, gy_hi64 &r6, gy_hi64 &r7) {
+#define GY_PAIRS(a, b, i) __builtin_shufflevector(a, b, i, i + 8, i + 2, i + 10, i + 4, i + 12, i + 6, i + 14)
+  gy_hi64 t0 = GY_PAIRS(r0, r1, 0), t1 = GY_PAIRS(r0, r1, 1), t2 = GY_PAIRS(r2, r3, 0), t3 = GY_PAIRS(r2, r3, 1);
+  gy_hi64 t4 = GY_PAIRS(r4, r5, 0), t5 = GY_PAIRS(r4, r5, 1), t6 = GY_PAIRS(r6, r7, 0), t7 = GY_PAIRS(r6, r7, 1);
+  gy_hi64 u0 = GY_SHUF_64(t0, t2, 0, 1), u2 = GY_SHUF_64(t0, t2, 2, 3), u1 = GY_SHUF_64(t1, t3, 0, 1), u3 = GY_SHUF_64(t1, t3, 2, 3);
+  gy_hi64 u4 = GY_SHUF_64(t4, t6, 0, 1), u6 = GY_SHUF_64(t4, t6, 2, 3), u5 = GY_SHUF_64(t5, t7, 0, 1), u7 = GY_SHUF_64(t5, t7, 2, 3);
+  r0 = GY_SHUF_64(u0, u4, 0, 1), r4 = GY_SHUF_64(u0, u4, 2, 3), r1 = GY_SHUF_64(u1, u5, 0, 1), r5 = GY_SHUF_64(u1, u5, 2, 3);
+  r2 = GY_SHUF_64(u2, u6, 0, 1), r6 = GY_SHUF_64(u2, u6, 2, 3), r3 = GY_SHUF_64(u3, u7, 0, 1), r7 = GY_SHUF_64(u3, u7, 2, 3);
+#undef GY_PAIRS
+}
+#undef GY_SHUF_64
+#define GY_EACH_WIDE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#define GY_TURN_WIDE gy_transpose_64(r0, r1, r2, r3, r4, r5, r6, r7);
+#elif GY_ISA == 256
+GY_FN void gy_transpose_64(gy_hi64 &r0, gy_hi64 &r1, gy_hi64 &r2, gy_hi64 &r3) {
+  gy_hi64 t0 = __builtin_shufflevector(r0, r1, 0, 4, 2, 6), t1 = __builtin_shufflevector(r0, r1, 1, 5, 3, 7);
+  gy_hi64 t2 = __builtin_shufflevector(r2, r3, 0, 4, 2, 6), t3 = __builtin_shufflevector(r2, r3, 1, 5, 3, 7);
+  r0 = __builtin_shufflevector(t0, t2, 0, 1, 4, 5);
+  r1 = __builtin_shufflevector(t1, t3, 0, 1, 4, 5);
+  r2 = __builtin_shufflevector(t0, t2, 2, 3, 6, 7);
+  r3 = __builtin_shufflevector(t1, t3, 2, 3, 6, 7);
+}
+#define GY_EACH_WIDE(X) X(0) X(1) X(2) X(3)
+#define GY_TURN_WIDE gy_transpose_64(r0, r1, r2, r3);
+#elif GY_VEC
+GY_FN void gy_transpose_64(gy_hi64 &r0, gy_hi64 &r1) {
+  gy_hi64 t = __builtin_shufflevector(r0, r1, 0, 2);
+  r1 = __builtin_shufflevector(r0, r1, 1, 3);
+  r0 = t;
+}
+#define GY_EACH_WIDE(X) X(0) X(1)
+#define GY_TURN_WIDE gy_transpose_64(r0, r1);
+#endif
 //% gy_turn
 // Vectors of which lane k is read along the row at `from + k * step`: `rows` of them go to `to`.
 #if GY_VEC
@@ -117,8 +155,10 @@ template <class T> GY_FN void gy_transpose(T &r0, T &r1, T &r2, T &r3) {
 #define GY_WRITE_PAIRS(n) \
   gy_stu(to + GY_LANES * (k + 2 * n), gy_pack16(r##n & 0xffff)); \
   gy_stu(to + GY_LANES * (k + 2 * n + 1), gy_pack16(r##n >> 16));
+#define GY_READ_WIDE(n) auto r##n = gy_ldu<gy_hi64>(from + (first + n) * step + k);
+#define GY_WRITE_WIDE(n) gy_stu(to + GY_LANES * (k + n) + first, r##n);
 template <class P, class T> GY_FN void gy_turn(const P *from, si64 step, T *to, si64 rows, si64 live) {
-  si64 k = 0;
+  si64 k = 0, turned = GY_LANES;
   if constexpr (sizeof(T) == 4)
     if (live == GY_LANES)
       for (; k + GY_LANES <= rows; k += GY_LANES) {
@@ -133,11 +173,23 @@ template <class P, class T> GY_FN void gy_turn(const P *from, si64 step, T *to, 
         GY_TURN_LANES
         GY_EACH_LANE(GY_WRITE_PAIRS)
       }
+  if constexpr (sizeof(T) == 8 && sizeof(P) == 8) {
+    constexpr si64 half = GY_LANES / 2;
+    turned = live / half * half;
+    for (; k + half <= rows; k += half)
+      for (si64 first = 0; first < turned; first += half) {
+        GY_EACH_WIDE(GY_READ_WIDE)
+        GY_TURN_WIDE
+        GY_EACH_WIDE(GY_WRITE_WIDE)
+      }
+  }
   for (si64 lane = 0; lane < live; lane++)
-    for (si64 j = k; j < rows; j++) to[GY_LANES * j + lane] = gy_sload(from + lane * step + j);
+    for (si64 j = lane < turned ? k : 0; j < rows; j++) to[GY_LANES * j + lane] = gy_sload(from + lane * step + j);
 }
 #undef GY_READ
 #undef GY_WRITE
 #undef GY_READ_PAIRS
 #undef GY_WRITE_PAIRS
+#undef GY_READ_WIDE
+#undef GY_WRITE_WIDE
 #endif
