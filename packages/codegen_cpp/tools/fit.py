@@ -375,6 +375,7 @@ def _wide_targets() -> Iterator[Fit]:
     yield _erfcx("erfcx_wide", mp.mpf("0.415"), 18)  # x in [0.9, 6]
     yield Fit("erf_wide", lambda z: _erf_over_x(z) - 1, _ZERO, mp.mpf(1), 12, _one, f64)
     yield Fit("lgamma_near_2", _lgamma_near_2, -half, half, 18, near_2, f64)
+    yield Fit("lgamma_near_2_wide", _lgamma_near_2, -half, half, 17, near_2, f64, leading=2)
     yield Fit("lgamma_tail", _lgamma_tail, _ZERO, 1 / mp.mpf("12.25"), 10, _one, f64)
 
 

@@ -200,6 +200,7 @@ WIDE_RANGES = {
     "atan": (-1e300, 1e300),
     "erfc": (-6.5, 27.2),
     "erfinv": (-1.0, 1.0),
+    "lgamma": (0.0, 170.0),
 }
 
 
@@ -363,6 +364,27 @@ def test_lgamma_is_close_next_to_its_zeros_and_poles(isa, folder):
     with np.errstate(invalid="ignore"):
         close = (ulps(got, reference) <= 0.51) | (np.abs(got - reference) < 4e-15)
     assert close.all()
+
+
+def test_lgamma_of_float64_is_close_below_zero_and_far_from_it(vector_isa, folder):
+    library = build(unary("lgamma"), vector_isa, folder)
+    rng = np.random.default_rng(13)
+    zeros = -np.array([2.4570247382208006, 2.7476826467274122, 3.1435808883499, 9.99999972442667])
+    steps = 1 + np.array([0.0, 2**-52, -(2**-40), 2**-20, -0.001])
+    far = np.array([3.5, 1e15, 4503599627370497.5, 1e300, 2.5e305, -1e-200, -9e-201, -5e-324])
+    tiny = -np.exp(rng.uniform(-740, 0, 60))
+    poles = -1.0 - np.exp(rng.uniform(-36, -1, 40))
+    x = np.concatenate([np.outer(zeros, steps).ravel(), far, tiny, poles, -rng.uniform(0, 170, 99)])
+    got = library.map("f64_v", "f64", x)
+    with mpmath.workdps(400):
+        for v, g in zip(x, got, strict=True):
+            a = abs(mpmath.mpf(float(v)))
+            e = mpmath.loggamma(a)
+            if v < 0:
+                e = mpmath.log(mpmath.pi / (a * abs(mpmath.sinpi(a)))) - e
+            unit = mpmath.ldexp(1, int(mpmath.frexp(e)[1]) - 53)
+            assert abs(mpmath.mpf(float(g)) - e) <= max(unit, mpmath.mpf("5e-17")), (v, g, e)
+    assert same_bits(got, library.map("f64_s", "f64", x)).all()
 
 
 def pairs(count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -38,10 +38,13 @@ template <class T> GY_FN T gy_lgamma_d(T x) {
   }
   return gy_sel(a == __builtin_inf(), inf, r);
 }
-//% gy_lgamma
+//% gy_lgamma_c
+#if GY_ISA == 0
 // lgamma_r, as lgamma writes a global sign.
 extern "C" double lgamma_r(double, int *) noexcept;
 static __attribute__((noinline)) sf64 gy_lgamma_c(sf64 x) { si32 sign; return lgamma_r(x, &sign); }
+#endif
+//% gy_lgamma
 #if GY_ISA == 0
 GY_FN sf32 gy_lgamma(sf32 x) { return (sf32)gy_lgamma_c((sf64)x); }
 #else
@@ -50,7 +53,60 @@ static __attribute__((noinline)) gy_hf32 gy_lgamma_half(gy_hf32 x) { return GY_C
 GY_FN sf32 gy_lgamma(sf32 x) { return gy_lgamma_one(x); }
 GY_FN vf32 gy_lgamma(vf32 x) { return gy_join(gy_lgamma_half(gy_lo(x)), gy_lgamma_half(gy_hi(x))); }
 #endif
-GY_PER_LANE(gy_lgamma, gy_lgamma_c(x))
+sf64 gy_lgamma(sf64) = delete;
+//% gy_lgamma_f64 : gy_log_pair_w gy_trig_parts_w gy_any_w gy_sum_w
+#if GY_ISA == 0
+GY_FN sf64 gy_lgamma_f64(sf64 x) { return gy_lgamma_c(x); }
+#else
+// As gy_lgamma_d, with all terms in two parts. Reflection is at a, or at 1 + a where a times the sine could vanish; next to 0 the
+// sign makes no difference.
+template <class T> GY_FN T gy_lgamma_w(T x) {
+  T a = gy_abs(x), one = T{} + 1.0, inf = T{} + __builtin_inf();
+  auto far = a >= 3.5, up = a >= 2.5, low = a < 1.5, least = a < 0.5, below = (x < 0) & (a >= 1e-200);
+  T t = a - gy_sel(least, T{}, gy_sel(low, one, gy_sel(up, T{} + 3.0, T{} + 2.0)));
+  T w = t * 0.3224670334241132, l, h = gy_sum_w(T{} + 0.42278433509846713, w, l);
+  T p = gy_poly(t, 6.881201625307837e-08, -1.3350702431340093e-07, 1.9718618017284596e-07, -4.3107742336058276e-07,
+    9.607345825976745e-07, -2.0445687445304044e-06, 4.373612427046921e-06, -9.438551768912192e-06, 2.050738666675732e-05,
+    -4.49263365791907e-05, 9.945749801385125e-05, -0.00022315475209875796, 0.0005096695254721589, -0.001192753911928404,
+    0.002890510330723012, -0.007385551028670186, 0.020580808427784723, -0.06735230105319812);
+  l = l + (gy_mad(t, T{} + 0.3224670334241132, -w) + gy_mad(t, gy_mad(t, p, T{} + 1.520336177257319e-17), T{} + 4.942915152430645e-18));
+  T near = t * h, near_l = gy_mad(t, h, -near) + t * l;
+  T s = a + 1.0, b = gy_sel(below, one, a), m = b * s, ml = gy_mad(b, s, -m) + b * (a - (s - 1.0));
+  T v = gy_sel(far, one, ml) / gy_sel(far, a, m);
+  T factor = gy_sel(far, a, gy_sel(up, a - 1.0, gy_sel(least, m, gy_sel(low, a, one))));
+  T gl, g = gy_log_pair_w(factor, gl);
+  gl = gl + gy_sel(least, v, T{});
+  T q = gy_poly(v * v, 0.5623727452895709, -0.3418704609460346, 0.10717474677766392, -0.025783791163781482,
+    0.006271595670095799, -0.0019140723612778962, 0.0008416955547100974, -0.0005952375698223439, 0.0007936507910631445,
+    -0.0027777777777727797, 0.08333333333333333);
+  T rest, y = gy_sum_w(g, -one, rest), less, half = gy_sum_w(a, T{} - 0.5, less), large = half * y;
+  T large_l = gy_mad(half, y, -large) + gy_mad(half, rest + gl, less * y), lost, sum = gy_sum_w(large, T{} + 0.4189385332046727, lost);
+  large_l = gy_mad(v, q, lost + (large_l + 1.6728209650585413e-17));
+  T times = gy_sel(up, one, -one), r = gy_any_sum_w(times * g, near, lost);
+  r = gy_sel(far, sum, r);
+  l = gy_sel(far, gy_sel(large < inf, large_l, T{}), lost + gy_mad(times, gl, near_l));
+  T result = r + l;
+  if (gy_any_w(below)) {
+    T f = a - gy_round(a), angle = gy_abs(f) * 3.141592653589793, sl, c, cl;
+    T more = gy_mad(gy_abs(f), T{} + 3.141592653589793, -angle) + gy_abs(f) * 1.2246467991473532e-16;
+    auto odd = (gy_trig_parts_w(angle, s, sl, c, cl) & 1) != 0;
+    T sine = gy_sel(odd, c, s), sine_l = gy_mad(gy_sel(odd, -s, c), more, gy_sel(odd, cl, sl));
+    b = gy_sel(least, one, a);
+    m = b * sine;
+    ml = gy_mad(b, sine, -m) + b * sine_l;
+    g = gy_log_pair_w(m, gl);
+    y = gy_any_sum_w(T{} + 1.1447298858494002, -g, rest);
+    y = gy_any_sum_w(y, -r, lost);
+    T reflected = y + ((rest + lost) - ((gl - 1.0265951162707826e-17) + ml / m + l));
+    result = gy_sel(below, gy_sel(f == 0, inf, reflected), result);
+  }
+  return gy_sel((a == 0) | (a == inf), inf, result);
+}
+static __attribute__((noinline)) sf64 gy_lgamma_wide(sf64 x) { return gy_lgamma_w(x); }
+static __attribute__((noinline)) gy_hf64 gy_lgamma_wide(gy_hf64 x) { return gy_lgamma_w(x); }
+GY_FN sf64 gy_lgamma_f64(sf64 x) { return gy_lgamma_wide(x); }
+GY_FN vf64 gy_lgamma_f64(vf64 x) { return vf64{gy_lgamma_wide(x.lo), gy_lgamma_wide(x.hi)}; }
+#endif
 //% gy_digamma_d
 // Reflection below 0, recurrence up to 10, then the asymptotic series in Bernoulli numbers (Abramowitz and Stegun, 6.3).
 #if GY_ISA == 0
