@@ -160,15 +160,57 @@ def test_lstms_train_by_a_call_a_layer(
     assert decompositions.select_one_layer_lstm_function.__module__ == decompositions.__name__
 
 
-def test_an_lstm_trains_under_autocast(session: Session) -> None:
-    model, x = nn.LSTM(4, 6), torch.randn(5, 3, 4)
-    compiled = torch.compile(model, backend=session.backend, fullgraph=True)
+@pytest.mark.parametrize(("steps", "whole"), [(5, True), (33, False)], ids=["few steps", "dynamic"])
+def test_an_lstm_trains_under_autocast(session: Session, steps: int, whole: bool) -> None:
+    """By a call of oneDNN, as in eager mode: the results have autocast's dtype."""
+    model, x = nn.LSTM(4, 6, num_layers=2), torch.randn(steps, 3, 4)
+    compiled = torch.compile(model, backend=session.backend, fullgraph=True, dynamic=not whole)
     with torch.autocast("cpu", torch.bfloat16):
-        got, want = compiled(x)[0], model(x)[0]
-    torch.testing.assert_close(got.float(), want.float(), rtol=3e-2, atol=3e-2)
-    pairs = [torch.autograd.grad(y.float().sum(), model.parameters()) for y in (got, want)]
+        got, want = tree_leaves(compiled(x)), tree_leaves(model(x))
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w, rtol=0, atol=0)
+    pairs = [
+        torch.autograd.grad(sum(y.float().square().sum() for y in out), model.parameters())
+        for out in (got, want)
+    ]
     for g, w in zip(*pairs, strict=True):
-        torch.testing.assert_close(g, w, rtol=3e-2, atol=6e-2)
+        torch.testing.assert_close(g, w, rtol=1e-2, atol=1e-2)
+
+
+def test_an_lstm_outside_of_autocast_within_it(session: Session) -> None:
+    model, x = nn.LSTM(4, 6), torch.randn(33, 3, 4)
+
+    def run(x: torch.Tensor) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            return model(x)
+
+    compiled = torch.compile(run, backend=session.backend, fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        same(compiled(x), run(x))
+
+
+@pytest.mark.parametrize(
+    ("kind", "grads"),
+    [(nn.LSTM, True), (nn.GRU, False), (nn.RNN, False)],
+    ids=["LSTM, training", "GRU", "RNN"],
+)
+def test_dropout_between_layers(session: Session, kind: type[nn.RNNBase], grads: bool) -> None:
+    """Of which torch's decompositions know nothing; both directions read the same elements."""
+    model = kind(4, 6, num_layers=2, bidirectional=True, dropout=0.5)
+    options = {"fallback_random": True}
+    compiled = torch.compile(model, backend=session.backend, fullgraph=True, options=options)
+    x = torch.randn(1, 16, 4)
+
+    def run(call: Any) -> Any:
+        torch.manual_seed(5)
+        with torch.set_grad_enabled(grads):
+            out = call(x)
+        if not grads:
+            return out
+        loss = sum((t * t).sum() for t in tree_leaves(out))
+        return out, torch.autograd.grad(loss, list(model.parameters()))
+
+    same(run(compiled), run(model))
 
 
 def test_a_checkpointed_network_for_an_input_without_gradient(session: Session) -> None:

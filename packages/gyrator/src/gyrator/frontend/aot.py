@@ -32,7 +32,7 @@ from gyrator.frontend.dynamo.corrections import (
 from gyrator.frontend.dynamo.eager_only import eager_only
 from gyrator.frontend.dynamo.eager_strides import strides_of_results, with_eager_strides
 from gyrator.frontend.dynamo.graph import unwrapped
-from gyrator.frontend.dynamo.recurrent import differentiable
+from gyrator.frontend.dynamo.recurrent import networks
 from gyrator.frontend.freezing import (
     SharedConstants,
     frozen_inputs,
@@ -409,7 +409,7 @@ class Tracing:
             nullcontext() if mode is None else with_eager_strides(mode),
             _without_autograd_cache(),
             _views_by_strides(inputs),
-            differentiable(gm, inputs),
+            networks(gm, inputs),
         ):
             compiled: Callable[..., Any] = aot_module_simplified(
                 gm,

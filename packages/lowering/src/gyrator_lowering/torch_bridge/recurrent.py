@@ -65,16 +65,18 @@ def fake_lstm_layer(
         check: Any = torch._check
         check(size >= 0)
     else:
-        size = _workspace(*map(int, sizes), len(weights))
+        size = _workspace(*map(int, sizes), len(weights), x.dtype)
     y = x.new_empty(steps, batch, h.shape[1])
     return y, torch.empty_like(h), torch.empty_like(c), x.new_empty(size, dtype=torch.uint8)
 
 
 @functools.lru_cache(maxsize=64)
-def _workspace(steps: int, batch: int, features: int, hidden: int, weights: int) -> int:
+def _workspace(
+    steps: int, batch: int, features: int, hidden: int, weights: int, dtype: torch.dtype
+) -> int:
     """Return the bytes of a workspace. Only oneDNN knows them, from running a layer."""
     with _disable_current_modes(), torch.inference_mode(False):
-        make = functools.partial(torch.zeros, dtype=torch.float32, device=HOST)
+        make = functools.partial(torch.zeros, dtype=dtype, device=HOST)
         sizes = ((4 * hidden, features), (4 * hidden, hidden), (4 * hidden,), (4 * hidden,))
         parameters = [make(shape) for shape in sizes[:weights]]
         state = make((batch, hidden))

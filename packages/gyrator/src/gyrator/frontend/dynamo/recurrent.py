@@ -1,13 +1,16 @@
-"""Training of LSTMs on the CPU.
+"""Recurrent networks, where torch's decompositions are not what eager mode computes.
 
 If anything is differentiated, torch traces an LSTM step by step, or, for an input that needs no
 gradient, as oneDNN's op in its inference form, and the backward pass then lacks values that this
 form does not save. Here a long one becomes calls of oneDNN, a layer each, where eager mode calls
-it.
+it; under autocast one of any length does, as that op alone is in autocast's list.
+
+Between layers, torch's decompositions leave dropout out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -23,26 +26,63 @@ from gyrator_lowering.torch_bridge.recurrent import LSTM, four
 
 _STEPS = 32
 """Steps from which on calls are used: kernels of fewer steps were measured to be faster."""
-_SELECT = "select_one_layer_lstm_function"
-_BY_TORCH = getattr(decompositions, _SELECT)
+_NETWORKS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+_SELECT, _LAYERS = "select_one_layer_lstm_function", "_rnn_helper"
 
 
 @contextmanager
-def differentiable(gm: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
-    """Make torch trace the LSTMs of a Dynamo graph, if they are differentiated, as calls of oneDNN
-    with gradients, or step by step; other graphs are not affected."""
+def networks(gm: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
+    """Make torch trace the recurrent networks of a Dynamo graph with dropout between layers, and
+    LSTMs, if they are differentiated, as calls of oneDNN with gradients, or step by step; other
+    graphs are not affected."""
+    names = _NETWORKS.intersection(map(name_of, nodes_of(gm)))
+    if not names:
+        yield
+        return
+    ours: dict[str, Any] = {_LAYERS: partial(_with_dropout, getattr(decompositions, _LAYERS))}
     grads = torch.is_grad_enabled() and any(
         isinstance(x, torch.Tensor) and x.requires_grad for x in inputs
     )
-    if not grads or all(name_of(n) != "lstm" for n in nodes_of(gm)):
-        yield
-        return
-    register_ops()
-    setattr(decompositions, _SELECT, _layer)
+    if grads and "lstm" in names:
+        register_ops()
+        ours[_SELECT] = _layer
+    theirs = {name: getattr(decompositions, name) for name in ours}
     try:
+        for name, function in ours.items():
+            setattr(decompositions, name, function)
         yield
     finally:
-        setattr(decompositions, _SELECT, _BY_TORCH)
+        for name, function in theirs.items():
+            setattr(decompositions, name, function)
+
+
+def _with_dropout(
+    layers: Callable[..., Any],
+    x: Tensor,
+    hidden: Any,
+    params: Any,
+    has_biases: bool,
+    count: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    layer: Callable[..., Any],
+) -> Any:
+    """Trace the layers of a network, of which all but the first read their input through a
+    dropout."""
+    before: Any = None
+    dropped: Any = None
+
+    def dropping(x: Tensor, *args: Any, **options: Any) -> Any:
+        nonlocal before, dropped
+        if x is not before:  # both directions read the same
+            dropped = x if before is None else torch.dropout(x, dropout, train=True)
+            before = x
+        return layer(dropped, *args, **options)
+
+    run = dropping if train and dropout else layer
+    return layers(x, hidden, params, has_biases, count, 0.0, train, bidirectional, batch_first, run)
 
 
 def _layer(x: Tensor, states: Sequence[Tensor], params: Sequence[Sequence[Tensor]]) -> Any:
@@ -50,25 +90,36 @@ def _layer(x: Tensor, states: Sequence[Tensor], params: Sequence[Sequence[Tensor
     tensors = [x, *states, *chain.from_iterable(params)]
     called = (
         torch._C._get_mkldnn_enabled()
-        and not torch.is_autocast_enabled(HOST)
-        and all(t.device.type == HOST and t.dtype is torch.float32 for t in tensors)
+        and all(t.device.type == HOST for t in tensors)
         and states[0].shape[2] == states[1].shape[2]
-        and x.shape[1] > 0
-        and x.shape[0] >= _STEPS
+        and x.numel() > 0
     )
-    return _called if called else decompositions.one_layer_lstm
+    if called and torch.is_autocast_enabled(HOST) and _is_cast(x):
+        return partial(_called, torch.get_autocast_dtype(HOST))
+    floats = all(t.dtype is torch.float32 for t in tensors)
+    if called and floats and x.shape[0] >= _STEPS:
+        return partial(_called, torch.float32)
+    return decompositions.one_layer_lstm
+
+
+def _is_cast(x: Tensor) -> bool:
+    """Return whether eager mode calls oneDNN, and thereby casts, for an input under autocast."""
+    return x.dtype is torch.float32 or (
+        x.dtype is torch.bfloat16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    )
 
 
 def _called(
+    dtype: torch.dtype,
     x: Tensor,
     states: tuple[Tensor, Tensor],
     params: Sequence[Tensor],
     has_biases: bool,
     reverse: bool = False,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    h, c = (s.contiguous() for s in states)
     apply: Any = _Layer.apply
-    y, h, c = apply(x.contiguous(), h, c, reverse, *params)
+    x, h, c, *weights = (t.to(dtype) for t in (x, *states, *params))
+    y, h, c = apply(x.contiguous(), h.contiguous(), c.contiguous(), reverse, *weights)
     return y, (h, c)
 
 
