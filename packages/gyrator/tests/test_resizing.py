@@ -66,3 +66,28 @@ def test_gradients(session, rank):
     weights = [torch.randn_like(one) for one in want]
     gradients = [torch.autograd.grad(results, x, weights) for results in (got, want)]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("rank", MODES)
+@pytest.mark.parametrize("grads", [False, True], ids=["inference", "training"])
+def test_infinite_neighbours(session, rank, grads):
+    """A difference of infinities, which eager does not compute, would be NaN."""
+
+    def run(x):
+        mode = MODES[rank][0]
+        own, corners = x.shape[2:], tuple(2 * n - 1 for n in x.shape[2:])
+        return [
+            F.interpolate(x, size=own, mode=mode),
+            F.interpolate(x, size=corners, mode=mode, align_corners=True),
+            F.interpolate(x, scale_factor=2.0, mode=mode),
+            F.interpolate(x, scale_factor=0.5, mode=mode),
+            F.interpolate(x, scale_factor=1.7, mode=mode, recompute_scale_factor=True),
+        ]
+
+    x = image(rank)
+    x.view(-1)[::13] = torch.inf
+    x.view(-1)[5::29] = -torch.inf
+    x.requires_grad_(grads)
+    torch.testing.assert_close(
+        torch.compile(run, backend=session.backend)(x), run(x), equal_nan=True
+    )

@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.default import default_table
 from gyrator_lowering.foreach import element_of
+from gyrator_lowering.resizing import resized, resized_by
 from gyrator_lowering.table import LoweringTable
 
 aten = torch.ops.aten
@@ -201,6 +202,8 @@ CORRECTIONS: Mapping[torch._ops.OpOverload, Callable[..., Any]] = MappingProxyTy
         _MARGINS: _margins,
         _ISIN: _isin,
         _NUMBER_ISIN: _is_number_in,
+        aten.upsample_linear1d.default: resized_by,
+        aten.upsample_trilinear3d.default: resized_by,
     }
 )
 """Decompositions of ops for which torch's own fake kernels or decompositions are wrong. Where they
@@ -224,11 +227,12 @@ def _scales_of_tokens(x: torch.Tensor, dtype: torch.dtype) -> Any:
     return scales, torch.zeros_like(scales)
 
 
+_RESIZING = ("upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec")
+_BILINEAR = "upsample_bilinear2d.default"
 _REWRITTEN = (
     "matmul.default", "softshrink.default", "hardshrink.default", "multi_margin_loss.default",
-    "multilabel_margin_loss_forward.default", "upsample_linear1d.vec", "upsample_bilinear2d.vec",
-    "upsample_bilinear2d.default", "upsample_bicubic2d.vec", "upsample_bicubic2d.default",
-    "upsample_trilinear3d.vec", "_upsample_bilinear2d_aa.vec", "_upsample_bicubic2d_aa.vec",
+    "multilabel_margin_loss_forward.default", *_RESIZING, _BILINEAR, "upsample_bicubic2d.vec",
+    "upsample_bicubic2d.default", "_upsample_bilinear2d_aa.vec", "_upsample_bicubic2d_aa.vec",
     "_upsample_lanczos2d_aa.vec",
 )  # fmt: skip
 """Ops for which torch always traces a Python formula, whatever decompositions it is given, that
@@ -244,7 +248,8 @@ def whole_ops() -> AbstractContextManager[None]:
 def right_formulas() -> AbstractContextManager[None]:
     """Make torch trace ours in place of formulas that are wrong, which it traces, for gradients,
     whatever decompositions it is given."""
-    return _traced_as({str(_MARGINS).removeprefix("aten."): _margins})
+    ours = {str(_MARGINS).removeprefix("aten."): _margins}
+    return _traced_as(ours | dict.fromkeys(_RESIZING, resized) | {_BILINEAR: resized_by})
 
 
 @contextmanager

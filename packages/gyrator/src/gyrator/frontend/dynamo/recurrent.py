@@ -46,13 +46,13 @@ def networks(gm: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
     if grads and "lstm" in names:
         register_ops()
         ours[_SELECT] = _layer
-    theirs = {name: getattr(decompositions, name) for name in ours}
+    originals = {name: getattr(decompositions, name) for name in ours}
     try:
         for name, function in ours.items():
             setattr(decompositions, name, function)
         yield
     finally:
-        for name, function in theirs.items():
+        for name, function in originals.items():
             setattr(decompositions, name, function)
 
 

@@ -1,0 +1,68 @@
+"""Images resized by linear interpolation, as eager mode computes it: a sum of weighted elements.
+
+torch's formula adds a weighted difference instead, which is NaN beside an infinite element.
+"""
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import decompositions
+from torch._prims_common import suggest_memory_format
+from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+from gyrator_ir.types import HOST
+
+aten = torch.ops.aten
+_COMPUTED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+_FEW_CHANNELS = 16
+"""Outside of the host, images of fewer channels have rows that are contiguous."""
+
+
+def resized(x: Tensor, size: Any, corners: bool, scales: Any) -> Tensor:
+    """`upsample_linear1d.vec`, `upsample_bilinear2d.vec` or `upsample_trilinear3d.vec`."""
+    sizes = decompositions.upsample_compute_output_size(x.size(), size, scales)
+    return resized_by(x, sizes, corners, *(scales or ()))
+
+
+def resized_by(x: Tensor, sizes: Sequence[Any], corners: bool, *scales: Any) -> Tensor:
+    """`upsample_linear1d`, `upsample_bilinear2d` or `upsample_trilinear3d`."""
+    all_scales = [*scales, *[None] * (len(sizes) - len(scales))]
+    if not x.is_floating_point():
+        rounded: Tensor = decompositions._upsample_linear(x, sizes, corners, all_scales)
+        return rounded
+    dtype = _COMPUTED.get(x.dtype, x.dtype)
+    axes = [
+        _neighbours(x, axis, m, corners, scale, dtype)
+        for axis, (m, scale) in enumerate(zip(sizes, all_scales, strict=True), start=2)
+    ]
+    corner_indices = product(*([low, high] for low, high, _ in axes))
+    values = [aten._unsafe_index(x, [None, None, *i]).to(dtype) for i in corner_indices]
+    for *_, weight in reversed(axes):
+        pairs = zip(values[::2], values[1::2], strict=True)
+        values = [first * (1 - weight) + second * weight for first, second in pairs]
+    few = x.device.type != HOST and x.shape[1] < _FEW_CHANNELS
+    layout = torch.contiguous_format if few else suggest_memory_format(x)
+    return values[0].to(x.dtype).contiguous(memory_format=layout)
+
+
+def _neighbours(
+    x: Tensor, axis: int, m: Any, corners: bool, scale: float | None, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return both source positions along an axis, and the weight of the second, in the shape that
+    broadcasts to the result."""
+    n = x.shape[axis]
+    shape = (-1, *[1] * (x.dim() - axis - 1))
+    i = torch.arange(m, device=x.device).to(dtype)
+    if corners:
+        at = i * ((n - 1.0) / (m - 1.0) if m > 1 else 0)
+    else:
+        at = (i + 0.5) * (1.0 / scale if scale is not None and scale > 0 else n / m) - 0.5
+    at = at.clamp(min=0.0).reshape(shape)
+    low = at.to(torch.int64)
+    weight = (at - low).clamp(0.0, 1.0)
+    # Where the sizes are equal, an element has no neighbour.
+    high = low if guard_or_false(n == m) else (low + 1).clamp(max=n - 1)
+    return low, high, weight
