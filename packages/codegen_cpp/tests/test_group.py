@@ -5,8 +5,10 @@ import random
 import numpy as np
 import pytest
 from attrs import evolve
-from harness import ARCHS, Library, lacking
+from harness import ARCHS, Library, lacking, target
 
+from gyrator_codegen_cpp.stage import CppBackend
+from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import KernelGroup
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.kernels.compare import assert_same_writes
@@ -31,7 +33,15 @@ def group(number: int) -> tuple[KernelGroup, list[Case]]:
     return whole, [chosen[n] for n in numbers]
 
 
-GROUPS = [group(n) for n in range(3)]
+def another(whole: KernelGroup, cases: list[Case]) -> tuple[KernelGroup, list[Case]]:
+    """The kernels of a group under other names, in another order, with the members reversed."""
+    kernels = [evolve(k, name=f"other_{k.name}") for k in reversed(whole.kernels)]
+    numbers = [len(kernels) - 1 - n for n in reversed(whole.members)]
+    group = evolve(whole, name="other", kernels=tuple(kernels), members=tuple(numbers))
+    return group, cases[::-1]
+
+
+GROUPS = [group(0), another(*group(0)), group(1), group(2)]
 
 
 @pytest.fixture(scope="module", params=ARCHS)
@@ -58,3 +68,15 @@ def test_group(library, number) -> None:
         run_kernel(case.kernel, want, sizes)
         actual = {k: got[whole.parameter(member, k)] for k in case.arrays}
         assert_same_writes(case.kernel, actual, want)
+
+
+def test_groups_of_a_unit_share_functions() -> None:
+    def functions(*groups: KernelGroup, cores: int) -> list[int]:
+        bound = target("avx2", cores=cores, unit_statements=9999)
+        units = CppBackend().emit(groups, ShapeFacts(), (), bound)
+        return [unit.text.count("_part(void *const *buffers") for unit in units]
+
+    one, other = GROUPS[0][0], GROUPS[1][0]
+    assert functions(one, cores=1) == [6]
+    assert functions(one, other, cores=1) == [6]
+    assert functions(one, other, cores=2) == [6, 6]

@@ -1,6 +1,7 @@
 """Emission of kernels as C++ functions: one that computes a range of work units, one that returns
 the number of units, and one that distributes ranges among threads, for a kernel or a group."""
 
+import re
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
@@ -19,6 +20,10 @@ from gyrator_ir.source import KernelCheck, KernelSource
 from gyrator_ir.tile.nodes import TiledGroup, TiledKernel
 
 _PARAMETERS = "void *const *buffers, const si64 *sizes"
+_COMMENT = re.compile("^//.*\n", re.MULTILINE)
+
+Functions = dict[str, tuple[str, str]]
+"""Symbols and texts of functions, by their texts without comments and symbols."""
 
 
 def emit_kernel(
@@ -39,8 +44,12 @@ def emit_kernel(
     return _source(frame)
 
 
-def emit_group(group: TiledGroup, origins: Sequence[Origin], isa: Isa) -> KernelSource:
-    """Emit kernels that run in one launch, with the work of all of them divided among threads."""
+def emit_group(
+    group: TiledGroup, origins: Sequence[Origin], isa: Isa, known: Functions
+) -> tuple[KernelSource, str]:
+    """Emit kernels that run in one launch, with the work of all of them divided among threads.
+    Return their source, and what of its text are not functions in `known`, to which those of the
+    members are added: groups, such as those of a model's layers, may share some."""
     w, symbol = Writer(), f"gy_k_{group.name}"
     texts: list[str] = []
     rows: list[str] = []
@@ -50,10 +59,12 @@ def emit_group(group: TiledGroup, origins: Sequence[Origin], isa: Isa) -> Kernel
         w.line("(void)sizes;")
         for place, (tiled, cost) in enumerate(zip(group.kernels, group.costs, strict=True)):
             source = _source(_frame(tiled, origins, isa, cost))
-            texts.append(source.text)
+            body = _COMMENT.sub("", source.text).replace(source.symbol, "")
+            name, text = known.setdefault(body, (source.symbol, source.text))
+            texts.append(text)
             own = ", ".join(f"sizes[{sizes.index(s.name)}]" for s in tiled.kernel.sizes)
             w.line(f"const si64 sizes{place}[] = {{{own or 0}}};")
-            functions = f"{source.symbol}_part, {source.symbol}_share(sizes{place})"
+            functions = f"{name}_part, {name}_share(sizes{place})"
             rows.append(f"{{{functions}, sizes{place}, {len(checks)}}}")
             checks += [evolve(c, code=len(checks) + c.code) for c in source.checks]
         counts = (len(group.kernels[n].kernel.parameters) for n in group.members)
@@ -63,7 +74,13 @@ def emit_group(group: TiledGroup, origins: Sequence[Origin], isa: Isa) -> Kernel
         w.line(f"static const gy_member members[] = {{{', '.join(members)}}};")
         arguments = f"kinds, members, {len(members)}, buffers, {group.grain}"
         w.line(f"return gy_together({arguments});")
-    return KernelSource(group.name, symbol, "\n".join([*texts, w.text]), checks=tuple(checks))
+    text = "\n".join([*dict.fromkeys(texts), w.text])
+    return KernelSource(group.name, symbol, text, checks=tuple(checks)), w.text
+
+
+def functions_for(text: str, known: Functions) -> str:
+    """Return the functions of members that the text of groups refers to."""
+    return "".join(f"{own}\n" for name, own in known.values() if f"{name}_part," in text)
 
 
 def _frame(tiled: TiledKernel, origins: Sequence[Origin], isa: Isa, cost: int = 1) -> Frame:

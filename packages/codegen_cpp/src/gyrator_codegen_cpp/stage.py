@@ -9,7 +9,7 @@ from gyrator_codegen.passes import vector_pipeline
 from gyrator_codegen.passes.bind_choices import BindChoices
 from gyrator_codegen_cpp.flex_attention import emit_flex, template_refusal, tiled_template_refusal
 from gyrator_codegen_cpp.images import IMAGE_KINDS, emit_convolutions
-from gyrator_codegen_cpp.kernel import emit_group, emit_kernel
+from gyrator_codegen_cpp.kernel import Functions, emit_group, emit_kernel, functions_for
 from gyrator_codegen_cpp.prelude import Isa, assemble, names_in
 from gyrator_codegen_cpp.refusals import refusals, tiling_refusal
 from gyrator_ir.define import frozen
@@ -28,8 +28,8 @@ class CppBackend(TilingLanguage):
     """Emits kernels as explicitly vectorised C++ source for CPUs: a `TemplateBackend` and a
     `TilingBackend`.
 
-    Kernels that differ only in names share a function. A group is its kernels, and a function that
-    distributes their work among threads.
+    Kernels that differ only in names share a function, and so do members of the groups of a unit. A
+    group is its kernels, and a function that distributes their work among threads.
     """
 
     package: ClassVar[str] = "gyrator_codegen_cpp"
@@ -54,16 +54,17 @@ class CppBackend(TilingLanguage):
         for why in (*reasons, *(tiled_template_refusal(t, target) for t in templates)):
             if why is not None:
                 raise UnsupportedError(why)
-        sources = [emit_kernel(k, origins, isa) for k in kernels]
-        sources += [emit_group(k, origins, isa) for k in groups]
-        written = [(s, s.text) for s in sources]
+        shared: Functions = {}
+        written = [(s, s.text) for s in (emit_kernel(k, origins, isa) for k in kernels)]
+        written += [emit_group(k, origins, isa, shared) for k in groups]
         limit, cores = target.heuristics.unit_statements, target.heuristics.cores
         convolutions = [t.kernel for t in templates if t.kernel.kind in IMAGE_KINDS]
         flexible = (t for t in templates if t.kernel.kind not in IMAGE_KINDS)
         whole = (emit_flex(t, program.facts, origins, target, isa) for t in flexible)
 
         def preamble(text: str) -> str:
-            return assemble(names_in(text), isa)
+            functions = functions_for(text, shared)
+            return assemble(names_in(functions + text), isa) + functions
 
         yield from batched(self.name, program, written, preamble, limit, cores)
         yield from unit_per_kernel(self.name, "template", whole, preamble)
