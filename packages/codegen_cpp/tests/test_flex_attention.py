@@ -42,6 +42,15 @@ def test_types_and_lengths(dtype: str, length: int, block: int, supported: bool)
         assert why is not None and why.code == "GY-CPP-024"
 
 
+def test_builds_of_templates_begin_first() -> None:
+    plain = "kernel k on cpu (i0 < 4)\n  parameter y: f32[4] strides [1] on cpu\n"
+    plain += "  outer\n    a: f32 = const 1.0\n    store y[i0], a\n"
+    text = plain + TEXT.format(dtype="f32", length=4, block=64)
+    kernels = tuple(map(read_launchable, parse_lines(text)))
+    units = CppBackend().emit(kernels, ShapeFacts(), (), target("avx2"))
+    assert [[k.kernel for k in unit.kernels] for unit in units] == [["t"], ["k"]]
+
+
 CAUSAL = """kernel t on cpu template flex_attention (p0, p1, p1, p2, p3) -> (p4) with {scale=0.25, row_block=128, column_block=128, lists=1}
   parameter p0: f32[1, 2, 200, 20] strides [8000, 4000, 20, 1] on cpu
   parameter p1: f32[1, 2, 210, 20] strides [8400, 4200, 20, 1] on cpu

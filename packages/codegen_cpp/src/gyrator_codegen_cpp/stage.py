@@ -44,7 +44,7 @@ class CppBackend(TilingLanguage):
         return vector_pipeline(target, Isa.of(target.arch).lanes)
 
     def _units(self, program: TileProgram, target: Target) -> Iterator[TranslationUnit]:
-        """Yield kernels and groups in units of about equal size, then each template as a unit.
+        """Yield each template as a unit, and kernels and groups in units of about equal size.
         Choices are bound to the first candidate."""
         isa, origins = Isa.of(target.arch), program.origins
         program = BindChoices().run(program)
@@ -66,8 +66,9 @@ class CppBackend(TilingLanguage):
             functions = functions_for(text, shared)
             return assemble(names_in(functions + text), isa) + functions
 
-        yield from batched(self.name, program, written, preamble, limit, cores)
+        # Those that take longest to build are first: builds start in the order of units.
         yield from unit_per_kernel(self.name, "template", whole, preamble)
+        yield from batched(self.name, program, written, preamble, limit, cores)
         for number, unit in enumerate(emit_convolutions(convolutions, cores, isa)):
             text = "".join(s.text for s in unit)
             name = f"convolutions{number}"
