@@ -114,8 +114,8 @@ def batched(
     Args:
         language: the name of the kernel language.
         program: the kernels.
-        written: the source of each emitted kernel, then of each emitted group, and the text of its
-            functions only.
+        written: the source of each emitted kernel, then of each emitted group, and its functions
+            but those that `preamble` returns.
         preamble: returns what must precede a text.
         limit: statements per unit.
         workers: compiler processes that may run in parallel.
@@ -131,7 +131,9 @@ def batched(
             groups.add(k.name)
     sizes = [statements[source.kernel] + 4 for source, _ in written]
     last = sum(source.kernel in groups for source, _ in written)
-    for number, run in enumerate(balanced(sizes, limit, workers, last)):
+    lengths = [len(source.text) for source, _ in written]  # closer to the time of a build
+    count = units_needed(sizes, limit, workers, last)
+    for number, run in enumerate(balanced(lengths, count)):
         sources = {written[k][0].kernel: written[k][0] for k in run}
         text = between.join(written[k][1] for k in run)
         kernels_and_repeats = sources_with_repeats(program, sources)
@@ -172,26 +174,28 @@ def index_checks(kernel: Kernel) -> dict[Check, KernelCheck]:
     return {kind: index_check(code, kind) for code, kind in enumerate(kinds, 1)}
 
 
-def balanced(sizes: Sequence[int], limit: int, workers: int, separable: int = 0) -> list[list[int]]:
-    """Group the indices of `sizes` into consecutive runs of about equal total size.
+def units_needed(sizes: Sequence[int], limit: int, workers: int, separable: int = 0) -> int:
+    """Return the number of units for texts of these sizes.
 
-    There are enough groups for an average size of at most `limit`, and at least `workers` if each
-    of those gets two or more elements on average. The last `separable` elements add a group each,
-    as long as there are not more groups than workers.
+    There are enough units for an average size of at most `limit`, and at least `workers` if each
+    of those gets two or more texts on average. The last `separable` texts add a unit each, as long
+    as there are not more units than workers.
     """
-    if not sizes:
-        return []
     total, first = sum(sizes), len(sizes) - separable
     needed = -(-total // max(limit, 1))
     count = max(1, -(-sum(sizes[:first]) // max(limit, 1))) if first else 0
     if first >= 2 * workers:
         count = max(count, workers)
     count = min(count, first) + separable
-    if separable:
-        count = min(count, max(needed, workers))
+    return min(count, max(needed, workers)) if separable else count
+
+
+def balanced(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Group the indices of `sizes` into at most `count` consecutive runs of about equal total
+    size."""
     groups: list[list[int]] = [[] for _ in range(count)]
-    before = 0
+    before, total = 0, max(sum(sizes), 1)
     for index, size in enumerate(sizes):
-        groups[min(count - 1, (before + size // 2) * count // max(total, 1))].append(index)
+        groups[min(count - 1, (before + size // 2) * count // total)].append(index)
         before += size
     return [group for group in groups if group]
