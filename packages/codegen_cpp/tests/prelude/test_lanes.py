@@ -215,13 +215,13 @@ extern "C" void turn_{t}(const {s} *p, si64 step, {to} *o, si64 rows, si64 live)
 """
         for t, s, to in (("f32", "sf32", "sf32"), ("i16", "si16", "si16"),
                          ("bf16", "gy_bf16", "sf32"), ("f64", "sf64", "sf64"),
-                         ("i64", "si64", "si64"))
+                         ("i64", "si64", "si64"), ("u8", "su8", "su8"))
     )
     + "#endif\n"
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("code", ["f32", "i16", "bf16", "f64", "i64"])
+@pytest.mark.parametrize("code", ["f32", "i16", "bf16", "f64", "i64", "u8"])
 def test_rows_are_turned_to_vectors(code, vector_isa, folder):
     library = build(TURNS, vector_isa, folder)
     lanes, step = vector_isa.lanes, 80

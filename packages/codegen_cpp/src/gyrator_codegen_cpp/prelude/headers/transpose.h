@@ -155,6 +155,9 @@ GY_FN void gy_transpose_64(gy_hi64 &r0, gy_hi64 &r1) {
 #define GY_WRITE_PAIRS(n) \
   gy_stu(to + GY_LANES * (k + 2 * n), gy_pack16(r##n & 0xffff)); \
   gy_stu(to + GY_LANES * (k + 2 * n + 1), gy_pack16(r##n >> 16));
+// Bytes are turned as 32 bits.
+#define GY_READ_BYTES(n) auto r##n = gy_widen(gy_ldu<vi8>(from + n * step + k));
+#define GY_WRITE_BYTES(n) gy_stu(to + GY_LANES * (k + n), gy_narrow(r##n));
 #define GY_READ_WIDE(n) auto r##n = gy_ldu<gy_hi64>(from + (first + n) * step + k);
 #define GY_WRITE_WIDE(n) gy_stu(to + GY_LANES * (k + n) + first, r##n);
 template <class P, class T> GY_FN void gy_turn(const P *from, si64 step, T *to, si64 rows, si64 live) {
@@ -173,6 +176,13 @@ template <class P, class T> GY_FN void gy_turn(const P *from, si64 step, T *to, 
         GY_TURN_LANES
         GY_EACH_LANE(GY_WRITE_PAIRS)
       }
+  if constexpr (sizeof(T) == 1 && sizeof(P) == 1)
+    if (live == GY_LANES)
+      for (; k + GY_LANES <= rows; k += GY_LANES) {
+        GY_EACH_LANE(GY_READ_BYTES)
+        GY_TURN_LANES
+        GY_EACH_LANE(GY_WRITE_BYTES)
+      }
   if constexpr (sizeof(T) == 8 && sizeof(P) == 8) {
     constexpr si64 half = GY_LANES / 2;
     turned = live / half * half;
@@ -190,6 +200,8 @@ template <class P, class T> GY_FN void gy_turn(const P *from, si64 step, T *to, 
 #undef GY_WRITE
 #undef GY_READ_PAIRS
 #undef GY_WRITE_PAIRS
+#undef GY_READ_BYTES
+#undef GY_WRITE_BYTES
 #undef GY_READ_WIDE
 #undef GY_WRITE_WIDE
 #endif
