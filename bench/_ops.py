@@ -380,6 +380,26 @@ OPS = (
     op("float64 lgamma", lambda x: x.lgamma(), normal(100_000, dtype=torch.float64)),
     op("int8 sum", lambda x: x.sum(-1), integers(99, 512, 1024, dtype=torch.int8)),
     op("angle", lambda x: x.angle(), normal(1 << 17)),
+    op("float64 of columns", lambda x, y: x.t() + y, *[normal(316, 316, dtype=torch.float64)] * 2),
+    op(
+        "uint8 of columns",
+        lambda x: x.permute(0, 2, 1).contiguous(),
+        integers(256, 10, 105, 105, dtype=torch.uint8),
+    ),
+    op(
+        "tril bf16, few long rows",
+        lambda x: x.tril(),
+        normal(8, 1 << 17, dtype=torch.bfloat16),
+    ),
+    op("int64 cumsum", lambda x: x.cumsum(-1), integers(99, 316, 316)),
+    op("int64 sort of one row", lambda x: x.sort(-1), integers(99, 100_000)),
+    op("logcumsumexp of one row", lambda x: x.logcumsumexp(0), normal(100_000)),
+    op("log_ndtr", lambda x: torch.special.log_ndtr(x), normal(100_000)),
+    op(
+        "bicubic uint8",
+        lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"),
+        integers(256, 4, 16, 20, 20, dtype=torch.uint8),
+    ),
     op("complex div", lambda x, y: x / y, *[normal(100_000, dtype=torch.complex64)] * 2),
     op("searchsorted", lambda b, x: torch.searchsorted(b, x), rising(1000), normal(100_000)),
     op(
