@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from gyrator.config import Config
 from gyrator.frontend.dynamo.corrections import share_memory
@@ -236,8 +237,21 @@ def inside(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return y, z
 
 
+def checkpointed(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def inner(y: torch.Tensor) -> torch.Tensor:
+        return F.dropout(y, 0.5, training=False)
+
+    def outer(y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        within: torch.Tensor = checkpoint(inner, y, use_reentrant=False)
+        return F.dropout(y, 0.0).t(), within, F.dropout(y, 0.0) * 2
+
+    results: tuple[torch.Tensor, ...] = checkpoint(outer, x, use_reentrant=False)
+    results[0].add_(1)
+    return results
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("function", [off, inside])
+@pytest.mark.parametrize("function", [off, inside, checkpointed])
 def test_dropout_that_drops_nothing_returns_its_argument(
     session: Session, function: Callable[[torch.Tensor], tuple[torch.Tensor, ...]], dynamic: bool
 ) -> None:

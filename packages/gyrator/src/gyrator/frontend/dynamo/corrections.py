@@ -1,6 +1,7 @@
 """Rewrites of calls and annotations that torch's fake kernels get wrong."""
 
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -60,8 +61,25 @@ def share_memory(gm: GraphModule) -> None:
     kernels are copies: of `dropout` that drops nothing; outside of the host, where
     `channel_shuffle` is made of other ops, of one that moves nothing.
 
-    Bodies of higher-order ops stay as they are: some must not return their arguments.
+    So it is in the bodies of checkpoints, which become part of the graph. Those of other
+    higher-order ops stay as they are: some must not return their arguments.
     """
+    for body in _checkpointed(gm):
+        _share_memory(body)
+
+
+def _checkpointed(gm: GraphModule) -> Iterator[GraphModule]:
+    """Yield a graph and the bodies of its checkpoints."""
+    yield gm
+    op = torch.ops.higher_order.tag_activation_checkpoint
+    for node in gm.graph.find_nodes(op="call_function", target=op):
+        name = getattr(node.args[0], "target", None)
+        body = getattr(gm, name, None) if isinstance(name, str) else None
+        if isinstance(body, GraphModule):
+            yield from _checkpointed(body)
+
+
+def _share_memory(gm: GraphModule) -> None:
     calls = [node for node in gm.graph.nodes if node.op == "call_function"]
     copied = [node for node in calls if _drops_nothing(node) or _moves_nothing(node)]
     for node in copied:
