@@ -7,7 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from gyrator.engine import pipeline
 from gyrator.session import Session
+from gyrator_ir.loop.nodes import LoopProgram, TensorInput
+from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.stage import schedule
 
 CLASSES = 1 << 12
 
@@ -214,3 +218,27 @@ def test_positions_that_are_also_returned_or_depend_on_tensors_are_saved(session
     wanted = torch.autograd.grad(function(x, n)[0].sum(), x)
     torch.testing.assert_close(torch.autograd.grad(result.sum(), x), wanted)
     assert returned.equal(torch.arange(6).flip(0))
+
+
+def test_a_backward_pass_is_planned_with_what_only_it_reads(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saved activations are free after their last read. Weights and images are not."""
+    counted: list[tuple[tuple[str, ...], list[str]]] = []
+
+    def planned(program: LoopProgram, options: SchedulerOptions, *rest: Any) -> Any:
+        tensors = [i.buffer.name for i in program.inputs if isinstance(i, TensorInput)]
+        counted.append((options.released, tensors))
+        return schedule(program, options, *rest)
+
+    monkeypatch.setattr(pipeline, "schedule", planned)
+
+    def loss(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x @ w).exp().square().sum()
+
+    x, w = torch.randn(8, 6), torch.randn(6, 5, requires_grad=True)
+    torch.compile(loss, backend=session.backend)(x, w).backward()
+    (before, _), (released, tensors) = counted
+    assert not before
+    saved = [n for n in tensors if not n.startswith(("primals", "tangents"))]
+    assert released == tuple(saved) and len(saved) == 1 and len(tensors) == 3

@@ -75,6 +75,36 @@ def test_a_storage_is_given_back_where_it_would_raise_the_peak() -> None:
     assert needs(s) == 4 * 64 * (640 + 64)
 
 
+def test_activations_saved_for_a_backward_pass_are_released_first() -> None:
+    """The gradient `late` would occupy memory beside the activations `saved`."""
+    m = Maker()
+    x, y, saved = m.input("x", 64, 64), m.input("y", 64, 640), m.input("saved", 64, 6400)
+    wide, square = m.input("wide", 6400, 64), m.input("square", 64, 64)
+    late = m.mm(x, y, (64, 640))
+    first = m.mm(saved, wide, (64, 64))
+    second = m.mm(first, square, (64, 64))
+    program = m.program(m.mm(second, late, (64, 640)))
+    released = (saved,)
+    early = schedule(program, OPTIONS, target())
+    assert needs(early, released) == 4 * 64 * (6400 + 640 + 64)
+    planned = schedule(program, evolve(OPTIONS, released=released), target())
+    assert needs(planned, released) == 4 * 64 * (6400 + 64)
+
+
+def test_storages_do_not_wait_beside_activations_saved_for_a_backward_pass() -> None:
+    m = Maker()
+    x, saved = m.input("x", 64, 64), m.input("saved", 64, 6400)
+    thin, square = m.input("thin", 6400, 32), m.input("square", 32, 64)
+    first = m.pointwise("exp", x)
+    y = m.mm(first, x, (64, 64))
+    narrow = m.mm(saved, thin, (64, 32))
+    z = m.mm(narrow, square, (64, 64))
+    program = m.program(m.mm(z, y, (64, 64)))
+    for released, expected in (((), first), ((saved,), None)):
+        s = schedule(program, evolve(OPTIONS, released=released), target())
+        assert {life.buffer: life.reuses for life in s.lifetimes}[z] == expected
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8), st.integers(1, 500)), max_size=40),
     st.integers(64, 8192),

@@ -1,6 +1,6 @@
 """From an optimised Loop IR program to a schedule: fusion, order, lifetimes, partitions."""
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum, auto
 
 from attrs import evolve
@@ -22,7 +22,16 @@ from gyrator_scheduler.fusion.fuse import Fusion, fuse
 from gyrator_scheduler.fusion.kernel_cache import KernelCache
 from gyrator_scheduler.fusion.kernels import canonical, kernel_of, numbered, short_name
 from gyrator_scheduler.fusion.staging import assemble
-from gyrator_scheduler.memory import Uses, lifetimes, peak_at, sizes_of_buffers, touched, with_reuse
+from gyrator_scheduler.memory import (
+    Uses,
+    buffers_counted,
+    lifetimes,
+    lives_of_inputs,
+    peak_at,
+    sizes_of_buffers,
+    touched,
+    with_reuse,
+)
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.order import (
     backwards,
@@ -53,7 +62,8 @@ class _Context:
     dependences: Dependences
     ranges: Ranges
     sizes: Mapping[str, int]
-    """Size of each created buffer in bytes, for typical symbol values."""
+    """Size of each created buffer, and of each released parameter, in bytes, for typical symbol
+    values."""
     kernels: KernelCache
     deadline: Deadline
 
@@ -61,6 +71,10 @@ class _Context:
         """Return the heuristics for the device of an operation; None for calls."""
         device = self.devices[index]
         return None if device is None else target_for(device, self.targets).heuristics
+
+    def inputs(self, uses: Iterable[Uses]) -> tuple[Lifetime, ...]:
+        """Return the lifetimes of the parameters that count as memory of the plan."""
+        return lives_of_inputs(uses, self.options.released)
 
 
 def choices(options: SchedulerOptions) -> Iterator[SchedulerOptions]:
@@ -98,14 +112,16 @@ def build(
         tuple(_device(op, buffers) for op in program.operations),
         dependences(program.operations, program.all_buffers),
         Ranges(program.facts),
-        sizes_of_buffers(program.buffers, program.facts),
+        sizes_of_buffers(
+            buffers_counted(program.buffers, program.inputs, options.released), program.facts
+        ),
         KernelCache() if kernels is None else kernels,
         deadline,
     )
     plan, lives = _within(context, limit)
     alive = {life.buffer for life in lives}
     created = tuple(b for b in program.buffers if b.name in alive)
-    inner = evolve(options, device_graphs=False)
+    inner = evolve(options, device_graphs=False, released=())
     result = Schedule(
         name=program.name,
         inputs=program.inputs,
@@ -131,12 +147,12 @@ def _within(context: _Context, limit: int | None) -> tuple["_Plan", tuple[Lifeti
     apart: set[int] = set()
     for attempt in range(ATTEMPTS):
         plan = _nodes(context, _fusion(context, apart), limit)
-        lives = plan.lives
+        lives, inputs = plan.lives, context.inputs(map(touched, plan.nodes))
         if context.options.reuse:
-            lives = with_reuse(lives, plan.nodes, context.buffers, context.sizes)
+            lives = with_reuse(lives, plan.nodes, context.buffers, context.sizes, inputs)
         if limit is None or attempt == ATTEMPTS - 1:
             break
-        most, position = peak_at(lives, context.sizes)
+        most, position = peak_at((*lives, *inputs), context.sizes)
         joined = (c.members for c in plan.order[position : position + 3] if len(c.members) > 1)
         members = next(joined, None) if most > limit else None
         if members is None:
@@ -201,8 +217,9 @@ def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
             continue
         seen_orders.append(ids)
         listed = [nodes[n] for n in ids]
-        lives = lifetimes(listed, [uses[n] for n in ids], program.buffers, program.outputs)
-        most, _ = peak_at(lives, context.sizes)
+        used = [uses[n] for n in ids]
+        lives = lifetimes(listed, used, program.buffers, program.outputs)
+        most, _ = peak_at((*lives, *context.inputs(used)), context.sizes)
         if best is None or most < best[0]:
             best = most, order, lives
     assert best is not None
@@ -221,9 +238,10 @@ def _peak(
     context: _Context, lives: Sequence[Lifetime], nodes: Sequence[ScheduleNode]
 ) -> tuple[int, int]:
     """Return the peak of a plan that may reuse storage in bytes, and the first node there."""
+    inputs = context.inputs(map(touched, nodes))
     if context.options.reuse:
-        lives = with_reuse(lives, nodes, context.buffers, context.sizes)
-    return peak_at(lives, context.sizes)
+        lives = with_reuse(lives, nodes, context.buffers, context.sizes, inputs)
+    return peak_at((*lives, *inputs), context.sizes)
 
 
 def slack(program: LoopProgram, targets: Mapping[str, Target]) -> int:

@@ -1,6 +1,6 @@
 """Buffer lifetimes, and which buffers can share storage."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from attrs import evolve, field
@@ -15,10 +15,12 @@ from gyrator_ir.loop.nodes import (
     CollectiveWait,
     DeviceCopy,
     Extern,
+    Input,
     LoopProgram,
     Output,
     RepeatOp,
     Template,
+    TensorInput,
     TensorRef,
 )
 from gyrator_ir.types import Device
@@ -101,6 +103,25 @@ def lifetimes(
     return tuple(Lifetime(b.name, first[b.name], last[b.name]) for b in created if b.name in first)
 
 
+def lives_of_inputs(uses: Iterable[Uses], released: Collection[str]) -> tuple[Lifetime, ...]:
+    """Return the lifetimes of the parameters that are `released` after their last read: see
+    `SchedulerOptions`."""
+    last: dict[str, int] = {}
+    if released:
+        for n, (reads, _) in enumerate(uses):
+            last.update((name, n) for name in reads if name in released)
+    return tuple(Lifetime(name, 0, n) for name, n in last.items())
+
+
+def buffers_counted(
+    buffers: Sequence[Buffer], inputs: Sequence[Input], released: Collection[str]
+) -> list[Buffer]:
+    """Return the buffers of a plan's memory: those it creates, and parameters that are
+    `released`."""
+    parameters = (i.buffer for i in inputs if isinstance(i, TensorInput))
+    return [*buffers, *(b for b in parameters if b.name in released)]
+
+
 def sizes_of_buffers(buffers: Sequence[Buffer], facts: ShapeFacts) -> dict[str, int]:
     """Return the size of each buffer in bytes by name, for typical symbol values."""
     return {b.name: guessed_bytes(b, facts) for b in buffers}
@@ -127,18 +148,24 @@ def peak_at(lives: Sequence[Lifetime], sizes: Mapping[str, int]) -> tuple[int, i
     return most, occupied.index(most)
 
 
-def needs(schedule: Schedule) -> int:
-    """Return the peak memory of a schedule in bytes, for typical symbol values."""
-    return peak_at(schedule.lifetimes, sizes_of_buffers(schedule.buffers, schedule.facts))[0]
+def needs(schedule: Schedule, released: Collection[str] = ()) -> int:
+    """Return the peak memory of a schedule in bytes, for typical symbol values; with that of the
+    parameters that are `released` after their last read."""
+    inputs = lives_of_inputs(map(touched, schedule.nodes), released)
+    counted = buffers_counted(schedule.buffers, schedule.inputs, released)
+    sizes = sizes_of_buffers(counted, schedule.facts)
+    return peak_at((*schedule.lifetimes, *inputs), sizes)[0]
 
 
-def program_peak(program: LoopProgram) -> int:
+def program_peak(program: LoopProgram, released: Collection[str] = ()) -> int:
     """Return the peak memory in bytes of running a program operation by operation, as eager
-    execution does."""
+    execution does; with that of the parameters that are `released` after their last read."""
     accesses = (access(op, {}) for op in program.operations)
     uses = [(a.reads, a.writes) for a in accesses]
     lives = lifetimes(program.operations, uses, program.buffers, program.outputs)
-    return peak_at(lives, sizes_of_buffers(program.buffers, program.facts))[0]
+    counted = buffers_counted(program.buffers, program.inputs, released)
+    sizes = sizes_of_buffers(counted, program.facts)
+    return peak_at((*lives, *lives_of_inputs(uses, released)), sizes)[0]
 
 
 def allocated(node: ScheduleNode, buffer: str) -> bool:
@@ -198,11 +225,13 @@ def with_reuse(
     nodes: Sequence[ScheduleNode],
     buffers: Mapping[str, Buffer],
     guesses: Mapping[str, int],
+    inputs: Sequence[Lifetime] = (),
 ) -> tuple[Lifetime, ...]:
     """Return lifetimes in which buffers reuse storages of equal size: in place, if a kernel reads
     each element of a dying buffer just before it writes the same address, else that of a buffer
     that is already dead, unless the storage would increase the peak until then. `guesses` are the
-    typical sizes of the buffers in bytes."""
+    typical sizes of the buffers in bytes, and of the `inputs`, whose storage is counted, but not
+    reused."""
     births: dict[int, list[int]] = {}
     deaths: dict[int, list[int]] = {}
     for n, life in enumerate(lives):
@@ -229,7 +258,7 @@ def with_reuse(
                 result[b] = evolve(lives[b], reuses=source)
         brief = (lives[d].buffer for d in deaths.get(n, ()) if lives[d].first == n)
         released.append([*dying, *(name for name in brief if _owned(node, name))])
-    occupied = occupied_by(result, guesses, len(nodes))
+    occupied = occupied_by((*result, *inputs), guesses, len(nodes))
     storages = _FreeStorages(occupied, max(occupied, default=0))
     for n, node in enumerate(nodes):
         for b in births.get(n, ()):

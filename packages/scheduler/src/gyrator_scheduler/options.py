@@ -2,7 +2,7 @@
 
 from attrs import field
 
-from gyrator_ir.checks import exactly, natural
+from gyrator_ir.checks import a_tuple, exactly, natural
 from gyrator_ir.define import frozen
 from gyrator_ir.kernel.nodes import Numerics
 from gyrator_ir.passes import PassEdits
@@ -36,6 +36,10 @@ class SchedulerOptions:
     keep_peak: bool = field(default=True, validator=exactly(bool))
     """Fuse less if the plan would need more memory than running operation by operation with each
     buffer freed after its last use."""
+    released: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Tensor parameters that the caller keeps for this program only, such as the activations that a
+    forward pass saves for its backward pass: they occupy memory until they are read for the last
+    time. Others are not counted."""
     hold_operands: bool = field(default=True, validator=exactly(bool))
     """Allow producers to be computed later than in program order, which extends the lifetimes of
     their operands."""

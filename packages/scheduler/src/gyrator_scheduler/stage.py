@@ -45,13 +45,15 @@ def schedule(
     takes("schedule", targets, Mapping)
     program = replace_missing_templates(program, targets, refuses)
     best: tuple[int, Schedule] | None = None
-    limit = program_peak(program) + slack(program, targets) if options.keep_peak else None
+    limit: int | None = None
+    if options.keep_peak:
+        limit = program_peak(program, options.released) + slack(program, targets)
     kernels = KernelCache()
     deadline = NEVER if tracer is None else tracer.deadline
     for choice in choices(options):
         improved = loop_pipeline(choice, targets).run(program, tracer)
         candidate = build(improved, choice, targets, limit, kernels, deadline)
-        peak = needs(candidate)
+        peak = needs(candidate, options.released)
         if best is None or peak < best[0]:
             best = peak, candidate
         if limit is None or best[0] <= limit:

@@ -101,7 +101,7 @@ class Stages:
         trace.write(SCRIPT, lambda: script(self.context.options))
         budget = Budget(self.context.options.autotune_seconds)
         try:
-            planned, host, units = self._programs(gm, budget, watch, trace)
+            planned, host, units = self._programs(gm, phase, budget, watch, trace)
         finally:
             trace.passes(watch.tracer.steps)
         building = self._submit(host, units, budget)
@@ -125,10 +125,17 @@ class Stages:
         return Product(wrapper.text, plan, manifest, not fallen, levels), building
 
     def _programs(
-        self, gm: torch.fx.GraphModule, budget: Budget, watch: Stopwatch, trace: Trace
+        self,
+        gm: torch.fx.GraphModule,
+        phase: Phase,
+        budget: Budget,
+        watch: Stopwatch,
+        trace: Trace,
     ) -> tuple[Schedule, HostProgram, dict[str, tuple[TranslationUnit, ...]]]:
         """Return the graph's schedule and host program, and the text of its kernels."""
         options = self.scheduler_options()
+        if phase == "backward":
+            options = evolve(options, released=_saved(gm))
         called: dict[str, str] = {}
         with watch.stage("lower"):
             passes = self.prepare(gm, budget, watch.tracer)
@@ -403,6 +410,14 @@ class Stages:
             profile=options.profile,
             passes=self.context.passes,
         )
+
+
+def _saved(gm: torch.fx.GraphModule) -> tuple[str, ...]:
+    """Return the tensors that a forward pass computed and saved for this backward pass. Those that
+    it was given itself, and the gradients of its results, are the caller's."""
+    parameters = gm.graph.find_nodes(op="placeholder")
+    tensors = (n.name for n in parameters if isinstance(n.meta.get("val"), torch.Tensor))
+    return tuple(n for n in tensors if not n.startswith(("primals_", "tangents_")))
 
 
 def _written(
