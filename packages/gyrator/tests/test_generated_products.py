@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -152,6 +153,88 @@ def test_batches_of_small_products_are_as_exact_as_eager(
             assert_all_as_exact(programs, compiled(inputs), inputs)
         assert records and not [c for r in records for c in r.externs]
         assert len(records) == 1 or programs is NO_BATCH
+
+
+WINDOWS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
+    "planes": ((2, 16, 9, 11), {"padding": 2}),
+    "bias": ((3, 19, 7, 6), {"padding": (2, 1), "bias": True}),
+    "channels_last": ((2, 20, 12, 9), {"padding": 2, "last": True, "bias": True}),
+    "steps": ((1, 17, 14, 15), {"stride": (2, 3), "padding": 1, "dilation": (2, 1), "last": True}),
+    "series": ((2, 16, 21), {"padding": 5, "window": (11,)}),
+    "one_pixel": ((4, 16, 1, 1), {"padding": 2}),
+    "every_other_channel": ((2, 16, 8, 8), {"padding": 2, "every": 2}),
+}
+
+
+def depthwise(
+    shape: tuple[int, ...], batch: int | None, options: dict[str, Any]
+) -> list[torch.Tensor]:
+    """Return the image, the weight and perhaps the bias of a depthwise convolution."""
+    every, channels = options.get("every", 1), shape[1]
+    x = torch.randn(shape[0] if batch is None else batch, channels * every, *shape[2:])
+    if options.get("last"):
+        x = x.contiguous(memory_format=torch.channels_last)
+    weight = torch.randn(channels, 1, *options.get("window", (5, 5)))
+    bias = [torch.randn(channels)] if options.get("bias") else []
+    return [x[:, ::every], weight, *bias]
+
+
+def convolved(inputs: Inputs) -> list[torch.Tensor]:
+    """Return the convolutions of `WINDOWS`."""
+    results = []
+    for (shape, options), (x, weight, *bias) in zip(WINDOWS.values(), inputs, strict=True):
+        numbers = {n: options[n] for n in ("stride", "padding", "dilation") if n in options}
+        call = F.conv1d if len(shape) == 3 else F.conv2d
+        results.append(call(x, weight, *bias, groups=shape[1], **numbers))
+    return results
+
+
+def convolution_gradients(
+    inputs: Inputs,
+    factors: list[torch.Tensor],
+    changes: bool,
+    run: Callable[[Inputs], list[torch.Tensor]],
+    dtype: torch.dtype,
+    kind: torch.dtype,
+) -> tuple[torch.Tensor, ...]:
+    """Return the gradients, computed as `kind`, of a sum of products with `factors`, of which all
+    are rounded to `dtype`; `changes` says that the number of images does."""
+    given = [[t.to(dtype).to(kind).requires_grad_() for t in each] for each in inputs]
+    for x, *_ in given if changes else ():
+        torch._dynamo.maybe_mark_dynamic(x, 0)
+    leaves = [t for each in given for t in each]
+    return torch.autograd.grad(run(given), leaves, [f.to(dtype).to(kind) for f in factors])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "batches"),
+    [
+        (torch.float32, (None,)),
+        (torch.float64, (None,)),
+        (torch.bfloat16, (None,)),
+        (torch.float16, (None,)),
+        (torch.float32, (2, 3, 0)),
+    ],
+)
+def test_gradients_of_depthwise_weights_are_as_exact_as_eager(
+    session: Session,
+    records: list[GraphRecord],
+    dtype: torch.dtype,
+    batches: tuple[int | None, ...],
+) -> None:
+    compiled = torch.compile(convolved, backend=session.backend)
+    for batch in batches:
+        inputs = [depthwise(shape, batch, options) for shape, options in WINDOWS.values()]
+        factors = [torch.randn_like(r) for r in convolved(inputs)]
+        gradients = partial(convolution_gradients, inputs, factors, batch is not None)
+        got, eager = gradients(compiled, dtype, dtype), gradients(convolved, dtype, dtype)
+        exact = gradients(convolved, dtype, torch.float64)
+        for values in zip(got, eager, exact, strict=True):
+            assert values[0].shape == values[1].shape
+            # Fake kernels give the one channel of a filter another stride than some libraries do.
+            assert_as_exact(*(v.flatten() for v in values))
+    nodes = [n for r in records for k in r.kernels for n in k.nodes]
+    assert sum("convolution_backward" in str(n) for n in nodes) >= len(WINDOWS)
 
 
 def test_bytes_are_summed_exactly(session: Session) -> None:

@@ -277,6 +277,36 @@ def test_cpu_layouts_are_measured(check: Any, quicker: bool) -> None:
     assert not ChannelsLast.of(BOTH).run(check.trace(network, inputs))
 
 
+def test_layouts_of_gradients_in_kernels_are_not_measured(check: Any) -> None:
+    queries: list[ImageConvolution] = []
+
+    class Counting:
+        def channels_last(
+            self, convolutions: Sequence[ImageConvolution], copied: Callable[[], int]
+        ) -> bool:
+            queries.extend(convolutions)
+            return True
+
+    def gradients(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> Any:
+        calls = ([False, True, False], [True, False, False])
+        numbers = ([1, 1], [2, 2], [1, 1], False, [0, 0], 16)
+        of_weight, of_image = (
+            aten.convolution_backward(g, x, w, None, *numbers, mask) for mask in calls
+        )
+        return of_image[0], of_weight[1]
+
+    inputs = tuple(drawn(*s).float() for s in ((2, 16, 6, 5), (2, 16, 6, 5), (16, 1, 5, 5)))
+    cpu = BOTH["cpu"]
+    able = evolve(cpu, heuristics=evolve(cpu.heuristics, depthwise_gradients=True))
+    change = ChannelsLast.of({"cpu": able}, layouts=Counting()).run
+    gm = compare(check, gradients, *inputs, change=change)
+    assert [c.gradients for c in queries] == [(True, False, False)]
+    last = torch.channels_last
+    images = [n.args[:2] for n in gm.graph.nodes if n.target is aten.convolution_backward.default]
+    assert len(images) == 2
+    assert all(a.meta["val"].is_contiguous(memory_format=last) for both in images for a in both)
+
+
 def transposed(rows: int, columns: int) -> torch.Tensor:
     return drawn(columns, rows, dtype=torch.float32).t()
 

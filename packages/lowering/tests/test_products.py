@@ -304,6 +304,45 @@ def test_depthwise_convolutions_of_channels_last_images_are_left_to_kernels(
     assert not generated_products(gm, check.targets)
 
 
+GRADIENTS = {
+    "large window": ({}, True),
+    "planes": ({"last": False}, True),
+    "bfloat16": ({"dtype": torch.bfloat16}, True),
+    "along a line": ({"axes": 1, "window": 11}, True),
+    "steps": ({"stride": 2, "dilation": 2}, True),
+    "the image's too": ({"mask": [True, True, False]}, False),
+    "not the weight's": ({"mask": [True, False, False]}, False),
+    "3 by 3": ({"window": 3}, False),
+    "few channels": ({"channels": 15}, False),
+    "two filters a channel": ({"filters": 32}, False),
+    "transposed": ({"transposed": True}, False),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_of_depthwise_weights_are_left_to_kernels(check, name: str) -> None:
+    options, expected = GRADIENTS[name]
+    axes, channels = options.get("axes", 2), options.get("channels", 16)
+    shape = (2, channels, *(17, 19)[:axes])
+    x = torch.randn(shape, dtype=options.get("dtype", torch.float32))
+    if options.get("last", True):
+        x = x.movedim(1, -1).contiguous().movedim(-1, 1)
+    window = [options.get("window", 5)] * axes
+    w = torch.randn(options.get("filters", channels), 1, *window, dtype=x.dtype)
+    settings = [[options.get(o, d)] * axes for o, d in _WINDOW_OPTIONS]
+    more = options.get("transposed", False), [0] * axes, channels
+    mask = options.get("mask", [False, True, True])
+
+    def f(g, x, w):
+        return torch.ops.aten.convolution_backward(g, x, w, [len(w)], *settings, *more, mask)
+
+    inputs = (torch.randn_like(torch.convolution(x, w, None, *settings, *more)), x, w)
+    (target,) = check.targets.values()
+    able = evolve(target, heuristics=evolve(target.heuristics, depthwise_gradients=True))
+    assert bool(generated_products(check.trace(f, inputs), {target.device: able})) is expected
+    assert not generated_products(check.trace(f, inputs), check.targets)
+
+
 PIXELS = {
     "few outputs": ({}, torch.float32, True),
     "as many as are few": ({"outputs": 4}, torch.bfloat16, True),

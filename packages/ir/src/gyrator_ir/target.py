@@ -125,6 +125,9 @@ class Heuristics:
     """Generated kernels are faster than the library at depthwise convolutions of channels-last
     images: of 16-bit floats, if windows are apart or images have at most this many elements. 0 if
     they are not."""
+    depthwise_gradients: bool = False
+    """Generated kernels are faster than the library at the gradients of the weights of depthwise
+    convolutions with large windows."""
     integer_products: bool = False
     """Generated kernels are faster than the library at matrix products of integers."""
     register_tiles: bool = False

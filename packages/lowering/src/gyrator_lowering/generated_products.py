@@ -14,6 +14,8 @@ Some products are better left to kernels, which also fuse what follows:
   that are consecutive in memory; for planes, ATen's take twice to three times as long as a loop
   over the window. Of channels-last images, the library convolves 16-bit floats faster where windows
   overlap, unless its kernel is short; and it takes tenths of a second to prepare its first call.
+- The gradients of the weights of depthwise convolutions with large windows. CPU libraries take ten
+  times as long for these as for the gradients of the images, which they compute well.
 - Convolutions of single channels-last pixels with few outputs, as at the end of a segmentation
   network. CPU libraries compute a whole register of outputs, most of which are padding; kernels
   compute those that exist, and fuse what comes before and after, which takes longer than the sums.
@@ -45,6 +47,11 @@ _DEPTH = 8
 """The minimum depth of products of integers, where the depth matters."""
 _WINDOW = 64
 """The maximum number of elements of a depthwise convolution's window."""
+_LEAST_WINDOW = 10
+"""The minimum number of elements of a window for whose weights kernels sum the gradient faster than
+CPU libraries: these are as fast with windows of 3 by 3."""
+_LEAST_CHANNELS = 16
+"""The minimum number of channels, which are the lanes of vectors, in that case."""
 _MAX_OUTPUTS = 4
 """The maximum number of outputs of a convolution of single pixels. With twice as many, libraries
 are as fast unless something is fused."""
@@ -67,6 +74,7 @@ def _chosen(node: Node, targets: Mapping[str, Target]) -> bool:
         return (
             (can.plane_convolutions and _of_planes(node))
             or (can.register_tiles and narrow_convolution(node))
+            or (can.depthwise_gradients and sums_windows(node) and not needs_image(node))
             or _of_channels_last(node, can.depthwise_elements)
         )
     x, y = (a.meta["val"] for a in node.args[-2:])  # type: ignore[union-attr]
@@ -130,6 +138,32 @@ def _of_planes(node: Node) -> bool:
         and convolves_channels(images[-1], weight, groups)
         and all(isinstance(x.stride(-1), int) and x.stride(-1) == 1 for x in images)
     )
+
+
+def sums_windows(node: Node) -> bool:
+    """Return whether a node computes the gradient of the weight of a depthwise convolution, perhaps
+    among others, and the window is so large that kernels are faster at it than CPU libraries. The
+    number and the size of the images may change."""
+    if node.target != aten.convolution_backward.default:
+        return False
+    args: Any = node.args
+    grad, x, weight = (a.meta["val"] for a in args[:3])
+    transposed, groups, mask = args[7], args[9], args[10]
+    return bool(
+        mask[1]
+        and not transposed
+        and _strided(grad, x, weight)
+        and x.ndim == weight.ndim
+        and convolves_channels(x, weight, groups, math.prod(weight.shape[2:]))
+        and math.prod(weight.shape[2:]) >= _LEAST_WINDOW
+        and groups >= _LEAST_CHANNELS
+    )
+
+
+def needs_image(node: Node) -> bool:
+    """Return whether the gradients of a convolution that a node computes include the image's."""
+    args: Any = node.args
+    return bool(args[10][0])
 
 
 def _of_channels_last(node: Node, elements: int) -> bool:

@@ -41,6 +41,9 @@ from gyrator_lowering.fx_passes.products.quantized_calls import (
     QuantizedCalls,
 )
 from gyrator_lowering.fx_passes.products.split_bias import SplitBias
+from gyrator_lowering.fx_passes.products.split_depthwise_gradients import (
+    SplitDepthwiseGradients,
+)
 from gyrator_lowering.fx_passes.products.split_product_bias import SplitProductBias
 from gyrator_lowering.fx_passes.products.winograd import (
     Multiplying,
@@ -115,6 +118,7 @@ def joint_pipeline(
         when(frozen and not exact, FoldNorms()),
         when(not exact, RowMajor()),
         when(packing is not None and not exact, RaiseConvolutions.of(targets)),
+        when(not exact, SplitDepthwiseGradients.of(targets)),
         when(not exact, ChannelsLast.of(targets, packing is not None, libraries)),
         when(packing is not None, QuantizedCalls.of(targets, packing)),
         when(fast and packing is not None, Winograd.of(targets, packing)),
@@ -198,6 +202,7 @@ __all__ = [
     "ShareKeyHeads",
     "SplitBias",
     "SplitCrossEntropy",
+    "SplitDepthwiseGradients",
     "SplitNorms",
     "SplitProductBias",
     "SplitSoftmax",

@@ -23,6 +23,7 @@ from gyrator_lowering.fx_passes.products.linear_calls import (
     LIBRARIES,
     devices_with,
 )
+from gyrator_lowering.generated_products import needs_image, sums_windows
 
 aten = torch.ops.aten
 
@@ -98,6 +99,8 @@ class ChannelsLast:
     layouts: Layouts | None = field(default=None, repr=False)
     packing_bfloat16: frozenset[str] = frozenset()
     """Device types whose library takes packed `bfloat16` weights."""
+    summing: frozenset[str] = frozenset()
+    """Device types whose kernels sum the gradients of depthwise convolutions' weights."""
 
     @classmethod
     def of(
@@ -116,13 +119,14 @@ class ChannelsLast:
             choosing=libraries if layouts is not None else none,
             layouts=layouts,
             packing_bfloat16=devices_with(BFLOAT16_LIBRARIES, targets) if packing else none,
+            summing=frozenset(d for d, t in targets.items() if t.heuristics.depthwise_gradients),
         )
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
         convolutions = [n for n in gm.graph.nodes if n.target in _OPERANDS]
         if not any(self.prefers(n.args[:2]) for n in convolutions if n.target is _FORWARD):
-            measured = [n for n in convolutions if self._may_measure(_read(n))]
+            measured = [n for n in convolutions if self._in_library(n)]
             if not measured or self.layouts is None:
                 return False
             plan = _Plan.beside(convolutions[0], self._may_measure, weights=False)
@@ -144,6 +148,17 @@ class ChannelsLast:
         packed = all(device in packing.get(f.dtype, ()) for f in fakes)
         narrow = device in self.devices and all(f.element_size() == 2 for f in fakes)
         return (packed or narrow) and _images(fakes, any_batch=packed)
+
+    def _in_library(self, node: Any) -> bool:
+        """Return whether the layout of the operands of a convolution should be measured, and a
+        library computes it rather than a kernel."""
+        operands = _read(node)
+        in_kernel = (
+            operands[0].meta["val"].device.type in self.summing
+            and sums_windows(node)
+            and not needs_image(node)
+        )
+        return not in_kernel and self._may_measure(operands)
 
     def _may_measure(self, operands: Sequence[Any]) -> bool:
         """Return whether the layout of these operands of a convolution should be measured."""
