@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from gyrator_conformance.families.build import Feed, family, text, words
+import torch
+
+from gyrator_conformance.families.build import LENGTH, VOCABULARY, Feed, family, text, words
 from gyrator_conformance.models import Model
+from gyrator_conformance.models.model import Inputs, images
 
 _EXPERTS: Mapping[str, Any] = MappingProxyType(
     {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
@@ -62,6 +65,13 @@ def encoders() -> tuple[Model, ...]:
             is_decoder=False),
         add("xmod", masked, default_language="en_XX", languages=["en_XX"]),
         add("layoutlm", masked),
+        add("tapas", "", feed={"token_type_ids": _places(7, 2)}),
+        # Its hash functions are expectations, not draws.
+        add("yoso", masked),
+        add("layoutlmv3", "", feed={"bbox": _places(4, 50), "pixel_values": images(3, 32)},
+            input_size=32, patch_size=8, coordinate_size=4, shape_size=8,
+            max_2d_position_embeddings=64, has_relative_attention_bias=True,
+            has_spatial_attention_bias=True, rel_pos_bins=8, max_rel_pos=16),
     )  # fmt: skip
 
 
@@ -115,6 +125,19 @@ def decoders() -> tuple[Model, ...]:
         add("deepseek_v32", causal, **_LATENT, n_routed_experts=4, n_shared_experts=1, n_group=2,
             first_k_dense_replace=1, index_topk=4, index_head_dim=8, index_n_heads=2),
         add("diffllama", causal),
+        add("deepseek_v2", causal, **_LATENT, n_routed_experts=4, n_shared_experts=1, n_group=2,
+            first_k_dense_replace=1, topk_method="group_limited_greedy"),
+        add("jetmoe", causal, num_attention_heads=None, num_local_experts=4,
+            num_experts_per_tok=2, kv_channels=8),
+        add("phimoe", causal, num_local_experts=4, num_experts_per_tok=2),
+        add("llama4_text", causal, num_local_experts=4, num_experts_per_tok=1,
+            intermediate_size_mlp=48, interleave_moe_layer_step=2, attention_chunk_size=8),
+        add("gemma3n_text", causal, num_hidden_layers=4, intermediate_size=[48] * 4,
+            vocab_size_per_layer_input=VOCABULARY, hidden_size_per_layer_input=8, laurel_rank=4,
+            altup_num_inputs=2, num_kv_shared_layers=2, sliding_window=8,
+            layer_types=["sliding_attention", "full_attention"] * 2,
+            activation_sparsity_pattern=[0.5, 0.0, 0.0, 0.0]),
+        add("apertus", causal),
     )  # fmt: skip
 
 
@@ -143,6 +166,12 @@ def recurrences() -> tuple[Model, ...]:
         add("minimax", causal, num_local_experts=4, block_size=8,
             layer_types=["linear_attention", "full_attention"]),
         add("lfm2", causal, layer_types=["conv", "full_attention"]),
+        add("lfm2_moe", causal, **_EXPERTS, num_dense_layers=1,
+            layer_types=["conv", "full_attention"]),
+        add("zamba2", causal, num_hidden_layers=4, head_dim=None, num_key_value_heads=4,
+            layers_block_type=["mamba", "hybrid"] * 2, mamba_d_state=4, mamba_headdim=8,
+            n_mamba_heads=8, mamba_ngroups=1, chunk_size=8, num_mem_blocks=1, use_mem_rope=True,
+            adapter_rank=4),
     )  # fmt: skip
 
 
@@ -168,6 +197,7 @@ def both() -> tuple[Model, ...]:
         _pair("blenderbot", **bart),
         _pair("led", **bart, attention_window=[4, 4], max_encoder_position_embeddings=64,
               max_decoder_position_embeddings=64),
+        _pair("pegasus_x", **bart, block_size=8, num_global_tokens=4, stagger_local_blocks=True),
         _pair("bigbird_pegasus", **bart, attention_type="original_full"),
         _pair("prophetnet", num_hidden_layers=None, num_encoder_layers=2, num_decoder_layers=2,
               ngram=2,
@@ -179,3 +209,9 @@ def both() -> tuple[Model, ...]:
 def _pair(name: str, **changes: Any) -> Model:
     feed = {"input_ids": text(), "labels": text(8)}
     return family("both", name, "ForSeq2SeqLM", feed, **changes)
+
+
+def _places(columns: int, most: int) -> Inputs:
+    """Return a generator of `int64[n, length, columns]` below `most`: a token's places."""
+    shape = (LENGTH, columns)
+    return lambda g, n: (torch.randint(0, most, (n, *shape), generator=g),)
