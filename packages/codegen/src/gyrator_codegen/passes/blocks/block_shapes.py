@@ -62,6 +62,7 @@ _HEAVY = 16  # ... and a reduction with several accumulators counts as this many
 
 TOTAL_BYTES = 1 << 14
 """Bytes of the rows that a core processes at once to sum their columns, unless one is longer."""
+_HALVED = (256, 512)  # lengths of few rows of 64-bit keys of which a thread sorts half as many
 _HELD_OF_TOTALS = 64  # bytes of them that a thread holds
 _POSITIONS = frozenset((ReduceKind.ARGMIN, ReduceKind.ARGMAX))
 _KEPT = frozenset(
@@ -171,7 +172,7 @@ def _few_shapes(
         each = max(count // rows // max(cores, 1), 1)
         return _totals(rows, power_of_two(length), width, each)
     if at_once and sorts(kernel):
-        return _sorting(power_of_two(length), count, cores)
+        return _sorting(power_of_two(length), count, cores, packed=bool(tiled.packed))
     if not at_once and values["RBLOCK"] == (1,):
         return _steps(kernel, count, width, cores)
     return None
@@ -289,14 +290,18 @@ def _totals(count: int, block: int, width: int, programs: int) -> Iterable[_Shap
     return dict.fromkeys(shapes)
 
 
-def _sorting(block: int, count: int, cores: int) -> Iterator[_Shape]:
+def _sorting(block: int, count: int, cores: int, packed: bool) -> Iterator[_Shape]:
     """Yield shapes with few elements per thread and few warps, since exchanges dominate a sort.
 
     Exchanges among warps cost more than those among 16 elements of a thread, unless rows are so few
-    that the time of one thread dominates.
+    that the time of one thread dominates: then it has 4 of the keys of 64 bits that are not packed.
     """
     most = power_of_two(count)
-    for each in (16, 8, 4) if block > 8 * _LANES and count > 2 * cores else (8, 4, 16):
+    if count > 2 * cores:
+        preferred = 16 if block > 8 * _LANES else 8
+    else:
+        preferred = 8 if packed or block not in _HALVED else 4
+    for each in dict.fromkeys((preferred, 8, 4, 16)):
         xblock = min(max(_LANES * each // block, 1), most)
         yield xblock, block, min(max(xblock * block // (_LANES * each), 1), 16)
 
