@@ -23,7 +23,8 @@ _FEW_CHANNELS = 16
 
 def resized(x: Tensor, size: Any, corners: bool, scales: Any) -> Tensor:
     """`upsample_linear1d.vec`, `upsample_bilinear2d.vec` or `upsample_trilinear3d.vec`."""
-    sizes = decompositions.upsample_compute_output_size(x.size(), size, scales)
+    compute_size: Any = decompositions.upsample_compute_output_size
+    sizes = compute_size(x.size(), size, scales)
     return resized_by(x, sizes, corners, *(scales or ()))
 
 
@@ -39,6 +40,7 @@ def resized_by(x: Tensor, sizes: Sequence[Any], corners: bool, *scales: Any) -> 
         for axis, (m, scale) in enumerate(zip(sizes, all_scales, strict=True), start=2)
     ]
     corner_indices = product(*([low, high] for low, high, _ in axes))
+    values: list[Tensor]
     values = [aten._unsafe_index(x, [None, None, *i]).to(dtype) for i in corner_indices]
     for *_, weight in reversed(axes):
         pairs = zip(values[::2], values[1::2], strict=True)
