@@ -157,6 +157,20 @@ def test_torch_explains_what_it_gets_wrong_alike_and_nothing_else(judge, monkeyp
         assert found.kind and found.explained == reason, (found, reason)
 
 
+def test_torch_explains_the_device_of_random_numbers(judge, monkeypatch):
+    p = program("v = torch.rand_like(x)")
+    drawn = lambda device, n=4: lambda x: (torch.rand(3, n, device=device),)  # noqa: E731
+    for ours, front, reason in [
+        (drawn("meta"), drawn("meta"), "torch"), (drawn("meta"), drawn(None), ""),
+        (drawn("meta", 2), drawn("meta"), ""),
+    ]:  # fmt: skip
+        made = lambda program, function, backend, ours=ours, front=front: (  # noqa: E731
+            front if backend == "aot_eager" else ours
+        )
+        monkeypatch.setattr(Judge, "_compiled", staticmethod(made))
+        assert judge._explained(p, p.function(), Verdict("device")) == reason
+
+
 def test_a_difference_that_is_explained_hides_none_of_a_later_call(judge):
     p = program("v = x @ x", inputs=(Input("x", ("d0", 3), "f32"),), dims={"d0": (2, 3)})
     lost = raising(NotImplementedError, "no kernel")
