@@ -207,6 +207,20 @@ def test_copies_have_to_be_paid() -> None:
     assert faster(3.0, 2 * image) and not faster(1.04, 0)
 
 
+def test_a_slow_copy_of_a_small_image_does_not_decide() -> None:
+    large, small = (evolve(THREE, input=(1, 8, size, size)) for size in (32, 16))
+    copies = {large: 1.0, small: 2.0}
+
+    def measure(convolution: ImageConvolution) -> dict[str, float]:
+        return {"channels_first": 2.0, "channels_last": 1.0, "copy": copies[convolution]}
+
+    def faster(copied: int) -> bool:
+        return channels_last_faster([large, small, small], measure, lambda: copied)
+
+    elements = math.prod(large.input) + math.prod(small.input)
+    assert faster(4 * elements // 5) and not faster(elements)
+
+
 def test_what_is_measured() -> None:
     assert work(evolve(THREE, input=(4, 8, 32, 32))) == pytest.approx(2 * work(THREE), rel=0.1)
     assert work(evolve(THREE, gradients=(True, True, False))) == 2 * work(THREE)

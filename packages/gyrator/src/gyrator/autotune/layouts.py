@@ -39,13 +39,14 @@ def channels_last_faster(
     layout, if that needs `copied` elements of images to be copied from one to the other.
 
     `measure` returns the seconds of a small convolution in either layout, and of a copy of its
-    input; if it cannot measure one now, the images stay as they are.
+    input; if it cannot measure one now, the images stay as they are. The measured copies count
+    together: each alone, most of all of a small image, may take several times as long per element.
     """
     counts = Counter(convolutions)
     shares = {c: count * work(c) for c, count in counts.items()}
     left = total = sum(shares.values())
     enough = (1 - _MEASURED_SHARE) * left
-    first = last = copy = 0.0
+    first = last = copy = elements = 0.0
     for convolution in sorted(shares, key=shares.__getitem__, reverse=True):
         if left <= enough:
             break
@@ -56,10 +57,11 @@ def channels_last_faster(
             return False
         first += scale * seconds[FIRST]
         last += scale * seconds[LAST]
-        copy = max(copy, seconds[COPY] / math.prod(small.input))
+        copy += seconds[COPY]
+        elements += math.prod(small.input)
     if first < _GAIN * last:
         return False
-    return first >= _GAIN * (last + copy * copied() * (total - left) / total)
+    return first >= _GAIN * (last + copy / elements * copied() * (total - left) / total)
 
 
 def work(convolution: ImageConvolution) -> float:
