@@ -113,7 +113,10 @@ class Heuristics:
     pool_bytes: int = field(default=65536, validator=natural)
     """Temporaries up to this size share one allocation."""
     slack_bytes: int = field(default=16384, validator=natural)
-    """Memory for partial results that a program may need beyond that of unfused execution."""
+    """Memory for partial results that a program may need beyond that of unfused execution..."""
+    slack_parts: int = field(default=0, validator=natural)
+    """... in addition to one of this many parts of that; 0 for none. A program that exceeds it by
+    less costs more in kernels that are split than it saves."""
     product_bytes: int = field(default=0, validator=natural)
     """Large 16-bit matrix products are fastest if the row size of the matrices is a multiple of
     this many bytes; 0 if it makes no difference."""

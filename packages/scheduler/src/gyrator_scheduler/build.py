@@ -244,10 +244,12 @@ def _peak(
     return peak_at((*lives, *inputs), context.sizes)
 
 
-def slack(program: LoopProgram, targets: Mapping[str, Target]) -> int:
-    """Return the number of bytes by which a plan may exceed the peak of the program order."""
+def slack(program: LoopProgram, targets: Mapping[str, Target], peak: int = 0) -> int:
+    """Return the number of bytes by which a plan may exceed the `peak` of the program order."""
     devices = {b.device.type for b in program.buffers}
-    return max((targets[d].heuristics.slack_bytes for d in devices if d in targets), default=0)
+    known = (targets[d].heuristics for d in devices if d in targets)
+    sizes = (h.slack_bytes + (peak // h.slack_parts if h.slack_parts else 0) for h in known)
+    return max(sizes, default=0)
 
 
 def _launched(

@@ -47,7 +47,8 @@ def schedule(
     best: tuple[int, Schedule] | None = None
     limit: int | None = None
     if options.keep_peak:
-        limit = program_peak(program, options.released) + slack(program, targets)
+        peak = program_peak(program, options.released)
+        limit = peak + slack(program, targets, peak)
     kernels = KernelCache()
     deadline = NEVER if tracer is None else tracer.deadline
     for choice in choices(options):

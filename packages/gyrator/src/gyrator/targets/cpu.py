@@ -103,6 +103,7 @@ def cpu_target(isa: str, cores: int) -> Target:
             scatter_choices=True,
             column_parts=0 if isa == "plain" else 64,
             together_elements=1 << 18,
+            slack_parts=64,
             depthwise_gradients=isa in ("avx512", "avx2"),
             integer_products=isa != "plain",
             register_tiles=isa != "plain",
