@@ -129,4 +129,21 @@ def test_fill(library, name, size):
 
     np.testing.assert_array_equal(z.view("u1"), want.view("u1"))
     clears = value == 0 and not np.signbit(value)
-    assert ("memset" in library.sources[name].text) == clears
+    assert ("gy_clear" in library.sources[name].text) == clears
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"), [("fill_f32_0_any", 2), ("fill_f32_0_any", 600), ("fill_bf16_4_any", 3)]
+)
+def test_tensors_larger_than_caches_are_cleared(library, name, rows):
+    """Rows have any alignment."""
+    dtype = FILLS[name][1]
+    columns = (17 << 20) // (rows * dtype.size) + 3
+    z = np.ones((rows, columns + 5), NUMPY[dtype])
+    inner = z[:, 2 : columns + 2]
+
+    assert library(name, {"z": z}, s0=rows, s1=columns) == 0
+
+    assert not inner.any()
+    inner[:] = 1
+    assert (z == 1).all()

@@ -8,6 +8,7 @@ from gyrator_codegen_cpp.scope import Scope, Span
 from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Store, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, expr
 from gyrator_ir.kernel.nodes import KernelStatement
+from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import DRAWN, Access, IndexAccess, Prefetch
 from gyrator_ir.types import DType
 
@@ -337,9 +338,10 @@ def _store_pair(scope: Scope, *pair: Store) -> None:
 
 
 def clear(scope: Scope, s: Store, symbol: Sym, span: Span) -> None:
-    """Emit a store of zeros to consecutive elements over `span` of `symbol`, by `memset`."""
+    """Emit a store of zeros to consecutive elements over `span` of `symbol`, as memory."""
     at = scope.index(s.index, **{symbol.name: span.low})
     element = STORAGE[scope.frame.storage[s.buffer]]
-    count = f"({span.high} - {span.low}) * (si64)sizeof({element})"
+    size, whole = f"(si64)sizeof({element})", scope.index(extent_of(scope.frame.kernel.axes))
+    count = f"({span.high} - {span.low}) * {size}"
     pointer = scope.frame.pointers[s.buffer]
-    scope.line(f"if ({span.high} > {span.low}) __builtin_memset({pointer} + {at}, 0, {count});")
+    scope.line(f"gy_clear({pointer} + {at}, {count}, {whole} * {size});")

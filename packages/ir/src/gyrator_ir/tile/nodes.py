@@ -371,7 +371,7 @@ class TiledKernel:
     """Stages not listed here load in the step that uses the value."""
     prefetches: tuple[Prefetch, ...] = field(default=(), validator=a_tuple)
     cleared: tuple[str, ...] = field(default=(), validator=a_tuple)
-    """Buffers that are zero-filled with `memset`, a step at a time."""
+    """Buffers that are zero-filled as memory, a step at a time."""
     stack: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Locals that are allocated on a thread's stack."""
     plain: tuple[Expr, ...] = field(default=(), validator=a_tuple)
