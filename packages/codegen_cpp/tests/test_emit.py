@@ -252,8 +252,14 @@ def test_turned(library, name):
 @pytest.mark.parametrize("dtype", SORTED)
 def test_sorts_keep_the_order_of_equals(library, dtype, down):
     rng = np.random.default_rng(3)
-    for m, n in ((3, 5), (2, 63), (3, 64), (4, 700)):
-        x = rng.integers(-300, 300, (m, n)).astype(NUMPY[dtype])
+    for m, n, bits in ((3, 5, 0), (2, 63, 0), (3, 64, 0), (4, 700, 60), (4, 700, 0), (1, 5000, 0),
+                       (2, 5000, 20), (2, 5000, 40), (1, 5000, 64)):  # fmt: skip
+        x = rng.integers(-300, 300, (m, n))
+        if bits:  # Some are equal, the others differ in more bits.
+            far = rng.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (m, n))
+            x = np.where(rng.random((m, n)) < 0.3, x, far)
+        with np.errstate(over="ignore"):
+            x = x.astype(NUMPY[dtype])
         if dtype.is_float:
             x = (x / 7).astype(x.dtype)
             special = rng.choice([np.nan, -np.nan, 0.0, -0.0, np.inf, -np.inf], (m, n))

@@ -455,7 +455,6 @@ def _sort(scope: Scope, stage: SortedStage) -> None:
             run(at, stage.before)
             where = at.index(scope.frame.position)
             at.line(f"{values}[{where}] = {at.value(step.args[0]).text};")
-            at.line(f"{positions}[{where}] = {where};")
         arguments = f"{values}, {positions}, {values} + count, {positions} + count, count"
         scope.line(f"gy_sort({arguments}, {'true' if step.descending else 'false'});")
         with _nested_loops(hoist(scope, stage.after), axes) as at:
