@@ -11,7 +11,7 @@ from gyrator_codegen.passes.cores.unroll_periods import only_sets, same_paramete
 from gyrator_codegen.passes.cores.vectorize import LANES_GUESS, choose_vector_axis
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.passes.unroller import Unroller, split_axis
-from gyrator_ir.body.nodes import Axis, SortStep
+from gyrator_ir.body.nodes import Axis, ScanKind, ScanStep, SortStep
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
@@ -24,7 +24,8 @@ class InterleaveScans(KernelPass):
     """Let a point scan several rows, in a kernel whose inner stages are scans along the inner axes.
 
     Each step of a scan waits for the one before it, which takes several cycles; those of other rows
-    need not. Every row is still scanned in order. This pass runs before any decisions.
+    need not. Every row is still scanned in order. Sums of integers wait for one cycle, and gain
+    nothing. This pass runs before any decisions.
     """
 
     cores: int = 1
@@ -39,7 +40,9 @@ class InterleaveScans(KernelPass):
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
-        if not _only_scans(kernel) or choose_vector_axis(kernel, self.lanes) not in kernel.inner:
+        if not _only_scans(kernel) or not _waits(kernel):
+            return tiled
+        if choose_vector_axis(kernel, self.lanes) not in kernel.inner:
             return tiled
         for axis, rows in self._choices(kernel):
             shorter, points = split_axis(kernel, axis, rows)
@@ -75,3 +78,9 @@ def _only_scans(kernel: Kernel) -> bool:
         and not any(isinstance(s, SortStep) for s in body)
         and only_sets(kernel)
     )
+
+
+def _waits(kernel: Kernel) -> bool:
+    """Return whether a step of a scan takes longer than one addition of integers."""
+    scans = (s for s in kernel.statements if isinstance(s, ScanStep))
+    return any(s.kind is not ScanKind.SUM or not s.dtype.is_int for s in scans)
