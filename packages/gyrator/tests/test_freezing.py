@@ -813,6 +813,32 @@ def test_kernels_convolve_pixels_and_single_channels(tmp_path, wrapper):
 
 
 @torch.no_grad()
+def test_infinite_weights_meet_the_zeros_of_padding(tmp_path):
+    """Which are pixels like others in tiles of convolutions, and left out where each channel is
+    convolved alone, as by oneDNN."""
+    if cpu_isa() != "avx512":
+        pytest.skip("convolutions need the registers of AVX-512")
+    torch._dynamo.reset()
+    layers = [nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 16, 1, padding=1)]
+    layers.append(nn.Conv2d(16, 16, 3, padding=1, groups=16))
+    for layer in layers:
+        layer.weight[0, 0, 0, 0] = torch.inf
+    records, x = [], torch.randn(2, 16, 9, 7)
+    model = nn.ModuleList(layers).eval()
+    with session(tmp_path, records) as ours:
+        results = torch.compile(lambda x: [layer(x) for layer in model], backend=ours.backend)(x)
+    within = F.pad(x, (1, 1, 1, 1))
+    expected = [F.conv2d(within, layer.weight, layer.bias) for layer in layers[:2]]
+    expected.append(layers[2](x))
+    for actual, value in zip(results, expected, strict=True):
+        torch.testing.assert_close(actual, value, rtol=1e-4, atol=1e-4, equal_nan=True)
+    assert [y.isnan().any().item() for y in results] == [True, True, False]
+    (record,) = records
+    assert made(record) >= _CONVOLVING
+    assert not calls(record)
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
 def test_refused_convolutions_are_calls(tmp_path, monkeypatch, wrapper):
     """Of the op itself: the graph stays whole."""
