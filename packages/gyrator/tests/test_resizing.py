@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+aten = torch.ops.aten
 MODES = {3: ("linear",), 4: ("bilinear", "bicubic"), 5: ("trilinear",)}
 
 
@@ -66,6 +67,29 @@ def test_gradients(session, rank):
     weights = [torch.randn_like(one) for one in want]
     gradients = [torch.autograd.grad(results, x, weights) for results in (got, want)]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("rank", MODES)
+@pytest.mark.parametrize("grads", [False, True], ids=["inference", "training"])
+def test_sizes_that_a_scale_keeps_or_doubles(session, rank, grads):
+    """Along such an axis, the scale has no effect in eager mode."""
+
+    def run(x):
+        scales = {4: 1.2, 9: 1.1, 18: 1.7}
+        by = [scales[n] for n in x.shape[2:]]
+        results = [F.interpolate(x, scale_factor=by, mode=MODES[rank][0])]
+        if rank == 4:
+            results += [F.interpolate(x, scale_factor=by) for by in (1.05, (2.05, 1.7))]
+            results.append(aten.upsample_bilinear2d(x.detach(), (9, 20), False, 1.1, 1.15))
+        return results
+
+    x = image(rank).requires_grad_(grads)
+    got, want = torch.compile(run, backend=session.backend)(x), run(x)
+    torch.testing.assert_close(got, want)
+    if grads:
+        factors = [torch.randn_like(one) for one in want[:3]]
+        gradients = [torch.autograd.grad(results[:3], x, factors) for results in (got, want)]
+        torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("rank", MODES)

@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.default import default_table
 from gyrator_lowering.foreach import element_of
-from gyrator_lowering.resizing import resized, resized_by
+from gyrator_lowering.resizing import nearest, resized, resized_by
 from gyrator_lowering.table import LoweringTable
 
 aten = torch.ops.aten
@@ -228,6 +228,7 @@ def _scales_of_tokens(x: torch.Tensor, dtype: torch.dtype) -> Any:
 
 
 _RESIZING = ("upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec")
+_NEAREST = "upsample_nearest2d.vec"
 _BILINEAR = "upsample_bilinear2d.default"
 _REWRITTEN = (
     "matmul.default", "softshrink.default", "hardshrink.default", "multi_margin_loss.default",
@@ -248,8 +249,10 @@ def whole_ops() -> AbstractContextManager[None]:
 def right_formulas() -> AbstractContextManager[None]:
     """Make torch trace ours in place of formulas that are wrong, which it traces, for gradients,
     whatever decompositions it is given."""
-    ours = {str(_MARGINS).removeprefix("aten."): _margins}
-    return _traced_as(ours | dict.fromkeys(_RESIZING, resized) | {_BILINEAR: resized_by})
+    ours: dict[str, Callable[..., Any]] = dict.fromkeys(_RESIZING, resized)
+    ours[str(_MARGINS).removeprefix("aten.")] = _margins
+    ours |= {_BILINEAR: resized_by, _NEAREST: nearest}
+    return _traced_as(ours)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""Images resized by linear interpolation, as eager mode computes it: a sum of weighted elements.
+"""Images resized by linear interpolation and to the nearest element, as in eager mode.
 
-torch's formula adds a weighted difference instead, which is NaN beside an infinite element.
+torch's formula of linear interpolation adds a weighted difference of elements, which is NaN beside
+an infinite one, instead of weighing both; and its formulas use scales where CPU kernels do not.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from gyrator_ir.types import HOST
 
 aten = torch.ops.aten
+_FORMULAS: Any = decompositions
 _COMPUTED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 _FEW_CHANNELS = 16
 """Outside of the host, images of fewer channels have rows that are contiguous."""
@@ -23,8 +25,7 @@ _FEW_CHANNELS = 16
 
 def resized(x: Tensor, size: Any, corners: bool, scales: Any) -> Tensor:
     """`upsample_linear1d.vec`, `upsample_bilinear2d.vec` or `upsample_trilinear3d.vec`."""
-    compute_size: Any = decompositions.upsample_compute_output_size
-    sizes = compute_size(x.size(), size, scales)
+    sizes = _FORMULAS.upsample_compute_output_size(x.size(), size, scales)
     return resized_by(x, sizes, corners, *(scales or ()))
 
 
@@ -32,12 +33,16 @@ def resized_by(x: Tensor, sizes: Sequence[Any], corners: bool, *scales: Any) -> 
     """`upsample_linear1d`, `upsample_bilinear2d` or `upsample_trilinear3d`."""
     all_scales = [*scales, *[None] * (len(sizes) - len(scales))]
     if not x.is_floating_point():
-        rounded: Tensor = decompositions._upsample_linear(x, sizes, corners, all_scales)
+        rounded: Tensor = _FORMULAS._upsample_linear(x, sizes, corners, all_scales)
         return rounded
     dtype = _COMPUTED.get(x.dtype, x.dtype)
+    same = [guard_or_false(n == m) for n, m in zip(x.shape[2:], sizes, strict=True)]
+    if x.device.type != HOST:  # CUDA kernels copy whole images only
+        same = [all(same)] * len(same)
+    numbers = zip(sizes, same, all_scales, strict=True)
     axes = [
-        _neighbours(x, axis, m, corners, scale, dtype)
-        for axis, (m, scale) in enumerate(zip(sizes, all_scales, strict=True), start=2)
+        _itself(x, axis, dtype) if is_same else _neighbours(x, axis, m, corners, scale, dtype)
+        for axis, (m, is_same, scale) in enumerate(numbers, start=2)
     ]
     corner_indices = product(*([low, high] for low, high, _ in axes))
     values: list[Tensor]
@@ -47,7 +52,28 @@ def resized_by(x: Tensor, sizes: Sequence[Any], corners: bool, *scales: Any) -> 
         values = [first * (1 - weight) + second * weight for first, second in pairs]
     few = x.device.type != HOST and x.shape[1] < _FEW_CHANNELS
     layout = torch.contiguous_format if few else suggest_memory_format(x)
-    return values[0].to(x.dtype).contiguous(memory_format=layout)
+    result: Tensor = values[0].to(x.dtype).contiguous(memory_format=layout)
+    return result
+
+
+def nearest(x: Tensor, size: Any, scales: Any) -> Tensor:
+    """`upsample_nearest2d.vec`. On the host, the scale has no effect along an axis whose size is
+    kept or doubled."""
+    sizes = _FORMULAS.upsample_compute_output_size(x.size(), size, scales)
+    used = list(scales or [None] * len(sizes))
+    if scales and x.device.type == HOST:
+        for axis, (n, m) in enumerate(zip(x.shape[2:], sizes, strict=True)):
+            if guard_or_false(m == n) or guard_or_false(m == 2 * n):
+                used[axis] = None
+    result: Tensor = _FORMULAS._upsample_nearest(x, sizes, used)
+    return result
+
+
+def _itself(x: Tensor, axis: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what `_neighbours` does for an axis that keeps its size, whatever the scale: each
+    element is its own neighbour, of weight 0."""
+    i = torch.arange(x.shape[axis], device=x.device).reshape(-1, *[1] * (x.dim() - axis - 1))
+    return i, i, torch.zeros_like(i, dtype=dtype)
 
 
 def _neighbours(
@@ -65,6 +91,4 @@ def _neighbours(
     at = at.clamp(min=0.0).reshape(shape)
     low = at.to(torch.int64)
     weight = (at - low).clamp(0.0, 1.0)
-    # Where the sizes are equal, an element has no neighbour.
-    high = low if guard_or_false(n == m) else (low + 1).clamp(max=n - 1)
-    return low, high, weight
+    return low, (low + 1).clamp(max=n - 1), weight

@@ -7,7 +7,7 @@ from operator import add
 from typing import Any
 
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, minimum
-from gyrator_ir.types import DType
+from gyrator_ir.types import HOST, DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import Tracer, Value, conjunction
@@ -135,10 +135,12 @@ def _scattered(
 
 
 def _nearest_source(
-    ops: Tracer, i: Expr, scale: float | None, n: Expr, m: Expr, exact: bool
+    ops: Tracer, i: Expr, scale: float | None, n: Expr, m: Expr, exact: bool, by_sizes: bool
 ) -> Expr:
     """Return the nearest source position, floor(i * scale) in `f32` as in eager mode, at most n -
-    1."""
+    1; with `by_sizes`, the scale has no effect along an axis whose size is kept or doubled."""
+    if by_sizes and m in (n, n * 2):
+        scale = None
     simple = scale is None and not exact
     if simple and type(n) is Const and type(m) is Const:
         if n.value % m.value == 0:
@@ -154,12 +156,13 @@ def _nearest_source(
 
 def _nearest_sources(
     ops: Tracer, index: Sequence[Expr], scales: Sequence[Any], ins: Sequence[Expr],
-    outs: Sequence[Expr], exact: bool,
+    outs: Sequence[Expr], exact: bool, host: bool,
 ) -> tuple[Expr, ...]:  # fmt: skip
     """Return the nearest source position of a position in an image."""
     all_scales = (*scales, *[None] * (len(ins) - 2 - len(scales)))
     axes = zip(index[2:], all_scales, ins[2:], outs[2:], strict=True)
-    return (*index[:2], *(_nearest_source(ops, i, s, n, m, exact) for i, s, n, m in axes))
+    by_sizes = host and not exact and len(ins) == 4  # as ATen does
+    return (*index[:2], *(_nearest_source(ops, i, s, n, m, exact, by_sizes) for i, s, n, m in axes))
 
 
 def _ratio(ops: Tracer, scale: float | None, n: Expr, m: Expr) -> Value:
@@ -175,10 +178,10 @@ def nearest(exact: bool) -> Rule:
     """Return the rule of `upsample_nearest` of images of any rank."""
 
     def rule(b: LoopBuilder, x: TensorValue, size: Any, *scales: Any) -> TensorValue:
-        shape = b.out.shape
+        shape, host = b.out.shape, b.out.device.type == HOST
 
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-            return ops.load(x, _nearest_sources(ops, index, scales, x.shape, shape, exact))
+            return ops.load(x, _nearest_sources(ops, index, scales, x.shape, shape, exact, host))
 
         return b.pointwise(body)
 
@@ -192,9 +195,10 @@ def nearest_backward(exact: bool) -> Rule:
         b: LoopBuilder, grad: TensorValue, size: Any, input_size: Any, *scales: Any
     ) -> TensorValue:
         shape, dtype = b.out.shape, b.out.dtype.compute
+        host = b.out.device.type == HOST
 
         def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
-            source = _nearest_sources(ops, index, scales, shape, grad.shape, exact)
+            source = _nearest_sources(ops, index, scales, shape, grad.shape, exact, host)
             yield source, ops.cast(ops.load(grad, index), dtype), None
 
         return scatter_sum(b, grad.shape, terms)
@@ -203,9 +207,13 @@ def nearest_backward(exact: bool) -> Rule:
 
 
 def _neighbours(
-    ops: Tracer, i: Expr, n: Expr, m: Expr, scale: float | None, corners: bool, dtype: DType
-) -> tuple[tuple[Expr, Value], tuple[Expr, Value]]:
-    """Return the two source positions along an axis, and their weights."""
+    ops: Tracer, i: Expr, n: Expr, m: Expr, scale: float | None, corners: bool, dtype: DType,
+    host: bool,
+) -> tuple[tuple[Expr, Value], tuple[Expr, Value]]:  # fmt: skip
+    """Return the two source positions along an axis, and their weights. On the host, the scale
+    has no effect along an axis that keeps its size."""
+    if host and n == m:
+        return (i, ops.const(1.0, dtype)), (i, ops.const(0.0, dtype))
     position = ops.cast(ops.index(i), dtype)
     if corners:
         last = operand(ops, m - 1, (), dtype)
@@ -227,12 +235,12 @@ def bilinear(b: LoopBuilder, x: TensorValue, size: Any, corners: bool, *scales: 
     out = b.out
     if not out.dtype.is_float:
         raise FallbackToAten
-    dtype = out.dtype.compute
+    dtype, host = out.dtype.compute, out.device.type == HOST
     all_scales = list(scales) + [None] * (2 - len(scales))
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         rows, columns = (
-            _neighbours(ops, i, n, m, s, corners, dtype)
+            _neighbours(ops, i, n, m, s, corners, dtype, host)
             for i, n, m, s in zip(index[2:], x.shape[2:], out.shape[2:], all_scales, strict=True)
         )
 
@@ -251,12 +259,12 @@ def bilinear_backward(
     b: LoopBuilder, grad: TensorValue, size: Any, input_size: Any, corners: bool, *scales: Any
 ) -> TensorValue:
     """Gradient of `upsample_bilinear2d`."""
-    shape, dtype = b.out.shape, b.out.dtype.compute
+    shape, dtype, host = b.out.shape, b.out.dtype.compute, b.out.device.type == HOST
     all_scales = list(scales) + [None] * (2 - len(scales))
 
     def terms(ops: Tracer, index: tuple[Expr, ...]) -> Iterator[Term]:
         rows, columns = (
-            _neighbours(ops, i, n, m, s, corners, dtype)
+            _neighbours(ops, i, n, m, s, corners, dtype, host)
             for i, n, m, s in zip(index[2:], shape[2:], grad.shape[2:], all_scales, strict=True)
         )
         value = ops.cast(ops.load(grad, index), dtype)
