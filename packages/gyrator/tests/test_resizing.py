@@ -92,6 +92,18 @@ def test_sizes_that_a_scale_keeps_or_doubles(session, rank, grads):
         torch.testing.assert_close(*gradients)
 
 
+def test_kept_or_doubled_sizes_of_whole_ops(session):
+    """Rules compute resizing where its formulas are not traced."""
+
+    def run(x):
+        nearest = [F.interpolate(x, scale_factor=by) for by in (1.05, (2.05, 1.7))]
+        return [*nearest, F.interpolate(x, scale_factor=(1.1, 1.7), mode="bilinear")]
+
+    x = image(4)
+    compiled = torch.compile(run, backend=session.backend, options={"numerics": "bitwise"})
+    torch.testing.assert_close(compiled(x), run(x))
+
+
 @pytest.mark.parametrize("rank", MODES)
 @pytest.mark.parametrize("grads", [False, True], ids=["inference", "training"])
 def test_infinite_neighbours(session, rank, grads):

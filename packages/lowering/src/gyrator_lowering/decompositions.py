@@ -243,7 +243,7 @@ does not round as eager's op does or multiplies different matrices."""
 def whole_ops() -> AbstractContextManager[None]:
     """Make torch trace the ops of `_REWRITTEN` as eager runs them, without its own formulas, and
     those of `_FORMULAS` by ours."""
-    return _traced_as(dict.fromkeys(_REWRITTEN) | dict(_FORMULAS))
+    return _traced_as(dict.fromkeys(_REWRITTEN) | dict(_FORMULAS) | {_NEAREST: nearest})
 
 
 def right_formulas() -> AbstractContextManager[None]:
