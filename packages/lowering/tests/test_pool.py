@@ -211,5 +211,17 @@ def test_integers_are_resized_as_eager_rounds(check) -> None:
     check(
         lambda x: F.interpolate(x, size=(7, 7), mode="bilinear"),
         x,
-        externs=("aten.upsample_bilinear2d.default",),
+        externs=("torch.ops.aten.upsample_bilinear2d.default",),
     )
+
+
+@pytest.mark.parametrize("scales", [(1.05, 1.7), (2.1, 1.05)])
+def test_gradients_of_resizing_ignore_scales_that_keep_a_size(check, scales) -> None:
+    sizes = [int(n * scale) for n, scale in zip((5, 7), scales, strict=True)]
+
+    def gradients(grad):
+        nearest = torch.ops.aten.upsample_nearest2d_backward(grad, sizes, (1, 2, 5, 7), *scales)
+        args = (grad, sizes, (1, 2, 5, 7), False, *scales)
+        return nearest, torch.ops.aten.upsample_bilinear2d_backward(*args)
+
+    check(gradients, torch.randn(1, 2, *sizes))
