@@ -88,7 +88,10 @@ FAULTS = {
     "an index that does not wrap": (r"\+ 4\*t1", r"+ 4*((t1 + 1) % 11)"),
     "a scatter that forgets": (r"gy_add\(gy_sload\(p4_at \+ i1\), v4\)", r"v4"),
     "a check that always fails": (r"return 2;", r"return 2; return 2;"),
-    "zeros that stop early": (r", 0, \(i0_high - i0_low\)", r", 0, (i0_high - i0_low - 1)"),
+    "zeros that stop early": (
+        r"(gy_clear\(.*), \(i0_high - i0_low\)",
+        r"\1, (i0_high - i0_low - 1)",
+    ),
 }
 
 
