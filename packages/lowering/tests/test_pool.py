@@ -211,7 +211,7 @@ def test_integers_are_resized_as_eager_rounds(check) -> None:
     check(
         lambda x: F.interpolate(x, size=(7, 7), mode="bilinear"),
         x,
-        externs=("torch.ops.aten.upsample_bilinear2d.default",),
+        externs=("aten.upsample_bilinear2d.default",),
     )
 
 
