@@ -206,6 +206,14 @@ def test_max_unpool(check, rank: int) -> None:
         check._run(program, lambda *_: [], (values, outside), True, None, None)
 
 
+@pytest.mark.parametrize("size", [(0, 3), (3, 0)])
+def test_no_adaptive_windows(check, size) -> None:
+    calls = ("aten._adaptive_avg_pool2d.default", "aten.adaptive_max_pool2d.default")
+    x = torch.randn(1, 2, 5, 7)
+    check(lambda x: F.adaptive_avg_pool2d(x, size), x, externs=calls)
+    check(lambda x: F.adaptive_max_pool2d(x, size, return_indices=True), x, externs=calls)
+
+
 def test_integers_are_resized_as_eager_rounds(check) -> None:
     x = torch.randint(0, 256, (1, 3, 5, 5), dtype=torch.uint8)
     check(

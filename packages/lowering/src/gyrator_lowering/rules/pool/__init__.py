@@ -183,7 +183,7 @@ def adaptive_max_pool(rank: int) -> Rule:
         assert out is not None
         lead = x.ndim - rank
         plane, sizes = x.shape[lead:], out.shape[lead:]
-        if not all(type(n) is Const for n in (*plane, *sizes)):
+        if ZERO in sizes or not all(type(n) is Const for n in (*plane, *sizes)):
             raise FallbackToAten
         longest = [_largest_window(n, w) for n, w in zip(plane, sizes, strict=True)]
         window = [n.value for n in longest if isinstance(n, Const)]
@@ -408,7 +408,8 @@ def adaptive_avg_pool(rank: int) -> Rule:
         plane = x.shape[lead:]
         out = b.out
         sizes = out.shape[lead:]
-        if not all(type(n) is Const for n in (*sizes, *plane)) and any(n is not ONE for n in sizes):
+        known = all(type(n) is Const for n in (*sizes, *plane))
+        if ZERO in sizes or (not known and any(n is not ONE for n in sizes)):
             raise FallbackToAten
         dtype = out.dtype.compute
         window = tuple(_largest_window(n, w) for n, w in zip(plane, sizes, strict=True))
