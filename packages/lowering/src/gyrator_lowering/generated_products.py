@@ -74,7 +74,7 @@ def _chosen(node: Node, targets: Mapping[str, Target]) -> bool:
         return (
             (can.plane_convolutions and _of_planes(node))
             or (can.register_tiles and narrow_convolution(node))
-            or (can.depthwise_gradients and sums_windows(node) and not needs_image(node))
+            or (can.depthwise_gradients and sums_windows(node, with_image=False))
             or _of_channels_last(node, can.depthwise_elements)
         )
     x, y = (a.meta["val"] for a in node.args[-2:])  # type: ignore[union-attr]
@@ -140,10 +140,10 @@ def _of_planes(node: Node) -> bool:
     )
 
 
-def sums_windows(node: Node) -> bool:
-    """Return whether a node computes the gradient of the weight of a depthwise convolution, perhaps
-    among others, and the window is so large that kernels are faster at it than CPU libraries. The
-    number and the size of the images may change."""
+def sums_windows(node: Node, with_image: bool) -> bool:
+    """Return whether a node computes the gradient of the weight of a depthwise convolution, with or
+    without the image's, and the window is so large that kernels are faster at it than CPU
+    libraries. The number and the size of the images may change."""
     if node.target != aten.convolution_backward.default:
         return False
     args: Any = node.args
@@ -151,19 +151,14 @@ def sums_windows(node: Node) -> bool:
     transposed, groups, mask = args[7], args[9], args[10]
     return bool(
         mask[1]
+        and mask[0] == with_image
         and not transposed
         and _strided(grad, x, weight)
         and x.ndim == weight.ndim
-        and convolves_channels(x, weight, groups, math.prod(weight.shape[2:]))
+        and convolves_channels(x, weight, groups, math.inf)
         and math.prod(weight.shape[2:]) >= _LEAST_WINDOW
         and groups >= _LEAST_CHANNELS
     )
-
-
-def needs_image(node: Node) -> bool:
-    """Return whether the gradients of a convolution that a node computes include the image's."""
-    args: Any = node.args
-    return bool(args[10][0])
 
 
 def _of_channels_last(node: Node, elements: int) -> bool:
@@ -185,7 +180,7 @@ def _of_channels_last(node: Node, elements: int) -> bool:
     )
 
 
-def convolves_channels(x: Tensor, weight: Tensor, groups: int, window: int = _WINDOW) -> bool:
+def convolves_channels(x: Tensor, weight: Tensor, groups: int, window: float = _WINDOW) -> bool:
     """Return whether a convolution of floats convolves each channel separately with a window of
     constant size, of more than one element and at most `window`."""
     if x.dtype not in _FLOATS or not all(isinstance(n, int) for n in (*weight.shape, x.shape[1])):

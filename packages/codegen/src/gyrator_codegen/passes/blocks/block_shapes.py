@@ -59,10 +59,10 @@ _RESIDENT = 64  # warps that a core runs at once...
 _CACHED = 384 << 10  # ... and its share of the device's cache in bytes
 _STATEMENTS = 10  # statements that are free; more cost as much as additional traffic...
 _HEAVY = 16  # ... and a reduction with several accumulators counts as this many
+_HALVED = (256, 512)  # lengths of few rows of 64-bit keys of which a thread sorts half as many
 
 TOTAL_BYTES = 1 << 14
 """Bytes of the rows that a core processes at once to sum their columns, unless one is longer."""
-_HALVED = (256, 512)  # lengths of few rows of 64-bit keys of which a thread sorts half as many
 _HELD_OF_TOTALS = 64  # bytes of them that a thread holds
 _POSITIONS = frozenset((ReduceKind.ARGMIN, ReduceKind.ARGMAX))
 _KEPT = frozenset(

@@ -23,7 +23,7 @@ from gyrator_lowering.fx_passes.products.linear_calls import (
     LIBRARIES,
     devices_with,
 )
-from gyrator_lowering.generated_products import needs_image, sums_windows
+from gyrator_lowering.generated_products import sums_windows
 
 aten = torch.ops.aten
 
@@ -153,11 +153,8 @@ class ChannelsLast:
         """Return whether the layout of the operands of a convolution should be measured, and a
         library computes it rather than a kernel."""
         operands = _read(node)
-        in_kernel = (
-            operands[0].meta["val"].device.type in self.summing
-            and sums_windows(node)
-            and not needs_image(node)
-        )
+        device = operands[0].meta["val"].device.type
+        in_kernel = device in self.summing and sums_windows(node, with_image=False)
         return not in_kernel and self._may_measure(operands)
 
     def _may_measure(self, operands: Sequence[Any]) -> bool:

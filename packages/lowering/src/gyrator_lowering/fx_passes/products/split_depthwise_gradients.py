@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 
 from gyrator_ir.define import frozen
 from gyrator_ir.target import Target
-from gyrator_lowering.generated_products import needs_image, sums_windows
+from gyrator_lowering.generated_products import sums_windows
 
 aten = torch.ops.aten
 
@@ -43,7 +43,7 @@ class SplitDepthwiseGradients:
     def _is_split(self, node: Any) -> bool:
         is_listed = node.args[0].meta["val"].device.type in self.devices
         is_taken_apart = all(user.target is operator.getitem for user in node.users)
-        return is_listed and is_taken_apart and sums_windows(node) and needs_image(node)
+        return is_listed and is_taken_apart and sums_windows(node, with_image=True)
 
 
 def _split(gm: GraphModule, node: Any) -> None:
