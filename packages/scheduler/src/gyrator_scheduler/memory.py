@@ -107,9 +107,9 @@ def lives_of_inputs(uses: Iterable[Uses], released: Collection[str]) -> tuple[Li
     """Return the lifetimes of the parameters that are `released` after their last read: see
     `SchedulerOptions`."""
     last: dict[str, int] = {}
-    if released:
+    if names := frozenset(released):
         for n, (reads, _) in enumerate(uses):
-            last.update((name, n) for name in reads if name in released)
+            last.update((name, n) for name in reads if name in names)
     return tuple(Lifetime(name, 0, n) for name, n in last.items())
 
 
@@ -118,8 +118,9 @@ def buffers_counted(
 ) -> list[Buffer]:
     """Return the buffers of a plan's memory: those it creates, and parameters that are
     `released`."""
+    names = frozenset(released)
     parameters = (i.buffer for i in inputs if isinstance(i, TensorInput))
-    return [*buffers, *(b for b in parameters if b.name in released)]
+    return [*buffers, *(b for b in parameters if b.name in names)]
 
 
 def sizes_of_buffers(buffers: Sequence[Buffer], facts: ShapeFacts) -> dict[str, int]:
