@@ -23,6 +23,7 @@ from gyrator_ir.host.nodes import (
 from gyrator_ir.host.verify import verify
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.nodes import Extern
+from gyrator_ir.loop.parse import parse
 from gyrator_ir.passes import PassEdits
 from gyrator_scheduler.host.memory import ALIGNMENT, assign_offsets, place_in_pools
 from gyrator_scheduler.memory import bytes_of, needs, program_peak, sizes_of_buffers
@@ -107,6 +108,49 @@ def test_a_plan_may_need_one_part_more_than_program_order() -> None:
         s = schedule(program, OPTIONS, target(slack_bytes=0, slack_parts=parts))
         assert needs(s) == needed
         assert sum(isinstance(node, Kernel) for node in s.nodes) == kernels
+
+
+GRADIENTS_OF_ROWS = """\
+loop.program 1 @main
+  in saved: f32[64, 64] strides [64, 1] on cpu
+  in grad: f32[64, 64] strides [64, 1] on cpu
+  in rows: i64[64] strides [1] on cpu
+  buffer total: f32[64] strides [1] on cpu
+  buffer g: f32[64, 64] strides [64, 1] on cpu
+  buffer table: f32[640, 64] strides [64, 1] on cpu
+  reduction op0 (i0 < 64) over (r0 < 64)
+    v0 = load saved[64*i0 + r0]
+    v1 = load grad[64*i0 + r0]
+    v2: f32 = mul v0, v1
+    r0: f32 = reduce.sum v2
+    store total[i0], r0
+  pointwise op1 (i0 < 64, i1 < 64)
+    v0 = load grad[64*i0 + i1]
+    v1 = load saved[64*i0 + i1]
+    v2 = load total[i0]
+    v3: f32 = mul v1, v2
+    v4: f32 = sub v0, v3
+    store g[64*i0 + i1], v4
+  pointwise op2 (i0 < 640, i1 < 64)
+    v0: f32 = const 0.0
+    store table[64*i0 + i1], v0
+  scatter op3 (i0 < 64, i1 < 64)
+    v0 = load rows[i0]
+    t0 = bind v0 below 640 check
+    v1 = load g[64*i0 + i1]
+    store.add table[i1 + 64*t0], v1
+  return table, g
+"""
+
+
+def test_only_operations_on_what_is_large_leave_a_kernel_that_needs_too_much() -> None:
+    """With the scatter in the kernel of its values, `table` lives beside `saved`."""
+    program, released = parse(GRADIENTS_OF_ROWS), ("saved",)
+    table, small = 4 * 640 * 64, 4 * 64 * 64
+    for slack, needed, kernels in ((small, table + 2 * small, 2), (0, table + small, 3)):
+        s = schedule(program, evolve(OPTIONS, released=released), target(slack_bytes=slack))
+        assert needs(s, released) == needed
+        assert len(s.nodes) == kernels
 
 
 def test_storages_do_not_wait_beside_activations_saved_for_a_backward_pass() -> None:

@@ -14,6 +14,7 @@ from gyrator_ir.loop.nodes import Buffer, LoopOperation, LoopProgram, TensorRef
 from gyrator_ir.loop.uses import statements_of
 from gyrator_ir.target import Heuristics, Target
 from gyrator_ir.types import Device
+from gyrator_scheduler.access import access
 from gyrator_scheduler.dependences import Dependences, dependences
 from gyrator_scheduler.errors import target_for
 from gyrator_scheduler.fusion.axes import guess
@@ -96,9 +97,10 @@ def build(
 ) -> Schedule:
     """Fuse operations, order the kernels, and plan memory.
 
-    While the plan needs more than `limit` bytes, the fused kernel at the peak is split into its
-    operations and the plan is built again, at most `ATTEMPTS` times. `kernels` caches kernels
-    built for other `choices` of the same program.
+    While the plan needs more than `limit` bytes, operations are taken out of the fused kernel at
+    the peak and the plan is built again, at most `ATTEMPTS` times: first those that access a large
+    buffer that others do not need, later all. `kernels` caches kernels built for other `choices` of
+    the same program.
 
     Raises:
         LateError: GY-COMPILE-003, when the deadline has passed.
@@ -153,12 +155,29 @@ def _within(context: _Context, limit: int | None) -> tuple["_Plan", tuple[Lifeti
         if limit is None or attempt == ATTEMPTS - 1:
             break
         most, position = peak_at((*lives, *inputs), context.sizes)
-        joined = (c.members for c in plan.order[position : position + 3] if len(c.members) > 1)
-        members = next(joined, None) if most > limit else None
-        if members is None:
+        near = (c.members for c in plan.order[position : position + 3] if len(c.members) > 1)
+        joined = next(near, None) if most > limit else None
+        if joined is None:
             break
-        apart.update(m.index for m in members)
+        members = [m.index for m in joined]
+        if attempt < ATTEMPTS // 2:
+            alive = {x.buffer for x in (*lives, *inputs) if x.first <= position <= x.last}
+            members = _raising(context, members, alive)
+        apart.update(members)
     return plan, lives
+
+
+def _raising(context: _Context, members: Sequence[int], alive: Set[str]) -> Sequence[int]:
+    """Return the operations of a kernel that access the largest of the buffers which are alive
+    because of some operations but not of all; all operations if there is no such buffer."""
+    users: dict[str, list[int]] = {}
+    for index in members:
+        own = access(context.program.operations[index], {})
+        for name in alive.intersection((*own.reads, *own.writes)):
+            users.setdefault(name, []).append(index)
+    some = {name: used for name, used in users.items() if len(used) < len(members)}
+    largest = max(some, key=lambda n: (context.sizes[n], -len(some[n]), n), default=None)
+    return members if largest is None else some[largest]
 
 
 def _device(op: object, buffers: Mapping[str, Buffer]) -> Device | None:
