@@ -423,8 +423,11 @@ def _weights(space: _Space, at_once: bool) -> _Weights:
         most = _HELD / space.width / math.sqrt(max(space.loads / 2, 1.0))
         most = 2 * most if space.scans else most
         busy = max(space.work / _LONG, 1.0) ** 0.35
+        most /= busy
+        if space.count * space.length < space.cores * _ROWS_AT_ONCE.threads:
+            most = min(most, _ACCESS / space.width)  # the time of one thread dominates
         elements = _IN_FLIGHT_OF_ROWS / space.width / busy
-        return evolve(_ROWS_AT_ONCE, elements=elements, most=most / busy)
+        return evolve(_ROWS_AT_ONCE, elements=elements, most=most)
     if space.along_inner and space.groups:
         each = _IN_FLIGHT_OF_GROUPS / space.width
         return evolve(_ROWS_IN_STEPS, elements=each, most=2 * each)
