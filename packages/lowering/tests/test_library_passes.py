@@ -379,8 +379,9 @@ def with_biases(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor) -> tuple[t
     return first + 1, rows, linear.mean(1)
 
 
+@pytest.mark.parametrize("able", [BOTH, libraries("cublas", "cudnn")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_kernels_add_the_biases_of_products(check: Any, dtype: torch.dtype) -> None:
+def test_kernels_add_the_biases_of_products(check: Any, dtype: torch.dtype, able: Any) -> None:
     x, y, bias = drawn(6, 7, dtype=dtype), drawn(7, 5, dtype=dtype), drawn(5, dtype=dtype)
     run = with_biases
     if dtype is torch.float64:  # oneDNN has none
@@ -388,7 +389,7 @@ def test_kernels_add_the_biases_of_products(check: Any, dtype: torch.dtype) -> N
         def run(x: Any, y: Any, bias: Any) -> Any:
             return (torch.addmm(bias[:1], x, y).view(-1).exp(),)
 
-    gm = compare(check, run, x, y, bias, change=SplitProductBias.of(BOTH).run)
+    gm = compare(check, run, x, y, bias, change=SplitProductBias.of(able).run)
     named = [n for n in gm.graph.nodes if n.op == "call_function"]
     assert not any(n.target is aten.addmm.default for n in named)
     calls = [n for n in named if n.target is torch.ops.mkldnn._linear_pointwise.default]

@@ -1,7 +1,8 @@
 """`split-product-bias`: kernels that read a matrix product add its bias.
 
-CPU libraries fill the result with the bias first, and then accumulate the product. If kernels read
-the result anyway, they can add the bias for free.
+CPU libraries fill the result with the bias first, and then accumulate the product; for few rows
+of `float32`, cuBLAS has quicker kernels without a bias. If kernels read the result anyway, they can
+add the bias for free.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES, devices_
 
 aten, mkl, mkldnn = torch.ops.aten, torch.ops.mkl, torch.ops.mkldnn
 
+_CUBLAS = frozenset({"cublas"})
 _VIEWS = frozenset({
     aten.view.default, aten._unsafe_view.default, aten.permute.default, aten.transpose.int,
     aten.slice.Tensor, aten.select.int, aten.unsqueeze.default, aten.squeeze.dim,
@@ -62,12 +64,12 @@ class SplitProductBias:
 
     name: ClassVar[str] = "split-product-bias"
     devices: frozenset[str] = frozenset()
-    """Device types whose libraries add biases first."""
+    """Device types whose libraries take longer with a bias."""
 
     @classmethod
     def of(cls, targets: Mapping[str, Target]) -> "SplitProductBias":
         """Return the pass for some targets, by device type."""
-        return cls(devices_with(LIBRARIES, targets))
+        return cls(devices_with(LIBRARIES, targets) | devices_with(_CUBLAS, targets))
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
