@@ -392,6 +392,8 @@ class _Weights:
     """Exponent: fewer than four warps per program."""
     apart: float = 0.0
     """Exponent: several warps that share the elements of a point."""
+    waits: float = 0.0
+    """Exponent: steps, each of which waits for memory."""
 
 
 _POINTWISE = _Weights(
@@ -408,7 +410,7 @@ _ACROSS_AT_ONCE = _Weights(
 )  # fmt: skip
 _ACROSS_IN_STEPS = _Weights(
     most=25, crowded=1.2, scattered=0.4, idle=2.2, programs=8.5, uneven=0.5, few=0.05,
-    apart=1.1,
+    apart=1.1, waits=0.1,
 )  # fmt: skip
 
 
@@ -479,6 +481,7 @@ def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
         (weights.programs * cores / programs, weights.uneven),
         (4 / warps, weights.few),
         (sharing, weights.apart),
+        (steps, weights.waits),
         (rows_bytes / _CACHED, 0.12),
     )
     factors = (float(max(1.0, factor) ** exponent) for factor, exponent in lost)
