@@ -127,3 +127,21 @@ def test_infinite_neighbours(session, rank, grads):
     torch.testing.assert_close(
         torch.compile(run, backend=session.backend)(x), run(x), equal_nan=True
     )
+
+
+def test_gradients_of_windows_into_scaled_sizes(session):
+    """Strides of the saved window have both rounded sizes, of which only one is a new symbol."""
+
+    def run(x, weight, mask):
+        image = F.interpolate(x, scale_factor=(1.5, 1.25), mode="bilinear")[:, :, 1:7, 1:8]
+        result = F.conv2d(image, weight, padding=1)
+        return torch.where(mask, result, F.max_pool2d(result, 3, 1, 1))
+
+    x, weight = torch.randn(2, 3, 6, 8, requires_grad=True), torch.randn(4, 3, 3, 3)
+    mask = torch.rand(2, 4, 6, 7) < 0.5
+    got = torch.compile(run, backend=session.backend, dynamic=True)(x, weight, mask)
+    want = run(x, weight, mask)
+    torch.testing.assert_close(got, want)
+    factors = torch.randn_like(want)
+    (got,) = torch.autograd.grad(got, x, factors)
+    torch.testing.assert_close(got, torch.autograd.grad(want, x, factors)[0])

@@ -1,6 +1,7 @@
 """Translation of torch's symbolic integers to expressions of the IR."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
 
@@ -89,6 +90,9 @@ class Symbols:
         symbol_of = {value: symbol for symbol, value in self.computed.items()}
         for part in sympy.preorder_traversal(expression):  # type: ignore[no-untyped-call]
             if type(part).__name__ not in ROUNDINGS or part in substitutions:
+                continue
+            with suppress(UnsupportedError):
+                from_sympy(part)  # an expression everywhere, hence no symbol here
                 continue
             if part not in symbol_of:
                 ir_symbol = self.fresh()
