@@ -16,6 +16,7 @@ from gyrator.session import Session
 
 INF, NAN = float("inf"), float("nan")
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64)
 SPECIAL = (NAN, INF, -INF, -0.0, 0.0, 1e-40, 1e30, -1e30, 65504.0, -3.0, 3.0, 1.0, -1.0, 0.5, 2.5)
 EXACT: dict[str, Callable[[torch.Tensor], Any]] = {
     "relu": F.relu,
@@ -26,6 +27,9 @@ EXACT: dict[str, Callable[[torch.Tensor], Any]] = {
     "running": lambda x: (x[3:].cummax(0), x[3:].cummin(0), x.cummax(0), x.cummin(0)),
     "roots": lambda x: (x**0.5, x**-0.5),
     "truncated": lambda x: torch.div(x, x.flip(0) * 3 + 1 / 3, rounding_mode="trunc"),
+    "powers_of_two": lambda x: tuple(
+        torch.ldexp(x, (torch.arange(len(x)) * 37 % 240 - 120).to(dtype)) for dtype in INTEGERS
+    ),
     "norm_of_one": lambda x: (x[:, None].norm(dim=1), F.normalize(x[:, None], dim=1)),
 }
 

@@ -120,13 +120,15 @@ def _norm(
     return _NORM(x, ord, [d % x.dim() for d in dim], keepdim, dtype=dtype)
 
 
-def _times_power_of_two(x: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
-    """`ldexp`, for which torch's decomposition and fake kernel always raise a tensor to a power.
-    Eager raises a number unless it needs another dtype than that of a number."""
+def _times_power_of_two(x: torch.Tensor, exponent: torch.Tensor) -> Any:
+    """`ldexp`, for which torch's decomposition always multiplies by a power. Eager adds integers to
+    the exponents of floats (torch 2.11 does not, and has a composite op), and raises a number to
+    a power unless it needs another dtype than that of a number."""
+    if x.is_floating_point() and not (exponent.is_floating_point() or exponent.is_complex()):
+        return NotImplemented
     if x.dtype is torch.float32 or not (x.is_floating_point() or x.is_complex()):
         return x * torch.pow(2.0, exponent)
-    product: torch.Tensor = decomposition_table[_LDEXP](x, exponent)
-    return product
+    return decomposition_table[_LDEXP](x, exponent)
 
 
 def _margins(

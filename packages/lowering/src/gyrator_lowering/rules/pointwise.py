@@ -565,6 +565,19 @@ def nextafter(b: LoopBuilder, x: TensorValue, towards: TensorValue) -> TensorVal
     return elementwise(b, _row("nextafter"), (x, towards))
 
 
+def ldexp(b: LoopBuilder, x: TensorValue, exponent: TensorValue) -> TensorValue:
+    """A float times two to an integer, of which ATen takes the lowest 32 bits."""
+    if exponent.dtype is DType.BOOL:
+        raise FallbackToAten  # raises
+    dtype = b.out.dtype.compute
+
+    def body(ops: Tracer, index: tuple[Any, ...]) -> Value:
+        power = ops.cast(ops.wide(operand(ops, exponent, index, exponent.dtype)), DType.I32)
+        return ops.let("ldexp", ops.wide(operand(ops, x, index, dtype)), power)
+
+    return b.pointwise(body)
+
+
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
     for op in UNARY_FLOAT.split():
@@ -576,6 +589,7 @@ def register(table: TableBuilder) -> None:
             simple(_row(op), 2)
         )
     table.rule("aten.nextafter.default")(nextafter)
+    table.rule("aten.ldexp.Tensor")(ldexp)
     for op in ("floor", "ceil", "trunc"):
         table.rule(f"aten.{op}")(unchanged_for_integers(op))
     for op in ("maximum", "minimum", "fmax", "fmin"):
