@@ -121,6 +121,11 @@ def test_fold(check) -> None:
     )
 
 
+def test_integers_padded_with_a_fraction(check) -> None:
+    for dtype in (torch.int64, torch.int8, torch.bool):
+        check(lambda x: F.pad(x, (1, 2), value=-5.5), torch.arange(6).view(2, 3).to(dtype))
+
+
 def test_lines_and_volumes(check) -> None:
     x = torch.randn(2, 3, 10)
     check.gradients(lambda x: F.avg_pool1d(x, 3, 2, 1), x)
