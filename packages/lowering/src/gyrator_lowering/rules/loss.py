@@ -142,7 +142,7 @@ def huber_backward(
 
 
 def _cross_entropy(ops: Tracer, x: Value, t: Value, weight: Value | None) -> Value:
-    inside = ops.ge(x, 0.0) & ops.le(x, 1.0)
+    inside = ops.ge(x, 0.0) & ops.le(x, 1.0) & ops.ge(t, 0.0) & ops.le(t, 1.0)
     ops.bind(ops.where(inside, ops.const(0, DType.I64), 1), ONE, check=Check.RUNTIME)
     hit = ops.maximum(ops.log(x), -100.0)
     miss = ops.maximum(ops.log1p(-x), -100.0)
