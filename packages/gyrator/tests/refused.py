@@ -142,6 +142,8 @@ AXES: dict[str, Case] = {
     "glu odd": (lambda x: F.glu(x), r(3)),
 }
 TYPES: dict[str, Case] = {
+    "adaptive max 1d": (lambda x: F.adaptive_max_pool1d(x, 2), torch.arange(12).view(1, 2, 6)),
+    "adaptive max 3d": (lambda x: F.adaptive_max_pool3d(x, 2), torch.arange(27).view(1, 3, 3, 3)),
     "bitand float": (lambda x: x & x, x4),
     "shift float": (lambda x: x << 1, x4),
     "not float": (lambda x: ~x, x4),

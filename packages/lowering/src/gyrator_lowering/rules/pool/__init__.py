@@ -181,6 +181,8 @@ def adaptive_max_pool(rank: int) -> Rule:
     def rule(b: LoopBuilder, x: TensorValue, size: Any) -> Any:
         out, _ = b.outs
         assert out is not None
+        if not x.dtype.is_float:
+            raise FallbackToAten  # raises
         lead = x.ndim - rank
         plane, sizes = x.shape[lead:], out.shape[lead:]
         if ZERO in sizes or not all(type(n) is Const for n in (*plane, *sizes)):
