@@ -77,6 +77,17 @@ def test_inputs_in_lists_reach_the_compiler(session: Session) -> None:
     torch.testing.assert_close(got, m.weight.grad)
 
 
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    "f", [lambda x, n: x.clamp(max=n) * n, lambda x, n: x.pow(n) + n, lambda x, n: x * n + int(n)]
+)
+def test_floats_that_become_constants_in_tracing(session: Session, f: Any, grad: bool) -> None:
+    g = compiled(session, f)
+    for n in (7.0, 0.5, 0.25, 0.75, 1.25):
+        x = torch.rand(5).requires_grad_(grad)
+        torch.testing.assert_close(g(x, n), f(x, n))
+
+
 def test_equal_results_are_tensors_of_their_own(session: Session) -> None:
     f = lambda x: (x + 1, x + 1, (x + 1).t(), torch.zeros(3), torch.zeros(3))  # noqa: E731
     x = torch.randn(2, 3)

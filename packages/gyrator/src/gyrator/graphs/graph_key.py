@@ -131,13 +131,17 @@ def traced_bytes(gm: GraphModule, inputs: Sequence[Any]) -> bytes | None:
     """Return a canonical form of a Dynamo graph and its inputs.
 
     Equal bytes give equal ATen graphs. Returns None for a graph for which that cannot be
-    guaranteed: one with symbolic sizes, attributes, nested graphs, inputs that share memory, or
-    functions from outside torch.
+    guaranteed: one with symbolic sizes or floats, attributes, nested graphs, inputs that share
+    memory, or functions from outside torch.
     """
     number: dict[Node, int] = {}
     lines = [_environment()]
     for node in gm.graph.nodes:
         number[node] = len(number)
+        # Tracing may take such a float's present value as a constant, and then adds a guard.
+        example = node.meta.get("example_value")
+        if isinstance(example, torch.SymFloat) and example.node.has_hint():
+            return None
         if node.op == "call_function" and not is_torch_function(node.target):
             return None
         if node.op not in ("placeholder", "call_function", "call_method", "output"):
