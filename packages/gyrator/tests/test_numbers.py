@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import gyrator
 from gyrator.config import Config
 from gyrator.session import Session
 
@@ -148,6 +149,28 @@ def test_tensors_that_fill_are_converted_like_numbers(
                 compiled(session, f)(x, value)
         else:
             torch.testing.assert_close(compiled(session, f)(x, value), want, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+def test_floats_stored_as_integers_are_truncated(session: Session, dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor, n: float):  # type: ignore[no-untyped-def]
+        at = torch.tensor([[1, 0]])
+        padded = torch.nn.functional.pad(x, (1, 1), value=n)
+        tested = torch.nn.functional.threshold(x, n, n)
+        filled = torch.fill(x, n), x.masked_fill(x > 3, n), x.index_fill(0, at[0], n)
+        return padded, tested, *filled, x.scatter(1, at, n), torch.full_like(x, n)
+
+    x = torch.arange(12).reshape(3, 4).to(dtype)
+    explained = gyrator.explain(f, x, 7.9, options={"strict": True})
+    assert not explained.extern_calls
+    for got, want in zip(explained.result, f(x, 7.9), strict=True):
+        torch.testing.assert_close(got, want)
+    if dtype is torch.uint8:
+        for n in (-1.0, -0.5, 255.5):
+            with pytest.raises(RuntimeError, match="overflow"):
+                torch.nn.functional.pad(x, (1, 1), value=n)
+            with pytest.raises(RuntimeError, match="overflow"):
+                compiled(session, lambda x: torch.nn.functional.pad(x, (1, 1), value=n))(x)  # noqa: B023
 
 
 def _first(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -58,6 +58,7 @@ class Ops:
         types = dict.fromkeys([(v.dtype, v.device.type) for v in tensors])
         reason = self._why_call(info, args, kwargs, fakes, types)
         if not reason:
+            args = self._truncated(info, args)
             exact = self._exact_rule(info)
             tried = [(rule, False)] if exact is None else [(exact, True), (rule, False)]
             for candidate, has_atens_bits in tried:
@@ -265,6 +266,15 @@ class Ops:
         if name in ("add", "sub", "rsub"):
             numbers = [kwargs.get("alpha")]
         return any(type(n) in (int, float) and not is_in_range(n, fake.dtype) for n in numbers)
+
+    def _truncated(self, info: OpInfo, args: list[Any]) -> list[Any]:
+        """Return the arguments with floats as integers, if the op stores them as such."""
+        fake = self.b.node.meta.get("val")
+        if info.name.split(".")[1] not in _CONVERTS_NUMBERS or not isinstance(fake, torch.Tensor):
+            return args
+        if fake.dtype is torch.bool or fake.dtype.is_floating_point or fake.dtype.is_complex:
+            return args
+        return [int(a) if isinstance(a, float) else a for a in args]
 
     def _computes(self, dtype: DType, device: str, moves: bool) -> bool:
         target = self.b.targets.get(device)

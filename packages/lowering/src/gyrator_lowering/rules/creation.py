@@ -26,9 +26,6 @@ def filled(b: LoopBuilder, value: Any) -> TensorValue:
 
 def full(b: LoopBuilder, size: Any, value: Any, **_: Any) -> TensorValue:
     """A tensor of one value; the first argument gives only the sizes."""
-    out = b.out
-    if isinstance(value, float) and out.dtype.is_int:
-        value = int(value)
     return filled(b, value)
 
 

@@ -446,7 +446,7 @@ def index_fill(
     b: LoopBuilder, x: TensorValue, dim: int, indices: TensorValue, value: Any
 ) -> TensorValue:
     """`x` with a number stored in the slices at the indices of a vector."""
-    if x.ndim == 0 or indices.ndim == 0 or (isinstance(value, float) and not x.dtype.is_float):
+    if x.ndim == 0 or indices.ndim == 0:
         raise FallbackToAten
     d = dim % x.ndim
     _require_slices(b, x, d)

@@ -113,11 +113,13 @@ def extremes(dtype: DType) -> list[int | float]:
 def is_in_range(number: float, dtype: torch.dtype) -> bool:
     """Return whether torch converts a number to a dtype without the error that it overflows.
 
-    Negative numbers wrap around in unsigned dtypes if their magnitude fits; every number is a bool.
+    Negative integers wrap around in unsigned dtypes if their magnitude fits; every number is a
+    bool.
     """
     if dtype is torch.bool or dtype.is_complex:
         return True
     if dtype.is_floating_point:
         return not isfinite(number) or abs(number) <= torch.finfo(dtype).max
     info = torch.iinfo(dtype)
-    return isfinite(number) and (info.min or -info.max) <= number <= info.max
+    least = info.min if isinstance(number, float) else info.min or -info.max
+    return isfinite(number) and least <= number <= info.max
