@@ -22,12 +22,21 @@ from gyrator_ir.host.nodes import (
 )
 from gyrator_ir.host.verify import verify
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.nodes import Extern
+from gyrator_ir.loop.nodes import Extern, LoopProgram
 from gyrator_ir.loop.parse import parse
 from gyrator_ir.passes import PassEdits
+from gyrator_scheduler.fusion.cluster import Cluster
 from gyrator_scheduler.host.memory import ALIGNMENT, assign_offsets, place_in_pools
-from gyrator_scheduler.memory import bytes_of, needs, program_peak, sizes_of_buffers
+from gyrator_scheduler.memory import (
+    Uses,
+    bytes_of,
+    needs,
+    program_peak,
+    sizes_of_buffers,
+    touched,
+)
 from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.order import within
 from gyrator_scheduler.stage import plan_host, schedule
 
 OPTIONS = SchedulerOptions()
@@ -93,6 +102,55 @@ def test_activations_saved_for_a_backward_pass_are_released_first() -> None:
     assert needs(planned, released) == 4 * 64 * (6400 + 64)
 
 
+def _backward(m: Maker, layers: int) -> tuple[LoopProgram, tuple[str, ...], list[str]]:
+    """Return a backward pass, the activations that it frees, and the gradients of its weights."""
+    flow, square = m.input("flow", 64, 64), m.input("square", 64, 64)
+    released: list[str] = []
+    gradients: list[str] = []
+    for n in range(layers):
+        saved, thin = m.input(f"saved{n}", 64, 640), m.input(f"thin{n}", 640, 64)
+        kept = m.mm(flow, square, (64, 64))
+        gradients.append(m.mm(kept, thin, (64, 320)))
+        flow = m.mm(m.mm(saved, thin, (64, 64)), kept, (64, 64))
+        released.append(saved)
+    return m.program(*gradients, flow), tuple(released), gradients
+
+
+def test_gradients_of_weights_wait_until_activations_are_released() -> None:
+    """In the program's order, the first of them exists beside all activations."""
+    m = Maker()
+    program, released, gradients = _backward(m, layers=4)
+    options, one = evolve(OPTIONS, released=released), 4 * 64 * 64
+    planned = schedule(program, options, target())
+    assert needs(planned, released) == (4 * 10 + 1) * one
+    assert needs(schedule(program, evolve(options, reorder=False), target()), released) == 47 * one
+    written = [name for node in planned.nodes for name in touched(node)[1]]
+    assert written[:2] == ["b2", "b0"]  # what frees the first activation, and what that reads
+    assert [name for name in written if name in gradients] == gradients
+
+
+def test_results_that_wait_take_steps_in_proportion() -> None:
+    """Each of a chain of clusters is also read by one whose result never fits."""
+
+    def steps(count: int) -> int:
+        clusters = [Cluster(n) for n in range(2 * count)]
+        uses: dict[int, Uses] = {}
+        for c in clusters:
+            before = c.id - 2 + c.id % 2
+            reads = (f"b{before}",) if before >= 0 else ()
+            uses[c.id] = reads, (f"b{c.id}",)
+            if reads:
+                c.before[before] = clusters[before].after[c.id] = None
+        sizes = {f"b{c.id}": 1000 if c.id % 2 else 1 for c in clusters}
+        kept = {f"b{c.id}" for c in clusters if c.id % 2}
+        profile = cProfile.Profile()
+        order = profile.runcall(within, clusters, 10, uses, sizes, kept, ())
+        assert [c.id for c in order][:count] == list(range(0, 2 * count, 2))
+        return sum(entry.callcount for entry in profile.getstats())
+
+    assert steps(1000) < 11 * steps(100)
+
+
 def test_a_plan_may_need_one_part_more_than_program_order() -> None:
     """Adding `a` and `b` in the kernel of their reader holds both while `wide` is alive."""
     m = Maker()
@@ -155,12 +213,10 @@ def test_only_operations_on_what_is_large_leave_a_kernel_that_needs_too_much() -
 
 def test_storages_do_not_wait_beside_activations_saved_for_a_backward_pass() -> None:
     m = Maker()
-    x, saved = m.input("x", 64, 64), m.input("saved", 64, 6400)
-    thin, square = m.input("thin", 6400, 32), m.input("square", 32, 64)
+    x, saved, left = m.input("x", 64, 64), m.input("saved", 6400, 64), m.input("left", 64, 6400)
     first = m.pointwise("exp", x)
     y = m.mm(first, x, (64, 64))
-    narrow = m.mm(saved, thin, (64, 32))
-    z = m.mm(narrow, square, (64, 64))
+    z = m.mm(left, m.mm(saved, y, (6400, 64)), (64, 64))
     program = m.program(m.mm(z, y, (64, 64)))
     for released, expected in (((), first), ((saved,), None)):
         s = schedule(program, evolve(OPTIONS, released=released), target())

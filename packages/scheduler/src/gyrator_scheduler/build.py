@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum, auto
+from itertools import chain
 
 from attrs import evolve
 
@@ -41,6 +42,7 @@ from gyrator_scheduler.order import (
     last_member,
     ordered,
     sources_late,
+    within,
 )
 from gyrator_scheduler.partitions import Fit, fits, planned
 from gyrator_scheduler.ranges import Ranges
@@ -228,7 +230,20 @@ def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
     program = context.program
     fit_of = _fits(context, nodes) if context.options.device_graphs else {}
     kinds = {n: fit.device for n, fit in fit_of.items()}
-    for candidate in orders:
+
+    def postponing() -> Iterator[Sequence[Cluster]]:
+        """Yield one more order if that may save more than the slack."""
+        if best is None or not context.options.reorder:
+            return
+        most, order, lives = best
+        inputs = [x.buffer for x in context.inputs(uses[c.id] for c in order)]
+        outputs = [x.buffer for x in lives if x.last == len(order)]
+        sizes = context.sizes
+        bound = max(sum(map(sizes.__getitem__, names)) for names in (inputs, outputs))
+        if most > bound + slack(program, context.targets, most):
+            yield within(clusters, bound, uses, sizes, frozenset(outputs), inputs)
+
+    for candidate in chain(orders, postponing()):
         grouped = gathered(candidate, kinds) if kinds else candidate
         order: Sequence[Cluster] = [c for c in grouped if not _is_empty(nodes[c.id])]
         ids = [c.id for c in order]
