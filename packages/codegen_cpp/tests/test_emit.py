@@ -253,9 +253,12 @@ def test_turned(library, name):
 def test_sorts_keep_the_order_of_equals(library, dtype, down):
     rng = np.random.default_rng(3)
     for m, n, bits in ((3, 5, 0), (2, 63, 0), (3, 64, 0), (4, 700, 60), (4, 700, 0), (1, 5000, 0),
-                       (2, 5000, 20), (2, 5000, 40), (1, 5000, 64)):  # fmt: skip
+                       (2, 5000, 20), (2, 5000, 40), (1, 5000, 64), (2, 100, -1), (2, 300, -1),
+                       (1, 4100, -1)):  # fmt: skip
         x = rng.integers(-300, 300, (m, n))
-        if bits:  # Some are equal, the others differ in more bits.
+        if bits < 0:  # Few differ.
+            x //= 250
+        elif bits:  # Some are equal, the others differ in more bits.
             far = rng.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), (m, n))
             x = np.where(rng.random((m, n)) < 0.3, x, far)
         with np.errstate(over="ignore"):

@@ -58,6 +58,22 @@ GY_FN su64 gy_sort_key(sf64 x) {
   const su64 bits = (su64)gy_bits(x);
   return x != x ? 0xffffUL << 48 : bits >> 63 ? -bits : bits ^ 1UL << 63;
 }
+//% gy_count_sort
+// Sort numbers by `take(x)`, which is below `ends`, at most 2,048: count each, then move it to its place.
+template <class T, class Take> static void gy_count_sort(T *x, si64 *p, T *v, si64 n, su32 ends, Take take) {
+  su32 places[2048], sum = 0;
+  for (su32 k = 0; k < ends; k++) places[k] = 0;
+  for (si64 i = 0; i < n; i++) places[take(x[i])]++;
+  for (su32 k = 0; k < ends; k++) {
+    const su32 here = places[k];
+    places[k] = sum, sum += here;
+  }
+  for (si64 i = 0; i < n; i++) {
+    const su32 at = places[take(x[i])]++;
+    v[at] = x[i], p[at] = i;
+  }
+  __builtin_memcpy(x, v, n * sizeof(T));
+}
 //% gy_digit_sort
 // Sort numbers by `passes` digits of their upper halves, the lowest first, and return where they are:
 // a or b, which is scratch. `take(i)` is number i of a.
@@ -92,11 +108,15 @@ template <su32 passes, class Take> static su64 *gy_digit_passes(su64 *a, su64 *b
 template <class T> static void gy_digit_sort(T *x, si64 *p, T *v, si64 *q, si64 n, sbool down) {
   using Key = decltype(gy_sort_key(x[0]));
   const Key flip = down ? ~(Key)0 : 0;
+  if (sizeof(T) == 1 && n >= 256)
+    return gy_count_sort(x, p, v, n, 256, [=](T t) GY_LAMBDA { return (gy_sort_key(t) ^ flip) & 255; });
   Key low = ~(Key)0, high = 0;
   for (si64 i = 0; i < n; i++) {
     const Key key = gy_sort_key(x[i]) ^ flip;
     low = key < low ? key : low, high = key > high ? key : high;
   }
+  if (high - low < (n < 4096 ? 256 : 2048))
+    return gy_count_sort(x, p, v, n, high - low + 1, [=](T t) GY_LAMBDA { return (gy_sort_key(t) ^ flip) - low; });
   su64 *a = (su64 *)p;
   for (su32 begin = 0; begin < 8 * sizeof(Key); begin += 32) {
     const su64 range = (su64)(high - low) >> begin;
@@ -114,7 +134,7 @@ template <class T> static void gy_digit_sort(T *x, si64 *p, T *v, si64 *q, si64 
                       : gy_digit_passes<4>(a, b, n, width, take);
   }
   for (si64 i = 0; i < n; i++) {
-    const si64 at = low == high ? i : (si64)(a[i] & 0xffffffffu);
+    const si64 at = a[i] & 0xffffffffu;
     v[i] = x[at], p[i] = at;
   }
   __builtin_memcpy(x, v, n * sizeof(T));
