@@ -15,6 +15,8 @@ from gyrator_ir.types import DType
 _COMBINE = {mode: f"gy_{mode.value}" for mode in (StoreMode.ADD, StoreMode.MUL)}
 _COMBINE |= {StoreMode.MIN: "gy_minimum", StoreMode.MAX: "gy_maximum"}
 _BACKWARDS = expr(-1)
+_GATHERED_SIZES = (4, 8)
+"""Bytes of the elements that machines gather."""
 
 
 def run(scope: Scope, body: Iterable[KernelStatement]) -> None:
@@ -244,6 +246,10 @@ def _load(scope: Scope, s: Load) -> None:
             text = f"gy_vload_back({address(scope, s)})"
         else:
             text = f"gy_vload_strided({address(scope, s)}, {scope.index(access.stride)})"
+    elif access.kind is Access.STRIDED and dtype.size in _GATHERED_SIZES:
+        lanes = scope.live_mask(s.mask if by_lane else None)
+        arguments = f"{address(scope, s)}, {scope.index(access.stride)}, {lanes}, {zero}"
+        text = f"gy_vload_strided_mask({arguments})"
     elif access.kind is Access.RUNS and scope.live is None and not by_lane:
         text = f"gy_vload_runs([&](si64 lane) GY_LAMBDA {{ return {_of_lane(scope, s)}; }})"
     elif access.kind is Access.GATHERED:

@@ -152,6 +152,43 @@ def test_masks_and_indices(code, vector_isa, folder):
     assert np.array_equal(out[17 * lanes :], x[: 3 * lanes - 1 : -1])
 
 
+STRIDED = (
+    "#if GY_VEC\n"
+    + "".join(
+        f"""
+extern "C" void strided_{t}(const {s} *p, si64 first, si64 stride, const sbool *m, {s} *o) {{
+  gy_store(o, gy_vload_strided_mask(p + first, stride, gy_vload(m), gy_vload(o)));
+}}
+"""
+        for t, s in SPELL.items()
+    )
+    + "#endif\n"
+)
+
+
+@pytest.mark.parametrize("code", STORAGE)
+def test_masked_strides_read_no_other_element(code, vector_isa, folder):
+    library = build(STRIDED, vector_isa, folder)
+    lanes = vector_isa.lanes
+    rng = np.random.default_rng(11)
+    page = np.frombuffer(protected_page(), dtype=STORAGE[code])
+    for stride in (2, 3, 7, 1 << 27, 1 << 40):
+        for live in (0, 1, lanes // 2, lanes) if stride < 8 else (0, 1):
+            m = (np.arange(lanes) < live) & (rng.integers(0, 4, lanes) > 0)
+            x = page[len(page) - max(0, live - 1) * stride - 1 :]
+            x[:] = random_values(code, len(x), live)
+            out = random_values(code, lanes, 98)
+            want = out.copy()
+            want[m] = x[::stride][m[:live].nonzero()[0]]
+            library(f"strided_{code}", x, 0, stride, m, out)
+            assert np.array_equal(out, want), (stride, live)
+    out = random_values(code, lanes, 97)
+    m, x = rng.integers(0, 2, lanes) > 0, page[-3 * lanes :]
+    want = np.where(m, x[::-2][:lanes], out)
+    library(f"strided_{code}", x, 3 * lanes - 1, -2, m, out)
+    assert np.array_equal(out, want)
+
+
 @pytest.mark.parametrize("code", ["f32", "i32", "u32", "bf16", "f16"])
 @pytest.mark.parametrize("near", [True, False])
 def test_gathers_of_windows_read_no_element_beyond_the_last(code, near, vector_isa, folder):

@@ -271,6 +271,14 @@ GY_X(f64) GY_X(i64) GY_X(u64)
 GY_FN vf32 gy_vload_strided(const gy_bf16 *p, si64 s) { return gy_bf16_value(gy_vload_strided((const su16 *)p, s)); }
 GY_FN vf32 gy_vload_strided(const gy_f16 *p, si64 s) { return gy_f16_value(gy_vload_strided((const su16 *)p, s)); }
 #endif
+//% gy_vload_strided_mask
+// Lane k from `p[k * stride]` where the mask is set, else from `other`.
+#if GY_VEC
+template <class P, class V> GY_FN V gy_vload_strided_mask(const P *p, si64 stride, vbool m, V other) {
+  if (stride > -(1L << 26) && stride < 1L << 26) return gy_gather_mask(p, gy_viota32(0, (si32)stride), m, other);
+  return gy_gather_mask(p, gy_viota(0, stride), m, other);
+}
+#endif
 //% gy_store_strided
 template <class P, class V> GY_FN void gy_store_strided(P *p, si64 stride, V x) {
   P u[GY_LANES];
