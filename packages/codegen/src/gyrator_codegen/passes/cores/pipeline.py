@@ -25,6 +25,7 @@ from gyrator_codegen.passes.cores.reductions.cascade_sums import CascadeSums
 from gyrator_codegen.passes.cores.reductions.column_reductions import ColumnReductions
 from gyrator_codegen.passes.cores.reductions.column_softmax import ColumnSoftmax
 from gyrator_codegen.passes.cores.reductions.extreme_positions import ExtremePositions
+from gyrator_codegen.passes.cores.reductions.hoist_from_rows import HoistFromRows
 from gyrator_codegen.passes.cores.reductions.interleave_scans import InterleaveScans
 from gyrator_codegen.passes.cores.reductions.reuse_exponentials import ReuseExponentials
 from gyrator_codegen.passes.cores.reductions.two_pass_reductions import TwoPassReductions
@@ -84,6 +85,7 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
         OwnWrites(cores),
         PlaceLocals(),
         NonemptyRows(symbolic=False),
+        HoistFromRows(),
         HoistValues(),
         ExactCasts(),
         ExactStores(),
