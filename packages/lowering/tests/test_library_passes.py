@@ -1,6 +1,7 @@
 """Passes that prepare library calls: what they change, and that results are the same."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from gyrator_lowering.fx_passes import (
     ChannelsLast,
     ImageConvolution,
     LinearCalls,
+    MultiplyPixels,
     PadProducts,
     Product,
     SplitBias,
@@ -305,6 +307,59 @@ def test_layouts_of_gradients_in_kernels_are_not_measured(check: Any) -> None:
     images = [n.args[:2] for n in gm.graph.nodes if n.target is aten.convolution_backward.default]
     assert len(images) == 2
     assert all(a.meta["val"].is_contiguous(memory_format=last) for both in images for a in both)
+
+
+def pixel_gradients(
+    g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, step: int = 1, padding: int = 0
+) -> tuple[torch.Tensor, ...]:
+    numbers = [step, step], [padding, padding], [1, 1], False, [0, 0], 1
+    return tuple(aten.convolution_backward(g, x, w, [w.shape[0]], *numbers, [True, True, True]))
+
+
+def pixels(*shape: int, last: bool) -> torch.Tensor:
+    image = drawn(*shape, dtype=torch.float32)
+    return image.contiguous(memory_format=torch.channels_last) if last else image
+
+
+@pytest.mark.parametrize(("batch", "last"), [(2, True), (1, False)])
+def test_gradients_of_pixels_are_products(check: Any, batch: int, last: bool) -> None:
+    g, x = pixels(batch, 4, 5, 6, last=last), pixels(batch, 3, 5, 6, last=last)
+    w = pixels(4, 3, 1, 1, last=last)
+
+    gm = compare(check, pixel_gradients, g, x, w, change=MultiplyPixels.of(BOTH).run)
+
+    targets = [n.target for n in gm.graph.nodes]
+    assert targets.count(aten.mm.default) == 2
+    assert aten.convolution_backward.default not in targets
+    assert aten.clone.default not in targets
+    assert not MultiplyPixels.of(OTHERS).run(check.trace(pixel_gradients, (g, x, w)))
+
+
+@pytest.mark.parametrize("lasts", [(True, False), (False, True), (True, True)])
+def test_gradients_of_the_pixels_of_one_image(check: Any, lasts: tuple[bool, bool]) -> None:
+    g, x = (pixels(1, n, 5, 6, last=last) for n, last in zip((4, 3), lasts, strict=True))
+    w = pixels(4, 3, 1, 1, last=False)
+    gm = check.trace(pixel_gradients, (g, x, w))
+    assert MultiplyPixels.of(BOTH).run(gm)
+    gm.recompile()
+    for a, b in zip(gm(g, x, w), pixel_gradients(g, x, w), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_gradients_of_other_windows_are_not_products(check: Any) -> None:
+    def changed(g: torch.Tensor, x: torch.Tensor, w: torch.Tensor, **numbers: int) -> bool:
+        gm = check.trace(partial(pixel_gradients, **numbers), (g, x, w))
+        return MultiplyPixels.of(BOTH).run(gm)
+
+    g, x = pixels(2, 4, 5, 6, last=True), pixels(2, 3, 5, 6, last=True)
+    w = pixels(4, 3, 1, 1, last=True)
+    assert changed(g, x, w)
+    # The planes of several images are no matrix.
+    assert not changed(g, x.contiguous(), w.contiguous())
+    assert not changed(g.double(), x.double(), w.double())
+    assert not changed(g, pixels(2, 3, 7, 8, last=True), pixels(4, 3, 3, 3, last=True))
+    assert not changed(g, pixels(2, 3, 9, 11, last=True), w, step=2)
+    assert not changed(pixels(2, 4, 7, 8, last=True), x, w, padding=1)
 
 
 def transposed(rows: int, columns: int) -> torch.Tensor:

@@ -32,6 +32,7 @@ from gyrator_lowering.fx_passes.layouts.row_major import RowMajor
 from gyrator_lowering.fx_passes.move_indices import MoveIndices
 from gyrator_lowering.fx_passes.narrow_pool_indices import NarrowPoolIndices
 from gyrator_lowering.fx_passes.products.linear_calls import LinearCalls, Product, Quicker
+from gyrator_lowering.fx_passes.products.multiply_pixels import MultiplyPixels
 from gyrator_lowering.fx_passes.products.pack_weights import NotPacked, Packed, Packing, PackWeights
 from gyrator_lowering.fx_passes.products.pad_products import PadProducts
 from gyrator_lowering.fx_passes.products.post_ops import NOTHING, Activation
@@ -160,6 +161,7 @@ def fx_pipeline(
         RemoveNoop(),
         WrapBorders(),
         Cse(),
+        MultiplyPixels.of(targets),
         Off(LinearCalls()) if quicker is None else LinearCalls.of(targets, quicker),
         SplitProductBias.of(targets),
     )
@@ -186,6 +188,7 @@ __all__ = [
     "Libraries",
     "LinearCalls",
     "MoveIndices",
+    "MultiplyPixels",
     "NarrowPoolIndices",
     "PackWeights",
     "Packed",
