@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import zlib
 from base64 import b64decode
 from collections import Counter
@@ -324,6 +325,18 @@ def test_the_commands(
         assert "GY-OPT-005" in capsys.readouterr().err
     assert main(["explain", "subject.py:mke"]) == 2
     assert "did you mean make?" in capsys.readouterr().err
+
+
+def test_a_subject_imports_its_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "layers_beside_it.py").write_text("def shift(x):\n    return x + 1\n")
+    text = "import torch\nfrom layers_beside_it import shift\nmake = lambda: (shift, torch.ones(3))"
+    (tmp_path / "neighbour.py").write_text(text)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    torch._dynamo.reset()
+    assert main(["explain", str(tmp_path / "neighbour.py:make")]) == 0
+    assert "inference" in capsys.readouterr().out
 
 
 def test_every_text_of_a_trace_is_highlighted(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def _module(source: str) -> ModuleType:
         raise _no_subject(f"there is no file {source}", "")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.parent.resolve()))  # as `python file.py` does
     spec.loader.exec_module(module)
     return module
 
