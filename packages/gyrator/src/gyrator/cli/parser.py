@@ -19,7 +19,7 @@ from gyrator.cli.usage import (
 KINDS = ("any", "error", "wrong", "slow")
 """The kinds of failure that `gyrator minify` can search for."""
 SHELLS = ("bash", "zsh", "fish")
-_LEVELS = ("fx", "loop", "kernel", "tile", "host")
+_LEVELS = ("fx", "loop", "kernel", "host", "tile")
 _TEXTS = ("kernels", "python", "cpp")
 
 
