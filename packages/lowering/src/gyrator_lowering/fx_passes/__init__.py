@@ -10,7 +10,7 @@ from attrs import evolve
 from torch.fx import GraphModule
 
 from gyrator_ir.modes import Numerics
-from gyrator_ir.passes import Level, Off, Pipeline, when
+from gyrator_ir.passes import Level, Pipeline, when
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.attention.call_attention import CallAttention
 from gyrator_lowering.fx_passes.attention.share_key_heads import ShareKeyHeads
@@ -33,7 +33,7 @@ from gyrator_lowering.fx_passes.move_indices import MoveIndices
 from gyrator_lowering.fx_passes.narrow_pool_indices import NarrowPoolIndices
 from gyrator_lowering.fx_passes.products.linear_calls import LinearCalls, Product, Quicker
 from gyrator_lowering.fx_passes.products.multiply_pixels import MultiplyPixels
-from gyrator_lowering.fx_passes.products.pack_weights import NotPacked, Packed, Packing, PackWeights
+from gyrator_lowering.fx_passes.products.pack_weights import Packed, Packing, PackWeights
 from gyrator_lowering.fx_passes.products.pad_products import PadProducts
 from gyrator_lowering.fx_passes.products.post_ops import NOTHING, Activation
 from gyrator_lowering.fx_passes.products.quantized_calls import (
@@ -123,7 +123,7 @@ def joint_pipeline(
         when(not exact, ChannelsLast.of(targets, packing is not None, libraries)),
         when(packing is not None, QuantizedCalls.of(targets, packing)),
         when(fast and packing is not None, Winograd.of(targets, packing)),
-        when(packing is not None, PackWeights.of(targets, packing or NotPacked(), fast)),
+        when(packing is not None, PackWeights.of(targets, packing, fast)),
         when(not exact and recomputing, SplitNorms()),
         when(not exact and recomputing, SplitHardswish()),
         when(not exact and recomputing, SplitSoftmax()),
@@ -162,7 +162,7 @@ def fx_pipeline(
         WrapBorders(),
         Cse(),
         MultiplyPixels.of(targets),
-        Off(LinearCalls()) if quicker is None else LinearCalls.of(targets, quicker),
+        when(quicker is not None, LinearCalls.of(targets, quicker)),
         SplitProductBias.of(targets),
     )
     return Pipeline(FX, passes)

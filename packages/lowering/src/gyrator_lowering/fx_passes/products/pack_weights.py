@@ -46,7 +46,7 @@ from gyrator_lowering.fx_passes.products.post_ops import (
     only_reader,
     readers,
 )
-from gyrator_lowering.fx_passes.products.quantized_calls import Convolution, Integers
+from gyrator_lowering.fx_passes.products.quantized_calls import Integers
 from gyrator_lowering.fx_passes.products.split_product_bias import kernels_may_add
 from gyrator_lowering.generated_products import narrow_convolution
 from gyrator_lowering.torch_bridge.random_ops import register_ops
@@ -80,30 +80,13 @@ class Packing(Integers, Protocol):
 
 
 @frozen
-class NotPacked:
-    """A policy that packs nothing."""
-
-    def packed(self, product: Product, after: Activation, biased: bool) -> Packed:
-        """Return no library."""
-        return Packed()
-
-    def allows(self, device: str, after: Activation) -> bool:
-        """Return that no function is accurate enough."""
-        return False
-
-    def integers(self, call: Product | Convolution) -> bool:
-        """Return that integers are not faster."""
-        return False
-
-
-@frozen
 class PackWeights:
     """Pack the weights of convolutions and products."""
 
     name: ClassVar[str] = "pack-weights"
     devices: frozenset[str] = frozenset()
     """Device types whose library packs `float32` weights."""
-    packing: Packing = field(factory=NotPacked, repr=False)
+    packing: Packing | None = field(default=None, repr=False)
     fast: bool = False
     """Fuse additions into convolutions, which rounds in another order."""
     bfloat16: frozenset[str] = frozenset()
@@ -117,7 +100,9 @@ class PackWeights:
     device type."""
 
     @classmethod
-    def of(cls, targets: Mapping[str, Target], packing: Packing, fast: bool) -> "PackWeights":
+    def of(
+        cls, targets: Mapping[str, Target], packing: Packing | None, fast: bool
+    ) -> "PackWeights":
         """Return the pass for some targets, by device type."""
         bfloat16 = devices_with(BFLOAT16_LIBRARIES, targets)
         widths = ((d, t.heuristics.panel_columns) for d, t in targets.items())
@@ -131,7 +116,9 @@ class PackWeights:
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
-        constants = constant_nodes(gm) if self.devices else set()
+        if self.packing is None or not self.devices:
+            return False
+        constants = constant_nodes(gm)
         changed = False
         for node in list(gm.graph.nodes):
             if node in constants or node.op != "call_function":
@@ -143,10 +130,10 @@ class PackWeights:
                 elif is_depthwise(node, dict(self.depthwise).get(device, 0)):
                     convolve_in_kernels(gm, node)
                 else:
-                    self._convolution(gm, node)
+                    self._convolution(gm, node, self.packing)
                 changed = True
             elif node.target in _PRODUCTS and node.args[-1] in constants:
-                changed |= self._product(gm, node)
+                changed |= self._product(gm, node, self.packing)
         return changed
 
     def _supports(self, device: str, dtype: torch.dtype) -> bool:
@@ -172,17 +159,17 @@ class PackWeights:
         # The library returns its result in this layout.
         return bool(fake.is_contiguous(memory_format=torch.channels_last))
 
-    def _product(self, gm: GraphModule, node: Any) -> bool:
+    def _product(self, gm: GraphModule, node: Any, packing: Packing) -> bool:
         product = product_of(node, self.devices, _DTYPES)
         if product is None or not self._supports(product.device, product.dtype):
             return False
-        end, after = self._after(node)
+        end, after = _after(node, packing)
         if product.dtype != torch.float32:
             end, after = node, NOTHING  # eager rounds the product before the function
         if not all(user.target in _CALLS for user in readers(end)):
             end, after = node, NOTHING  # a kernel reads it, and can compute the function itself
         biased = node.target is aten.addmm.default and not kernels_may_add(node)
-        how = self.packing.packed(evolve(product, turned=True), after, biased)
+        how = packing.packed(evolve(product, turned=True), after, biased)
         if not how.library:
             return False
         *bias, x, y = node.args
@@ -219,15 +206,7 @@ class PackWeights:
             replace(gm, end, end.args[0])
         return True
 
-    def _after(self, node: Any) -> tuple[Any, Activation]:
-        """Return the elementwise function after a node that the library can fuse, and its node."""
-        reader = only_reader(node)
-        activation = None if reader is None else activation_of(reader)
-        if activation is None or not self.packing.allows(node.meta["val"].device.type, activation):
-            return node, NOTHING
-        return reader, activation
-
-    def _convolution(self, gm: GraphModule, node: Any) -> None:
+    def _convolution(self, gm: GraphModule, node: Any, packing: Packing) -> None:
         x, weight, bias, stride, padding, dilation, transposed, more, groups = node.args
         shape = x.meta["val"].shape
         sizes = list(shape) if isinstance(shape[0], int) else None
@@ -237,7 +216,7 @@ class PackWeights:
         total, other = addition_of(node) if adds else (None, None)
         last = node if total is None else total
         # Eager rounds a narrow result before the function.
-        end, after = (last, NOTHING) if narrow else self._after(last)
+        end, after = (last, NOTHING) if narrow else _after(last, packing)
         if total is not None and after.attr != "relu":
             end, after = last, NOTHING
         mkldnn = torch.ops.mkldnn
@@ -260,6 +239,15 @@ class PackWeights:
             gm.graph.erase_node(node)
         if end is not last:
             replace(gm, end, end.args[0])
+
+
+def _after(node: Any, packing: Packing) -> tuple[Any, Activation]:
+    """Return the elementwise function after a node that the library can fuse, and its node."""
+    reader = only_reader(node)
+    activation = None if reader is None else activation_of(reader)
+    if activation is None or not packing.allows(node.meta["val"].device.type, activation):
+        return node, NOTHING
+    return reader, activation
 
 
 def _in_panels(gm: GraphModule, node: Any, width: int) -> Node:
