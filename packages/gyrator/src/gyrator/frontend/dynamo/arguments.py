@@ -266,7 +266,8 @@ _UNPROMOTED = (
     "cross", "linalg_cross", "complex", "polar", "heaviside", "heaviside_", "binary_cross_entropy",
 )  # fmt: skip
 _WITHOUT_BOOLEANS = (
-    "relu", "relu_", "argmax", "argmin", "tanhshrink", "l1_loss", "pairwise_distance",
+    "relu", "relu_", "threshold", "threshold_", "softsign", "tanhshrink", "abs", "floor", "ceil",
+    "trunc", "round", "trace", "argmax", "argmin", "l1_loss", "pairwise_distance",
     "margin_ranking_loss", "multilabel_soft_margin_loss", "triplet_margin_loss",
     "triplet_margin_with_distance_loss",
 )  # fmt: skip
