@@ -414,6 +414,7 @@ def test_strict_sessions_raise(sessions: dict[str, Session], name: str) -> None:
         assert type(got) is type(want)
     else:
         assert isinstance(got, UnsupportedError) and got.diagnostic.code == "GY-COMPILE-020"
+        assert ("quantized_decomposed" in str(got.diagnostic.help)) == (name == "quantised")
 
 
 @pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss])

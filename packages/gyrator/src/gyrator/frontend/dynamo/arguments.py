@@ -21,7 +21,7 @@ def refused(node: Node, name: str) -> str:
     """
     if name in _COUNTING_OPS:
         return _counts(node, name)
-    if node.target in _QUANTISING:
+    if node.target in QUANTISING:
         return "makes a quantised tensor, which is traced as one of floats"
     if name == _LOGITS_LOSS:
         return _loss_of_logits(node)
@@ -39,7 +39,7 @@ def refused(node: Node, name: str) -> str:
     return check(x, args, kwargs) if isinstance(x, torch.Tensor) else ""
 
 
-_QUANTISING = frozenset(
+QUANTISING = frozenset(
     {torch.quantize_per_tensor, torch.quantize_per_tensor_dynamic, torch.quantize_per_channel}
 )
 """Functions that return quantised tensors; those of `quantized_decomposed` return integers."""

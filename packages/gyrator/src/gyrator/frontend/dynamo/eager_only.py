@@ -13,7 +13,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
-from gyrator.frontend.dynamo.arguments import refused
+from gyrator.frontend.dynamo.arguments import QUANTISING, refused
 from gyrator.frontend.dynamo.graph import fake_of, name_of
 from gyrator.frontend.gradients import is_batched
 from gyrator_ir.diagnostics import Diagnostic
@@ -36,6 +36,8 @@ _SCATTERS = {
 """The view whose elements each of these ops replaces."""
 _LOSSES = ("huber_loss", "soft_margin_loss")
 """Losses whose fake kernels promote dtypes differently from the real ones."""
+_COPIED_OR_CAST = "copy the tensor before writing to it, or cast the arguments to one dtype"
+_QUANTISED = "compute with integers, as the ops of torch.ops.quantized_decomposed do"
 
 
 def eager_only(gm: GraphModule) -> Diagnostic | None:
@@ -63,7 +65,7 @@ def _reason(graph: Graph) -> Diagnostic | None:
                 "GY-COMPILE-020",
                 f"{node.target if isinstance(node.target, str) else node.target.__name__} {why}",
                 provenance=(f"{line}: {code}",) if line else (),
-                help="copy the tensor before writing to it, or cast the arguments to one dtype",
+                help=_QUANTISED if node.target in QUANTISING else _COPIED_OR_CAST,
             )
     return None
 
