@@ -112,3 +112,16 @@ def test_every_pass_is_in_the_readme_of_a_package(root):
     text = "".join(path.read_text() for path in root.glob("packages/*/README.md"))
     missing = [n for p in pipelines() for n in p.names if f"`{n}`" not in text]
     assert not missing
+
+
+def test_contributing_names_every_session(root):
+    functions = ast.parse((root / "noxfile.py").read_text()).body
+    sessions = {
+        f.name
+        for f in functions
+        if isinstance(f, ast.FunctionDef)
+        and any(ast.unparse(d).startswith("nox.session") for d in f.decorator_list)
+    }
+    assert {"tests", "wrappers"} <= sessions
+    named = re.findall(r'nox -s "?(\w+)', (root / "CONTRIBUTING.md").read_text())
+    assert sessions <= set(named)
