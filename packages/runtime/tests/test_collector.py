@@ -50,9 +50,13 @@ def test_what_died_last_in_a_block_is_collected_at_its_end() -> None:
     assert dead() is None
 
 
-def test_what_died_last_in_a_block_may_wait() -> None:
-    with only_new_objects(at_end=False):
+def test_what_dies_in_a_block_may_wait() -> None:
+    retained: list[Node] = []
+    with only_new_objects(collect=False):
         dead = weakref.ref(Node())
+        while len(retained) < 150_000:  # enough for a collection in other blocks
+            retained.append(Node())
+        assert dead() is not None
     gc.collect(0)
     assert dead() is not None
     gc.collect()

@@ -77,8 +77,8 @@ _MODULES = {
 }
 """The module of each public name. Names are imported on first access: a process that only runs
 packages (`gyrator.aot.load`) needs no compiler, and the command line's help does not need torch.
-Garbage collections meanwhile leave out what PyTorch has loaded, which takes them 0.16 s, and none
-follows, since it would free only 2,000 small objects."""
+No garbage collection runs meanwhile: one of the compiler's own objects takes 0.04 s and frees
+20,000 small ones, and one of what PyTorch has loaded takes 0.16 s."""
 
 register_with_torch()
 
@@ -91,5 +91,5 @@ def __getattr__(name: str) -> Any:
         return getattr(module, name)
     from gyrator_runtime.collector import only_new_objects
 
-    with only_new_objects(at_end=False):
+    with only_new_objects(collect=False):
         return getattr(import_module(_MODULES[name]), name)

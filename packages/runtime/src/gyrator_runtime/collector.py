@@ -10,7 +10,7 @@ Python's default of 700 has it look 500 times during a compile, and three times 
 
 
 @contextlib.contextmanager
-def only_new_objects(at_end: bool = True) -> Iterator[None]:
+def only_new_objects(collect: bool = True) -> Iterator[None]:
     """Exclude objects that exist before the `with` block from garbage collection inside it, and
     collect new ones less often.
 
@@ -19,8 +19,9 @@ def only_new_objects(at_end: bool = True) -> Iterator[None]:
     A process that uses `gc.freeze` itself, or has turned collections off, is not affected.
 
     Args:
-        at_end: collect what died last in the block when it ends. Otherwise that waits for a full
-            collection, as what was alive before the block does.
+        collect: collect what dies in the block: some of it inside, the rest when it ends. Otherwise
+            all of it waits for a full collection, as what was alive before the block does. Imports
+            leave little, and a collection visits everything that they have made.
     """
     young, *older = gc.get_threshold()
     # The count of frozen objects takes long in a block that is inside of another.
@@ -28,12 +29,12 @@ def only_new_objects(at_end: bool = True) -> Iterator[None]:
         yield
         return
     gc.freeze()
-    gc.set_threshold(_YOUNG, *older)
+    gc.set_threshold(_YOUNG if collect else 0, *older)
     try:
         yield
     finally:
         gc.set_threshold(young, *older)
-        if at_end:
+        if collect:
             gc.collect(0)
         gc.freeze()  # resets the collector's counts
         gc.unfreeze()
