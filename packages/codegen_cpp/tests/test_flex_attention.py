@@ -9,6 +9,7 @@ from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.stage import CppBackend
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Launchable
 from gyrator_ir.kernel.parse import read_launchable
 from gyrator_ir.text.lines import parse_lines
 from gyrator_ir.tile.choices import only, with_candidates
@@ -49,6 +50,23 @@ def test_builds_of_templates_begin_first() -> None:
     kernels = tuple(map(read_launchable, parse_lines(text)))
     units = CppBackend().emit(kernels, ShapeFacts(), (), target("avx2"))
     assert [[k.kernel for k in unit.kernels] for unit in units] == [["t"], ["k"]]
+
+
+def test_kernels_are_units_for_the_cores_that_templates_leave() -> None:
+    template = TEXT.format(dtype="f32", length=4, block=64)
+    flex = read_launchable(*parse_lines(template))
+    plain = "kernel k{n} on cpu (i0 < {n})\n  parameter y: f32[{n}] strides [1] on cpu\n"
+    plain += "  outer\n    a: f32 = const 1.0\n    store y[i0], a\n"
+
+    def units(count: int, *others: Launchable) -> list[str]:
+        text = "".join(plain.format(n=16 * n) for n in range(1, count + 1))
+        kernels = (*others, *map(read_launchable, parse_lines(text)))
+        bound = target("avx2", cores=2, unit_statements=9999)
+        return [u.name for u in CppBackend().emit(kernels, ShapeFacts(), (), bound)]
+
+    assert units(4) == ["unit0", "unit1"]
+    assert units(4, flex) == ["template0", "unit0"]
+    assert units(400, flex) == ["template0", "unit0", "unit1"]
 
 
 CAUSAL = """kernel t on cpu template flex_attention (p0, p1, p1, p2, p3) -> (p4) with {scale=0.25, row_block=128, column_block=128, lists=1}

@@ -1,6 +1,6 @@
 """The C++ kernel language: from kernels to translation units."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from gyrator_codegen import TilingLanguage, batched
@@ -44,8 +44,8 @@ class CppBackend(TilingLanguage):
         return vector_pipeline(target, Isa.of(target.arch).lanes)
 
     def _units(self, program: TileProgram, target: Target) -> Iterator[TranslationUnit]:
-        """Yield each template as a unit, and kernels and groups in units of about equal size.
-        Choices are bound to the first candidate."""
+        """Yield each template as a unit, and kernels and groups in units of about equal size, one
+        for each core that templates leave. Choices are bound to the first candidate."""
         isa, origins = Isa.of(target.arch), program.origins
         program = BindChoices().run(program)
         kernels, groups, templates = by_kind(program)
@@ -60,7 +60,8 @@ class CppBackend(TilingLanguage):
         limit, cores = target.heuristics.unit_statements, target.heuristics.cores
         convolutions = [t.kernel for t in templates if t.kernel.kind in IMAGE_KINDS]
         flexible = (t for t in templates if t.kernel.kind not in IMAGE_KINDS)
-        whole = (emit_flex(t, program.facts, origins, target, isa) for t in flexible)
+        whole = [emit_flex(t, program.facts, origins, target, isa) for t in flexible]
+        cores_left = _share(cores, [t for _, t in written], [s.text for s in whole])
 
         def preamble(text: str) -> str:
             functions = functions_for(text, shared)
@@ -68,7 +69,7 @@ class CppBackend(TilingLanguage):
 
         # Those that take longest to build are first: builds start in the order of units.
         yield from unit_per_kernel(self.name, "template", whole, preamble)
-        yield from batched(self.name, program, written, preamble, limit, cores)
+        yield from batched(self.name, program, written, preamble, limit, cores_left)
         for number, unit in enumerate(emit_convolutions(convolutions, cores, isa)):
             text = "".join(s.text for s in unit)
             name = f"convolutions{number}"
@@ -77,3 +78,9 @@ class CppBackend(TilingLanguage):
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
         """Return why this template cannot be emitted, or None."""
         return template_refusal(kernel, target)
+
+
+def _share(workers: int, texts: Iterable[str], others: Iterable[str]) -> int:
+    """Return how many of some workers, at least one, `texts` occupy beside `others`."""
+    own, rest = sum(map(len, texts)), sum(map(len, others))
+    return max(1, round(workers * own / (own + rest))) if rest else workers
