@@ -1,6 +1,7 @@
 """Peak memory of one step, from the profiler's events of torch's CPU allocator."""
 
 import gc
+from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -24,10 +25,16 @@ def known_case() -> bool:
     return peak_bytes(run) == 6_000_000
 
 
-def peak_memory(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the peak of one step by backend, gradients not yet allocated before it."""
+def peak_of(run: Callable[[], object]) -> int:
+    """Return the peak of a call in bytes."""
     if not known_case():
         raise RuntimeError("the profiler's memory events do not add up")
+    gc.collect()
+    return peak_bytes(run)
+
+
+def peak_memory(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the peak of one step by backend, gradients not yet allocated before it."""
     model, inputs = build(arguments)
     peaks = {}
     for backend in BACKENDS:
@@ -36,8 +43,7 @@ def peak_memory(arguments: dict[str, Any]) -> dict[str, Any]:
         for _ in range(2):
             step(inputs)
         twin.zero_grad(set_to_none=True)
-        gc.collect()
-        peaks[backend] = peak_bytes(partial(step, inputs))
+        peaks[backend] = peak_of(partial(step, inputs))
         del twin, step
         torch._dynamo.reset()
     return {"peak_bytes": peaks}

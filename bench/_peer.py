@@ -2,7 +2,8 @@
 STEP DTYPE THREADS FOLDER`.
 
 It builds, says how far its result is from eager's in float64, and then, for each line with a number
-of calls, answers with the seconds of one call: by the clock, and of the process.
+of calls, answers with the seconds of one call: by the clock, and of the process. To the line
+`memory` it answers with the peak of a call in bytes.
 """
 
 import json
@@ -170,6 +171,11 @@ def main(subject: str, name: str, step: str, dtype: str, threads: int, folder: P
         error = float((_numbers(found) - wanted).abs().max() / wanted.abs().max())
         print(json.dumps({"error": error}), file=answer, flush=True)
         for line in sys.stdin:
+            if line.strip() == "memory":
+                from _memory import peak_of  # imports Gyrator, which others are timed without
+
+                print(peak_of(run), file=answer, flush=True)
+                continue
             calls = int(line)
             wall, process = time.perf_counter(), time.process_time()
             for _ in range(calls):

@@ -3,10 +3,12 @@
     nox -s bench -- cpu-peers [--models BERT,...] [--subjects gyrator,...] [--threads 1] ...
     nox -s bench -- cpu-peers --step training
     nox -s bench -- cpu-peers --dtype int8
+    nox -s bench -- cpu-peers --step training --memory
 
 Each subject has a process of its own, so that thread pools and allocators of one cannot help or
 hurt another; the processes take turns. Every number is a ratio: the peer's least time by ours. With
-one thread it is the time of the process, which other load leaves alone, else the clock's.
+one thread it is the time of the process, which other load leaves alone, else the clock's. With
+`--memory`, it is the peak of what one call allocates with PyTorch's allocator.
 """
 
 import argparse
@@ -33,6 +35,8 @@ SUBJECTS = (
 )  # fmt: skip
 TRAINING = ("gyrator", "eager", "inductor")
 """The subjects that have gradients."""
+_OWN_ALLOCATORS = ("onnxruntime", "openvino")
+"""The subjects whose memory PyTorch does not allocate."""
 OURS = ("gyrator frozen", "gyrator")
 """What others are divided by: the first that is measured."""
 _TURN_SECONDS = 0.05
@@ -49,10 +53,14 @@ class Case:
     step: str
     dtype: str
 
+    memory: bool = False
+
     @property
     def subjects(self) -> tuple[str, ...]:
         """Return those that can."""
         known = TRAINING if self.step == "training" else SUBJECTS
+        if self.memory:
+            known = tuple(n for n in known if n not in _OWN_ALLOCATORS)
         return tuple(n for n in known if (n, self.dtype) != ("onnxruntime", "bfloat16"))
 
 
@@ -69,7 +77,7 @@ class Subject:
             "OMP_NUM_THREADS": str(threads),
         }
         self.process = subprocess.Popen(
-            [sys.executable, script, name, *astuple(case), str(threads), str(folder)],
+            [sys.executable, script, name, *astuple(case)[:3], str(threads), str(folder)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=os.environ | settings,
         )  # fmt: skip
@@ -77,20 +85,29 @@ class Subject:
         told = self._line()
         wrong = name != "eager" and told.get("error", 0) > _CLOSE[case.dtype]
         self.failure = f"error of {told['error']:.1e}" if wrong else told.get("failure", "")
-        self.calls = 0 if self.failure else max(1, int(_TURN_SECONDS / self.turn(1)[0]))
+        timed = not self.failure and not case.memory
+        self.calls = max(1, int(_TURN_SECONDS / self.turn(1)[0])) if timed else 0
 
     def turn(self, calls: int) -> list[float]:
         """Let it run; return the seconds of a call, and remember the least."""
-        assert self.process.stdin is not None
-        print(calls, file=self.process.stdin, flush=True)
-        found: list[float] = self._line()
+        found: list[float] = self._answer(str(calls))
         self.seconds = [min(pair) for pair in zip(self.seconds, found, strict=True)]
         return found
+
+    def megabytes(self) -> float:
+        """Return the peak of a call."""
+        peak: int = self._answer("memory")
+        return peak / 1e6
 
     def end(self) -> None:
         """Close its input, which ends it."""
         if self.process.poll() is None:
             self.process.communicate()
+
+    def _answer(self, line: str) -> Any:
+        assert self.process.stdin is not None
+        print(line, file=self.process.stdin, flush=True)
+        return self._line()
 
     def _line(self) -> Any:
         assert self.process.stdout is not None
@@ -105,7 +122,7 @@ class Subject:
 def measure(
     case: Case, subjects: Sequence[str], threads: int, turns: int, caches: Path
 ) -> dict[str, Any]:
-    """Return the milliseconds of a call by subject, or why there are none."""
+    """Return the milliseconds, or megabytes, of a call by subject, or why there are none."""
     running = {}
     for name in subjects:
         print(f"{case.model}, {threads} thread(s): {name}", file=sys.stderr, flush=True)
@@ -114,17 +131,21 @@ def measure(
         for subject in running.values():
             if subject.calls:
                 subject.turn(subject.calls)
+    peaks = {n: s.failure or s.megabytes() for n, s in running.items()} if case.memory else {}
     for subject in running.values():
         subject.end()
     clock = 1 if threads == 1 else 0
-    return {n: s.failure or 1e3 * s.seconds[clock] for n, s in running.items()}
+    return peaks or {n: s.failure or 1e3 * s.seconds[clock] for n, s in running.items()}
 
 
-def table(what: str, rows: dict[str, dict[str, Any]], subjects: Sequence[str]) -> Sheet:
+def table(
+    what: str, rows: dict[str, dict[str, Any]], subjects: Sequence[str], memory: bool = False
+) -> Sheet:
     """Return the ratios as a sheet, with their geometric means."""
     ours = next((n for n in OURS if n in subjects), subjects[0])
     others = tuple(n for n in subjects if n != ours)
-    sheet = Sheet(f"Time by that of {ours}, {what}", ("model", f"{ours} ms", *others))
+    kind, unit = ("Peak memory", "MB") if memory else ("Time", "ms")
+    sheet = Sheet(f"{kind} by that of {ours}, {what}", ("model", f"{ours} {unit}", *others))
     ratios: dict[str, list[float]] = {n: [] for n in others}
     for model, found in rows.items():
         cells = []
@@ -150,11 +171,12 @@ def main(arguments: list[str]) -> int:
     add("--subjects", type=lambda t: t.split(","), help="default: all that can")
     add("--step", choices=("inference", "training"), default="inference")
     add("--dtype", choices=tuple(_CLOSE), default="float32", help="int8: for inference only")
-    add("--threads", type=lambda t: [int(n) for n in t.split(",")], default=[1, 2])
+    add("--memory", action="store_true", help="the peak of a call instead of its time")
+    add("--threads", type=lambda t: [int(n) for n in t.split(",")], help="default: 1,2; 1 (memory)")
     add("--turns", type=int, default=12)
     add("--json", type=Path, default=Path(__file__).parent / "results" / "cpu-peers.json")
     chosen = parser.parse_args(arguments)
-    cases = [Case(model, chosen.step, chosen.dtype) for model in chosen.models]
+    cases = [Case(model, chosen.step, chosen.dtype, chosen.memory) for model in chosen.models]
     subjects = chosen.subjects or cases[0].subjects
     unknown = {*chosen.models} - {*PEERS} | {*subjects} - {*cases[0].subjects}
     if unknown:
@@ -162,22 +184,24 @@ def main(arguments: list[str]) -> int:
     if (chosen.step, chosen.dtype) == ("training", "int8"):
         parser.error("int8 is for inference only")
     console = Console(width=160)
+    unit = "megabytes" if chosen.memory else "milliseconds"
     report: dict[str, Any] = {
         "environment": environment(), "step": chosen.step, "dtype": chosen.dtype,
-        "milliseconds": {}, "tables": {},
+        unit: {}, "tables": {},
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="gyrator-peers-") as caches:
-        for threads in chosen.threads:
-            rows = report["milliseconds"][str(threads)] = {}
+        for threads in chosen.threads or ([1] if chosen.memory else [1, 2]):
+            rows = report[unit][str(threads)] = {}
             for case in cases:
                 rows[case.model] = measure(case, subjects, threads, chosen.turns, Path(caches))
-                sheet = table(f"{chosen.step}, {chosen.dtype}, {threads} thread(s)", rows, subjects)
+                what = f"{chosen.step}, {chosen.dtype}, {threads} thread(s)"
+                sheet = table(what, rows, subjects, chosen.memory)
                 report["tables"][str(threads)] = sheet.markdown()
                 chosen.json.parent.mkdir(parents=True, exist_ok=True)
                 chosen.json.write_text(json.dumps(report, indent=1) + "\n")
             sheet.print(console)
     console.print(f"written: {chosen.json}")
-    found = (r for rows in report["milliseconds"].values() for r in rows.values())
+    found = (r for rows in report[unit].values() for r in rows.values())
     return int(any(isinstance(v, str) for r in found for v in r.values()))
 
 

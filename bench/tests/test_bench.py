@@ -54,9 +54,22 @@ def test_peers_train_and_compute_in_bfloat16(tmp_path, step, dtype):
     assert times["gyrator"] > 0 and times["eager"] > 0
 
 
+def test_peak_memory_of_peers(tmp_path):
+    """The result of an MLP and its gradients need what they do in eager mode, or less."""
+    out = tmp_path / "peers.json"
+    command = [sys.executable, str(BENCH / "cpu_peers.py"), "--models", "MLP", "--memory"]
+    chosen = ["--subjects", "gyrator,eager", "--step", "training", "--json", str(out)]
+    done = subprocess.run([*command, *chosen], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    megabytes = json.loads(out.read_text())["megabytes"]["1"]["MLP"]
+    gradients = 4e-6 * (256 * 1024 + 1024 + 1024 * 1024 + 1024 + 1024 * 256 + 256)
+    assert gradients < megabytes["gyrator"] <= megabytes["eager"] < 2 * gradients
+
+
 @pytest.mark.parametrize(
     ("chosen", "said"),
     [
+        (["--memory", "--subjects", "openvino"], "here: openvino"),
         (["--step", "training", "--subjects", "openvino"], "here: openvino"),
         (["--dtype", "bfloat16", "--subjects", "onnxruntime"], "here: onnxruntime"),
         (["--step", "training", "--dtype", "int8"], "int8 is for inference only"),
