@@ -177,9 +177,9 @@ def _raising(context: _Context, members: Sequence[int], alive: Set[str]) -> Sequ
         own = access(context.program.operations[index], {})
         for name in alive.intersection((*own.reads, *own.writes)):
             users.setdefault(name, []).append(index)
-    some = {name: used for name, used in users.items() if len(used) < len(members)}
-    largest = max(some, key=lambda n: (context.sizes[n], -len(some[n]), n), default=None)
-    return members if largest is None else some[largest]
+    parts = {name: used for name, used in users.items() if len(used) < len(members)}
+    largest = max(parts, key=lambda n: (context.sizes[n], -len(parts[n]), n), default=None)
+    return members if largest is None else parts[largest]
 
 
 def _device(op: object, buffers: Mapping[str, Buffer]) -> Device | None:
