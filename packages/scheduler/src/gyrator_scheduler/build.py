@@ -161,7 +161,7 @@ def _within(context: _Context, limit: int | None) -> tuple["_Plan", tuple[Lifeti
         joined = next(near, None) if most > limit else None
         if joined is None:
             break
-        members = [m.index for m in joined]
+        members: Sequence[int] = [m.index for m in joined]
         if attempt < ATTEMPTS // 2:
             alive = {x.buffer for x in (*lives, *inputs) if x.first <= position <= x.last}
             members = _raising(context, members, alive)
@@ -174,10 +174,10 @@ def _raising(context: _Context, members: Sequence[int], alive: Set[str]) -> Sequ
     because of some operations but not of all; all operations if there is no such buffer."""
     users: dict[str, list[int]] = {}
     for index in members:
-        own = access(context.program.operations[index], {})
-        for name in alive.intersection((*own.reads, *own.writes)):
+        used = access(context.program.operations[index], {})
+        for name in alive & {*used.reads, *used.writes}:
             users.setdefault(name, []).append(index)
-    parts = {name: used for name, used in users.items() if len(used) < len(members)}
+    parts = {name: own for name, own in users.items() if len(own) < len(members)}
     largest = max(parts, key=lambda n: (context.sizes[n], -len(parts[n]), n), default=None)
     return members if largest is None else parts[largest]
 
