@@ -488,6 +488,21 @@ def test_every_size_with_one_program(compiled: Compile, records: list[GraphRecor
     assert len(records) == 2
 
 
+def test_equal_sizes_on_both_sides_of_a_break(
+    compiled: Compile, records: list[GraphRecord]
+) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        z = x.sin()
+        torch._dynamo.graph_break()
+        return z.cos(), y.exp()
+
+    g = compiled(f, dynamic=True)
+    for a, b in ((4, 4), (6, 6), (7, 3)):
+        x, y = torch.randn(a), torch.randn(b)
+        same(f(x, y), g(x, y))
+    assert len(records) == 2
+
+
 def test_empty_and_single_axes(compiled: Compile) -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x.sum(0), x * 2, torch.cat([x, x]), x.softmax(-1), x.cumsum(0), x.t().clone()

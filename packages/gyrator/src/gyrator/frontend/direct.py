@@ -1,10 +1,10 @@
 """Calling compiled graphs without AOTAutograd's wrappers, if a graph is simple enough.
 
-A graph is simple if it has static sizes, plain tensors, no result that shares memory with an input
-or another result, and no mutation that autograd has to see. A training graph is then a single
-`autograd.Function`, an inference graph is the compiled program itself, and AOTAutograd's analysis
-fits into a few numbers that are stored with the programs, so that a warm start need not trace
-again.
+A graph is simple if it has plain tensors, saves no sizes for its backward pass, and has no result
+that shares memory with an input or another result, and no mutation that autograd has to see. A
+training graph is then a single `autograd.Function`, an inference graph is the compiled program
+itself, and AOTAutograd's analysis fits into a few numbers that are stored with the programs, so
+that a warm start need not trace again.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,6 +55,8 @@ class GraphFacts:
     graph."""
     refusal: str = ""
     """Why second-order gradients are unavailable; empty if they are available."""
+    dynamic: tuple[tuple[int, ...], ...] = ()
+    """For each result, the dimensions whose sizes are symbolic; empty if all sizes are static."""
 
 
 def facts_of(
@@ -103,6 +105,7 @@ def facts_of(
         tangents=tangents,
         detached=detached,
         refusal=refusal,
+        dynamic=_dynamic(infos),
     )
 
 
@@ -125,6 +128,8 @@ def callable_for(
             raise ValueError("a training graph needs its backward program")
         back = _without_autocast(backward) if facts.autocast else backward
         call = _training(facts, facts.tangents, run, back, replay)
+    if facts.dynamic:
+        call = _marking(call, facts.dynamic)
     if not facts.mutated:
         return call
     return protecting(_bumping(call, facts.mutated), facts.mutated, inputs)
@@ -246,6 +251,30 @@ def _reached(
     """Replace gradients that depend on missing tangents alone by None."""
     lost = {k for t in tangents for k in t.reaches} - {k for t in present for k in t.reaches}
     return [None if k in lost else result for k, result in enumerate(results)]
+
+
+def _dynamic(infos: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+    dims = tuple(tuple(sorted(info.dynamic_dims or ())) for info in infos)
+    return dims if any(dims) else ()
+
+
+def _marking(
+    call: Callable[..., Sequence[Any]], dynamic: tuple[tuple[int, ...], ...]
+) -> Callable[..., Sequence[Any]]:
+    """Mark the symbolic dimensions of the results, as AOTAutograd's wrapper does.
+
+    In a graph that follows a break, Dynamo gives marked dimensions symbols of their own rather
+    than those of other inputs that happen to have the same sizes.
+    """
+
+    def mark(*args: Any) -> Sequence[Any]:
+        results = call(*args)
+        for result, dims in zip(results, dynamic, strict=False):
+            if dims:
+                result._dynamo_propagated_dynamic_indices = set(dims)
+        return results
+
+    return mark
 
 
 def _bumping(
