@@ -129,6 +129,21 @@ def test_gradients_of_weights_wait_until_activations_are_released() -> None:
     assert [name for name in written if name in gradients] == gradients
 
 
+def test_a_bound_that_nothing_fits_is_not_the_last() -> None:
+    """With what lives at the beginning as the bound, nothing fits, and small gradients come before
+    the product that lets activations be released; in the program's order, a large one does."""
+    m = Maker()
+    flow, square = m.input("flow", 64, 64), m.input("square", 64, 64)
+    saved, late = m.input("saved", 192, 64), m.input("late", 64, 1280)
+    gradients = [m.mm(flow, m.input("wide", 64, 512), (64, 512))]
+    back = m.mm(m.mm(flow, m.input("left", 64, 192), (64, 192)), saved, (64, 64))
+    last = m.addmm(back, late, m.input("thin", 1280, 64))
+    gradients += [m.mm(flow, square, (64, 64)) for _ in range(4)]
+    program, released = m.program(*gradients, last), (saved, late)
+    planned = schedule(program, evolve(OPTIONS, released=released), target())
+    assert needs(planned, released) == (3 + 20 + 4) * 4 * 64 * 64
+
+
 def test_results_that_wait_take_steps_in_proportion() -> None:
     """Each of a chain of clusters is also read by one whose result never fits."""
 

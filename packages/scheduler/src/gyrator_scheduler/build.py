@@ -50,6 +50,8 @@ from gyrator_scheduler.together import Sharing, launches, ranges, widened
 
 ATTEMPTS = 6
 """Maximum number of schedules built in search of one that fits the memory limit."""
+BOUNDS = 4
+"""Maximum number of bounds of memory within which an order is looked for."""
 
 
 @frozen
@@ -232,16 +234,22 @@ def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
     kinds = {n: fit.device for n, fit in fit_of.items()}
 
     def postponing() -> Iterator[Sequence[Cluster]]:
-        """Yield one more order if that may save more than the slack."""
+        """Yield orders for bounds closer and closer to the least that suffices, while that may save
+        more than the slack."""
         if best is None or not context.options.reorder:
             return
-        most, order, lives = best
+        _, order, lives = best
         inputs = [x.buffer for x in context.inputs(uses[c.id] for c in order)]
         outputs = [x.buffer for x in lives if x.last == len(order)]
         sizes = context.sizes
-        bound = max(sum(map(sizes.__getitem__, names)) for names in (inputs, outputs))
-        if most > bound + slack(program, context.targets, most):
+        bound = low = max(sum(map(sizes.__getitem__, names)) for names in (inputs, outputs))
+        for _ in range(BOUNDS):
+            if best[0] <= low + slack(program, context.targets, best[0]):
+                break
             yield within(clusters, bound, uses, sizes, frozenset(outputs), inputs)
+            if best[0] > bound:
+                low = bound
+            bound = (low + best[0]) // 2
 
     for candidate in chain(orders, postponing()):
         grouped = gathered(candidate, kinds) if kinds else candidate
