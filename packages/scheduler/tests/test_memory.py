@@ -144,6 +144,31 @@ def test_a_bound_that_nothing_fits_is_not_the_last() -> None:
     assert needs(planned, released) == (3 + 20 + 4) * 4 * 64 * 64
 
 
+def test_orders_are_compared_with_results_in_place() -> None:
+    """Two results of 4 exist at once only if the second is not stored over the first; then no order
+    needs less than the program's."""
+    m = Maker()
+    saved = m.input("saved", 256, 64)
+    wide = m.mm(m.input("flow", 64, 64), m.input("square", 64, 256), (64, 256))
+    gradient = m.mm(m.input("left", 128, 256), saved, (128, 64))
+    last = m.mm(m.pointwise("exp", wide), m.input("thin", 256, 64), (64, 64))
+    program = m.program(gradient, last)
+    for reuse, needed in ((False, 10), (True, 7)):
+        options = evolve(OPTIONS, released=(saved,), reuse=reuse)
+        assert needs(schedule(program, options, target()), (saved,)) == needed * 4 * 64 * 64
+
+
+def test_a_result_in_place_needs_no_memory_that_must_be_left() -> None:
+    """The second of three clusters can store over the result of the first."""
+    clusters = [Cluster(n) for n in range(3)]
+    clusters[1].before[0] = clusters[0].after[1] = None
+    uses: dict[int, Uses] = {0: ((), ("a",)), 1: (("a",), ("b",)), 2: ((), ("c",))}
+    sizes, kept = {"a": 4, "b": 4, "c": 1}, {"b", "c"}
+    for shared, expected in (({1: {"b": "a"}}, [0, 1, 2]), ({}, [0, 2, 1])):
+        order = within(clusters, 5, uses, sizes, kept, (), shared)
+        assert [c.id for c in order] == expected
+
+
 def test_results_that_wait_take_steps_in_proportion() -> None:
     """Each of a chain of clusters is also read by one whose result never fits."""
 
@@ -159,7 +184,7 @@ def test_results_that_wait_take_steps_in_proportion() -> None:
         sizes = {f"b{c.id}": 1000 if c.id % 2 else 1 for c in clusters}
         kept = {f"b{c.id}" for c in clusters if c.id % 2}
         profile = cProfile.Profile()
-        order = profile.runcall(within, clusters, 10, uses, sizes, kept, ())
+        order = profile.runcall(within, clusters, 10, uses, sizes, kept, (), {})
         assert [c.id for c in order][:count] == list(range(0, 2 * count, 2))
         return sum(entry.callcount for entry in profile.getstats())
 

@@ -27,11 +27,13 @@ from gyrator_scheduler.fusion.staging import assemble
 from gyrator_scheduler.memory import (
     Uses,
     buffers_counted,
+    in_place,
     lifetimes,
     lives_of_inputs,
     peak_at,
     sizes_of_buffers,
     touched,
+    with_results_in_place,
     with_reuse,
 )
 from gyrator_scheduler.options import SchedulerOptions
@@ -50,7 +52,7 @@ from gyrator_scheduler.together import Sharing, launches, ranges, widened
 
 ATTEMPTS = 6
 """Maximum number of schedules built in search of one that fits the memory limit."""
-BOUNDS = 4
+BOUNDS = 3
 """Maximum number of bounds of memory within which an order is looked for."""
 
 
@@ -232,6 +234,8 @@ def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
     program = context.program
     fit_of = _fits(context, nodes) if context.options.device_graphs else {}
     kinds = {n: fit.device for n, fit in fit_of.items()}
+    created = {b.name for b in program.buffers} if context.options.reuse else set[str]()
+    shared = {n: in_place(node, created, context.buffers) for n, node in nodes.items()}
 
     def postponing() -> Iterator[Sequence[Cluster]]:
         """Yield orders for bounds closer and closer to the least that suffices, while that may save
@@ -246,7 +250,7 @@ def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
         for _ in range(BOUNDS):
             if best[0] <= low + slack(program, context.targets, best[0]):
                 break
-            yield within(clusters, bound, uses, sizes, frozenset(outputs), inputs)
+            yield within(clusters, bound, uses, sizes, frozenset(outputs), inputs, shared)
             if best[0] > bound:
                 low = bound
             bound = (low + best[0]) // 2
@@ -261,7 +265,8 @@ def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
         listed = [nodes[n] for n in ids]
         used = [uses[n] for n in ids]
         lives = lifetimes(listed, used, program.buffers, program.outputs)
-        most, _ = peak_at((*lives, *context.inputs(used)), context.sizes)
+        placed = with_results_in_place(lives, [shared[n] for n in ids])
+        most, _ = peak_at((*placed, *context.inputs(used)), context.sizes)
         if best is None or most < best[0]:
             best = most, order, lives
     assert best is not None

@@ -273,6 +273,39 @@ def with_reuse(
     return tuple(result)
 
 
+def in_place(
+    node: ScheduleNode, created: Collection[str], buffers: Mapping[str, Buffer]
+) -> dict[str, str]:
+    """Return which of the buffers that the program has `created` a kernel can write in the storage
+    of which others that it reads, provided that these have no later use."""
+    if not isinstance(node, Kernel):
+        return {}
+    written = [x for x in node.writes if x in created]
+    dying = [x for x in node.reads if x in created and x not in written]
+    sizes = {x: bytes_of(buffers[x]) for x in (*dying, *written)}
+    result: dict[str, str] = {}
+    for name in written:
+        source = _in_place(node, buffers[name], dying, buffers, sizes)
+        if source is not None:
+            dying.remove(source)
+            result[name] = source
+    return result
+
+
+def with_results_in_place(
+    lives: Sequence[Lifetime], pairs: Sequence[Mapping[str, str]]
+) -> list[Lifetime]:
+    """Return lifetimes in which buffers reuse the storage of those that end when they begin, if
+    `in_place` has that for the node."""
+    last = {life.buffer: life.last for life in lives}
+    result: list[Lifetime] = []
+    for life in lives:
+        source = pairs[life.first].get(life.buffer)
+        shares = source is not None and last[source] == life.first
+        result.append(evolve(life, reuses=source) if shares else life)
+    return result
+
+
 def _added_to(
     call: Extern, buffer: Buffer, dying: Sequence[str], buffers: Mapping[str, Buffer]
 ) -> str | None:

@@ -85,6 +85,8 @@ class _Memory:
     outputs: Collection[str]
     """Those that nothing frees."""
     living: set[str]
+    shared: Mapping[int, Mapping[str, str]]
+    """See `in_place`, by cluster."""
     bytes: int = field(init=False)
     waiting: dict[str, set[int]] = field(factory=dict, init=False)
     """The clusters that have yet to use each buffer."""
@@ -95,15 +97,24 @@ class _Memory:
             for name in names:
                 self.waiting.setdefault(name, set()).add(n)
 
-    def needed(self, cluster: int) -> int:
+    def created(self, cluster: int) -> int:
         """Return the bytes of the buffers that a cluster creates."""
         return sum(self.sizes[x] for x in self.buffers[cluster] if x not in self.living)
+
+    def needed(self, cluster: int) -> int:
+        """Return the bytes of storage that a cluster needs beside what is alive."""
+        spared = (
+            self.sizes[new]
+            for new, old in self.shared.get(cluster, {}).items()
+            if new not in self.living and len(self.waiting[old]) == 1 and old not in self.outputs
+        )
+        return self.created(cluster) - sum(spared)
 
     def growth(self, cluster: int) -> int:
         """Return by how many bytes more is occupied after a cluster than before."""
         names = (x for x in self.buffers[cluster] if x not in self.outputs)
         freed = sum(self.sizes[x] for x in names if len(self.waiting[x]) == 1)
-        return self.needed(cluster) - freed
+        return self.created(cluster) - freed
 
     def run(self, cluster: int) -> list[int]:
         """Account for a cluster; return the clusters that are now the last to use a buffer."""
@@ -125,6 +136,7 @@ def within(
     sizes: Mapping[str, int],
     outputs: Collection[str],
     living: Collection[str],
+    shared: Mapping[int, Mapping[str, str]],
 ) -> list[Cluster]:
     """Return the clusters in a topological order that postpones those whose results do not fit in
     `bound` bytes beside what is alive, such as the gradients of large weights early in a backward
@@ -140,11 +152,12 @@ def within(
         sizes: the bytes of the buffers that count.
         outputs: the buffers that live to the end.
         living: the buffers that live from the beginning.
+        shared: see `in_place`, by cluster.
     """
     by_id = {c.id: c for c in clusters}
     waiting = {c.id: len(c.before) for c in clusters}
     touched = {n: [x for x in dict.fromkeys((*r, *w)) if x in sizes] for n, (r, w) in uses.items()}
-    memory = _Memory(touched, sizes, outputs, set(living))
+    memory = _Memory(touched, sizes, outputs, set(living), shared)
     in_order: list[tuple[int, int]] = []
     by_growth: list[tuple[int, int, int]] = []
     unused = {c.id for c in clusters}
