@@ -78,6 +78,16 @@ def test_views_of_one_kind_are_made_once_and_plain_buffers_need_none() -> None:
     assert [i.args for i in kinds(instructions, ExternCall)] == [(Ref("a"), Ref(view))] * 2
 
 
+def test_twins_are_views_of_their_own() -> None:
+    m = Maker()
+    out = m.mm(m.input("a", 8, 8), "a", (8, 8))
+    twin = evolve(m.ref(out), twin=1)
+    instructions = planned(evolve(m.program(out), outputs=(m.ref(out), twin, twin)))
+    (view,) = kinds(instructions, View)
+    assert isinstance(view, View) and (view.source, view.shape) == (out, twin.shape)
+    assert instructions[-1] == Return((Ref(out), Ref(view.name), Ref(view.name)))
+
+
 def test_sizes_come_from_parameters_first_and_from_tensors_else() -> None:
     m = Maker()
     s0, s1 = Sym("s0"), Sym("s1")

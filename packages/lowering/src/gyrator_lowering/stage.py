@@ -1,12 +1,13 @@
 """The lowering stage: an FX graph in, a Loop IR program out."""
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import torch
 from attrs import evolve, field
+from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.checks import takes
@@ -24,6 +25,7 @@ from gyrator_ir.loop.nodes import (
     Output,
     SizeInput,
     TensorInput,
+    TensorRef,
 )
 from gyrator_ir.target import Target
 from gyrator_ir.types import DType
@@ -295,7 +297,20 @@ class _Lowering:
             inputs, outputs = self.loop.finish(self.b, self.inputs, values)
             self.inputs = [*inputs]
             return outputs
-        return tuple(self._output(self.env.get(item, item)) for item in items)
+        return self._apart(node, items, [self._output(self.env.get(item, item)) for item in items])
+
+    @staticmethod
+    def _apart(node: Node, items: Sequence[Any], outputs: list[Output]) -> tuple[Output, ...]:
+        """Return the outputs, where each result of the user's function is an object of its own if
+        it is another node than those before. Saved tensors are no results, and gradients of one
+        view stay one object: autograd takes those that nobody else holds as they are."""
+        twins: dict[Output, dict[Node, int]] = {}
+        described = zip(items, outputs, node.meta.get("desc", ()), strict=False)
+        for k, (item, out, kind) in enumerate(described):
+            if isinstance(kind, PlainAOTOutput) and isinstance(out, TensorRef):
+                known = twins.setdefault(out, {})
+                outputs[k] = evolve(out, twin=known.setdefault(item, len(known)))
+        return tuple(outputs)
 
     def _output(self, value: Any) -> Output:
         if isinstance(value, TensorValue):

@@ -37,12 +37,19 @@ def graph_bytes(gm: GraphModule) -> bytes:
         op = target if node.op == "call_function" else node.op
         packed = " packed" if node.op == "placeholder" and node.meta.get(PACKED) else ""
         value = _value(node.meta.get("val"), symbols)
-        lines.append(f"{op} {name} {args} {kwargs} : {value}{packed}")
+        lines.append(f"{op} {name} {args} {kwargs} : {value}{packed}{_kinds(node)}")
     for nested in gm.graph.nodes:
         if nested.op == "get_attr":
             lines.append(_attribute(gm, str(nested.target)))
     lines.extend(f"{name}: {facts}" for name, facts in sorted(symbols.items()))
     return "\n".join(lines).encode()
+
+
+def _kinds(node: Node) -> str:
+    """Return what AOTAutograd uses each result of a graph for: only results of the user's function
+    have to be objects of their own."""
+    described = node.meta.get("desc", ()) if node.op == "output" else ()
+    return "".join(f" {type(kind).__name__}" for kind in described)
 
 
 def _launches(target: Any) -> bool:

@@ -12,7 +12,7 @@ from types import NoneType
 from attrs import field
 
 from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, SortStep, Statement, Store
-from gyrator_ir.checks import a_tuple, bits, exactly, identifier, instance_of
+from gyrator_ir.checks import a_tuple, bits, exactly, identifier, instance_of, natural
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import ONE, Cond, Const, Expr, ShapeFacts, Sym
 from gyrator_ir.modes import Failure
@@ -62,6 +62,9 @@ class TensorRef:
     shape: tuple[Expr, ...] = field(validator=a_tuple)
     strides: tuple[Expr, ...] = field(validator=a_tuple)
     offset: Expr = field(validator=instance_of(Expr))
+    twin: int = field(default=0, validator=natural)
+    """Which of the objects it is that a program returns for one view: equal results are one object,
+    so that a caller who resizes it changes all of them."""
 
 
 @frozen

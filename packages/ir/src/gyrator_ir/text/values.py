@@ -51,26 +51,33 @@ def _show_name(name: str) -> str:
 
 def _show_tensor(ref: TensorRef, writer: Writer) -> str:
     buffer = writer.buffers.get(ref.buffer)
+    twin = f" twin {ref.twin}" if ref.twin else ""
     if (
         buffer is not None
         and ref.offset is ZERO
         and (ref.dtype, ref.shape, ref.strides) == (buffer.dtype, buffer.shape, buffer.strides)
     ):
-        return _show_name(ref.buffer)
+        return f"{_show_name(ref.buffer)}{twin}"
     offset = "" if ref.offset is ZERO else f" offset {writer.expr(ref.offset)}"
-    return f"{_show_name(ref.buffer)}:{show_layout(ref, writer)}{offset}"
+    return f"{_show_name(ref.buffer)}:{show_layout(ref, writer)}{offset}{twin}"
 
 
 def _read_tensor(scanner: Scanner) -> TensorRef:
     name = scanner.name()
     if scanner.take(":"):
         values = read_layout(scanner)
-        offset = scanner.expr() if scanner.take("offset") else ZERO
-        return build(scanner.line, TensorRef, {"buffer": name, **values, "offset": offset})
+        values["offset"] = scanner.expr() if scanner.take("offset") else ZERO
+        values["twin"] = _read_twin(scanner)
+        return build(scanner.line, TensorRef, {"buffer": name, **values})
     buffer = scanner.buffers.get(name)
     if buffer is None:
         scanner.line.fail(f"expected the name of a declared buffer, got {name!r}")
-    return TensorRef(name, buffer.dtype, buffer.shape, buffer.strides, ZERO)
+    twin = _read_twin(scanner)
+    return TensorRef(name, buffer.dtype, buffer.shape, buffer.strides, ZERO, twin)
+
+
+def _read_twin(scanner: Scanner) -> int:
+    return scanner.integer() if scanner.take("twin") else 0
 
 
 def _show_constant(value: object) -> str:

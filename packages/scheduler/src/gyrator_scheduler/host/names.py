@@ -28,7 +28,7 @@ class Names:
     def tensor(self, ref: TensorRef, out: list[Instruction]) -> str:
         """Return the name of a view; on first use, append its instruction to `out`."""
         b = self._buffers[ref.buffer]
-        at_start = ref.dtype is b.dtype and ref.offset is ZERO
+        at_start = ref.dtype is b.dtype and ref.offset is ZERO and not ref.twin
         if at_start and ref.shape == b.shape and ref.strides == b.strides:
             return b.name
         views = self._views.setdefault(ref.buffer, {})
