@@ -386,6 +386,10 @@ COMPILED: dict[str, Case] = {
         lambda x, i, v, w: (x.index_put((i,), v[:1]), x.index_put((i, i[:1]), w)),
         (ROWS, WHOLE[:2], ROWS[:2], X[:2]),
     ),
+    "boolean_powers": (
+        lambda x: (x**True, x.pow(False), torch.pow(exponent=True, input=x) & x, x**1),
+        (WHOLE > 1,),
+    ),
     "huber": (F.huber_loss, (X, X * 2)),
     "shrink": (lambda x: (F.hardshrink(x, 6e4), F.celu(x.float(), 0.5)), (HALVES,)),
     "logits": (F.binary_cross_entropy_with_logits, (X, X.bfloat16())),

@@ -53,6 +53,20 @@ def name_complex_dtypes(gm: GraphModule) -> None:
             node.update_kwarg("dtype", torch.promote_types(default, torch.complex32))
 
 
+def keep_booleans(gm: GraphModule) -> None:
+    """Replace powers of boolean tensors by booleans, in place, by `x | (not exponent)`: eager's are
+    booleans, those of the fake kernels integers."""
+    for node in nodes_of(gm):
+        if name_of(node) not in ("pow", "__pow__") or "out" in node.kwargs:
+            continue
+        named = {**dict(zip(("input", "exponent"), node.args, strict=False)), **node.kwargs}
+        x, exponent = named.get("input"), named.get("exponent")
+        fake = fake_of(x)
+        if isinstance(fake, torch.Tensor) and fake.dtype is torch.bool and type(exponent) is bool:
+            node.op, node.target = "call_function", operator.or_
+            node.args, node.kwargs = (x, not exponent), {}
+
+
 _DROPOUTS = (torch.dropout, torch.nn.functional.dropout)
 
 
