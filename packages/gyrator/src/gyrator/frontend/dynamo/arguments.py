@@ -10,6 +10,7 @@ from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
 from gyrator.frontend.dynamo.graph import fake_of, name_of
+from gyrator_ir.types import HOST
 
 
 def refused(node: Node, name: str) -> str:
@@ -29,7 +30,7 @@ def refused(node: Node, name: str) -> str:
         return why
     if name in _CHOOSING_OPS and _is_traced(node):
         return ""
-    check = _CHECKS.get(name)
+    check = _no_integers if node.target in _COLUMNS else _CHECKS.get(name)
     if check is None or not node.args or getattr(node.target, "__module__", "") == _MASKED:
         return ""
     args, kwargs = torch.fx.map_arg(
@@ -99,6 +100,56 @@ def _of_floats(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     )
 
 
+def _of_real_floats(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    return "" if x.dtype.is_floating_point else "requires a floating-point tensor"
+
+
+def _some_floats(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    floats = any(d.is_floating_point or d.is_complex for d in _dtypes(args, kwargs))
+    return "" if floats else "requires a floating-point tensor"
+
+
+def _on_host(dtype: torch.dtype, *, least_rank: int = 0) -> _Check:
+    """Return the check of an op whose kernels for the CPU lack a dtype."""
+
+    def check(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        lacking = x.device.type == HOST and x.dtype is dtype and x.dim() >= least_rank
+        return f"has no kernel for {dtype} on CPUs" if lacking else ""
+
+    return check
+
+
+def _resized(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    mode = _argument(args, kwargs, 3, "mode")
+    in_bytes = x.dtype is torch.uint8 and mode not in ("linear", "trilinear")
+    return "" if in_bytes or mode == "area" else _of_real_floats(x, args, kwargs)
+
+
+def _mirrored(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    mode = _argument(args, kwargs, 2, "mode")
+    return "does not mirror booleans" if mode == "reflect" and x.dtype is torch.bool else ""
+
+
+def _clamped(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Detect booleans between two bounds; one bound alone is a maximum or minimum."""
+    bounds = (_argument(args, kwargs, 1, "min"), _argument(args, kwargs, 2, "max"))
+    dtypes = {b.dtype if isinstance(b, torch.Tensor) else type(b) for b in bounds}
+    wrong = x.dtype is torch.bool and dtypes <= {torch.bool, bool}
+    return "does not accept booleans" if wrong else ""
+
+
+def _quotient(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Detect the quotient of two tensors of integers."""
+    parts = (_argument(args, kwargs, 1, "tensor1"), _argument(args, kwargs, 2, "tensor2"))
+    tensors = [p for p in parts if isinstance(p, torch.Tensor)]
+    floats = any(t.dtype.is_floating_point or t.dtype.is_complex for t in tensors)
+    return "divides integers" if len(tensors) == len(parts) and not floats else ""
+
+
+def _all_booleans(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    return "does not accept booleans" if _dtypes(args, kwargs) == {torch.bool} else ""
+
+
 def _index_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     index = _argument(args, kwargs, 2, "index")
     if isinstance(index, torch.Tensor) and index.dtype not in (torch.int32, torch.int64):
@@ -121,6 +172,24 @@ def _same_dtype(index: int, name: str) -> _Check:
 def _one_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     same = _dtypes(args, kwargs) <= {x.dtype} or _is_autocast(x)
     return "" if same else "mixes dtypes"
+
+
+_COLUMNS = frozenset({torch.nn.functional.unfold, torch.nn.functional.fold})
+"""Functions of images and columns; the method `unfold` is another."""
+
+
+def _no_integers(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    accepted = x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is torch.bool
+    return "" if accepted else "does not accept integers"
+
+
+def _margins(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    why = _of_real_floats(x, args, kwargs) or _on_host(torch.float16)(x, args, kwargs)
+    return why or _same_dtype(4, "weight")(x, args, kwargs)
+
+
+def _label_margins(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    return _of_real_floats(x, args, kwargs) or _on_host(torch.float16)(x, args, kwargs)
 
 
 def _no_booleans(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -152,6 +221,8 @@ def _target_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, A
         return ""
     if target.dtype not in (torch.int64, torch.uint8):
         return f"does not accept classes of type {target.dtype}"
+    if not x.dtype.is_floating_point:
+        return "requires floating-point logits"
     weight = _argument(args, kwargs, 2, "weight")
     mixed = isinstance(weight, torch.Tensor) and weight.dtype is not x.dtype
     return "has weights of another dtype" if mixed and not _is_autocast(x) else ""
@@ -172,15 +243,19 @@ def _negative_beta(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 def _probability(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     p = _argument(args, kwargs, 1, "p")
+    if p is None and (why := _of_real_floats(x, args, kwargs)):
+        return why
     wrong = isinstance(p, int | float) and not 0 <= p <= 1
     return "has a probability outside [0, 1]" if wrong else ""
 
 
 def _threshold(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Detect a threshold that eager mode cannot convert; torch always traces a comparison with it,
-    which accepts any number."""
+    """Detect integers, and a threshold that eager mode cannot convert; torch always traces a
+    comparison with it, which accepts any number."""
     from gyrator_lowering.torch_bridge.dtypes import is_in_range  # which a warm start does without
 
+    if why := _of_real_floats(x, args, kwargs):
+        return why
     limit = _argument(args, kwargs, 1, "lambd")
     overflows = type(limit) in (int, float) and not is_in_range(limit, x.dtype)
     return f"has a threshold that overflows {x.dtype}" if overflows else ""
@@ -201,6 +276,8 @@ def _of_booleans(node: Node) -> str:
 
 def _nonzero_alpha(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     alpha = _argument(args, kwargs, 1, "alpha")
+    if why := _of_real_floats(x, args, kwargs):
+        return why
     return "has an alpha of 0" if type(alpha) in (int, float) and alpha == 0 else ""
 
 
@@ -266,12 +343,14 @@ _UNPROMOTED = (
     "cross", "linalg_cross", "complex", "polar", "heaviside", "heaviside_", "binary_cross_entropy",
 )  # fmt: skip
 _WITHOUT_BOOLEANS = (
-    "relu", "relu_", "threshold", "threshold_", "softsign", "tanhshrink", "abs", "floor", "ceil",
-    "trunc", "round", "trace", "argmax", "argmin", "l1_loss", "pairwise_distance",
+    "relu", "relu_", "threshold", "threshold_", "softsign", "tanhshrink", "abs", "abs_",
+    "absolute", "absolute_", "floor", "floor_", "ceil", "ceil_", "trunc", "trunc_", "fix", "fix_",
+    "round", "round_", "trace", "argmax", "argmin", "l1_loss", "pairwise_distance",
     "margin_ranking_loss", "multilabel_soft_margin_loss", "triplet_margin_loss",
     "triplet_margin_with_distance_loss",
 )  # fmt: skip
 """Ops that eager mode refuses for booleans, or that consist of differences."""
+_OF_REAL_FLOATS = ("prelu", "special_round", "logit_", "ldexp_", "max_pool1d")
 _SOURCE = _same_dtype(3, "source")
 _CHECKS: Mapping[str, _Check] = MappingProxyType(
     dict.fromkeys(("softmax", "log_softmax", "softmin", "sort", "argsort"), _dimension)
@@ -281,7 +360,16 @@ _CHECKS: Mapping[str, _Check] = MappingProxyType(
     | dict.fromkeys(("layer_norm", "group_norm", "batch_norm", "instance_norm"), _norm_dtypes)
     | dict.fromkeys(_UNPROMOTED, _one_dtype)
     | dict.fromkeys(_WITHOUT_BOOLEANS, _no_booleans)
-    | {"multi_margin_loss": _same_dtype(4, "weight")}
+    | dict.fromkeys(_OF_REAL_FLOATS, _of_real_floats)
+    | {"multi_margin_loss": _margins, "multilabel_margin_loss": _label_margins}
+    | dict.fromkeys(("interpolate", "upsample"), _resized)
+    | dict.fromkeys(("clamp", "clamp_", "clip", "clip_"), _clamped)
+    | dict.fromkeys(("addcdiv", "addcdiv_"), _quotient)
+    | {"pad": _mirrored, "logaddexp2": _some_floats, "soft_margin_loss": _of_floats}
+    | {"poisson_nll_loss": _all_booleans}
+    | dict.fromkeys(("special_log_ndtr", "avg_pool3d"), _on_host(torch.float16))
+    | {"local_response_norm": _on_host(torch.float16, least_rank=4)}
+    | dict.fromkeys(("nansum", "nanmean", "special_xlog1py"), _on_host(torch.complex64))
     | dict.fromkeys(("cross_entropy", "nll_loss"), _target_dtype)
     | dict.fromkeys(("add_", "sub_", "mul_"), _result_dtype)
     | {f.__name__: _result_dtype for f in (operator.iadd, operator.isub, operator.imul)}
