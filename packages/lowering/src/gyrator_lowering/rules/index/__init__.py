@@ -259,8 +259,6 @@ def inside(
 
 def constant_pad(b: LoopBuilder, x: TensorValue, pad: Sequence[Any], value: Any = 0) -> TensorValue:
     """`x` padded with one value; negative widths crop."""
-    if isinstance(value, float) and x.dtype.is_int:
-        value = int(value)
     before: list[Expr] = [ZERO] * x.ndim
     dims = []
     for k in range(len(pad) // 2):
