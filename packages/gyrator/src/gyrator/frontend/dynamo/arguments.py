@@ -31,12 +31,13 @@ def refused(node: Node, name: str) -> str:
     if name in _CHOOSING_OPS and _is_traced(node):
         return ""
     check = _no_integers if node.target in _COLUMNS else _CHECKS.get(name)
-    if check is None or not node.args or getattr(node.target, "__module__", "") == _MASKED:
+    if check is None or getattr(node.target, "__module__", "") == _MASKED:
         return ""
-    args, kwargs = torch.fx.map_arg(
-        (node.args, dict(node.kwargs)), lambda n: n.meta.get("example_value")
-    )
-    x = args[0]
+    nodes, named = node.args, dict(node.kwargs)
+    if not nodes and "input" in named:
+        nodes = (named.pop("input"),)
+    args, kwargs = torch.fx.map_arg((nodes, named), lambda n: n.meta.get("example_value"))
+    x = args[0] if args else None
     return check(x, args, kwargs) if isinstance(x, torch.Tensor) else ""
 
 
