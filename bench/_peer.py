@@ -1,15 +1,16 @@
 """One subject of bench/cpu_peers.py in a process of its own: `python bench/_peer.py SUBJECT MODEL
 STEP DTYPE THREADS FOLDER`.
 
-It builds, says how far its result is from eager's in float64, and then, for each line with a number
-of calls, answers with the seconds of one call: by the clock, and of the process. To the line
-`memory` it answers with the peak of a call in bytes.
+It builds, says how far its result is from eager's in float64, and how far that of eager mode in
+float32 is, and then, for each line with a number of calls, answers with the seconds of one call: by
+the clock, and of the process. To the line `memory` it answers with the peak of a call in bytes.
 """
 
 import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -164,12 +165,17 @@ def main(subject: str, name: str, step: str, dtype: str, threads: int, folder: P
     torch.set_num_threads(threads)
     folder.mkdir(parents=True, exist_ok=True)
     with torch.set_grad_enabled(step == "training"):
-        wanted = _numbers(_made("eager", name, step, "float64", threads, folder)())
+        eager = partial(_made, "eager", name, step)
+        wanted = _numbers(eager("float64", threads, folder)())
+
+        def error(result: Any) -> float:
+            return float((_numbers(result) - wanted).abs().max() / wanted.abs().max())
+
+        told = {"eager": error(eager("float32", threads, folder)())}
         run = _made(subject, name, step, dtype, threads, folder)
         for _ in range(3):
             found = run()
-        error = float((_numbers(found) - wanted).abs().max() / wanted.abs().max())
-        print(json.dumps({"error": error}), file=answer, flush=True)
+        print(json.dumps({**told, "error": error(found)}), file=answer, flush=True)
         for line in sys.stdin:
             if line.strip() == "memory":
                 from _memory import peak_of  # imports Gyrator, which others are timed without

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from cpu_peers import failure
+
 BENCH = Path(__file__).parents[1]
 CPU = BENCH / "cpu.py"
 
@@ -36,6 +40,14 @@ def test_runtimes_in_processes_of_their_own(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     times = json.loads(out.read_text())["milliseconds"]["1"]["MLP"]
     assert all(times[subject] > 0 for subject in subjects)
+
+
+def test_results_as_far_off_as_eager_mode_count():
+    assert not failure("inductor", "float32", {"error": 9e-4, "eager": 1e-7})
+    assert failure("inductor", "float32", {"error": 2e-3, "eager": 9e-4})
+    assert not failure("inductor", "float32", {"error": 2e-3, "eager": 1.1e-3})
+    assert not failure("eager", "float32", {"error": 0.01, "eager": 0.001})
+    assert failure("gyrator", "int8", {"failure": "ended silently"}) == "ended silently"
 
 
 @pytest.mark.parametrize(("step", "dtype"), [("training", "float32"), ("inference", "bfloat16")])
