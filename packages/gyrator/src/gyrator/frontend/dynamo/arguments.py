@@ -30,7 +30,7 @@ def refused(node: Node, name: str) -> str:
         return why
     if name in _CHOOSING_OPS and _is_traced(node):
         return ""
-    check = _no_integers if node.target in _COLUMNS else _CHECKS.get(name)
+    check = _CHECKS.get(name) or _CHECKS.get(node.target)
     if check is None or getattr(node.target, "__module__", "") == _MASKED:
         return ""
     nodes, named = node.args, dict(node.kwargs)
@@ -93,12 +93,12 @@ def _dimension(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     return ""
 
 
+def _is_inexact(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
 def _of_floats(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    return (
-        ""
-        if x.dtype.is_floating_point or x.dtype.is_complex
-        else "requires a floating-point or complex tensor"
-    )
+    return "" if _is_inexact(x.dtype) else "requires a floating-point or complex tensor"
 
 
 def _of_real_floats(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -106,8 +106,8 @@ def _of_real_floats(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str,
 
 
 def _some_floats(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    floats = any(d.is_floating_point or d.is_complex for d in _dtypes(args, kwargs))
-    return "" if floats else "requires a floating-point tensor"
+    inexact = any(map(_is_inexact, _dtypes(args, kwargs)))
+    return "" if inexact else "requires a floating-point tensor"
 
 
 def _on_host(dtype: torch.dtype, *, least_rank: int = 0) -> _Check:
@@ -116,6 +116,15 @@ def _on_host(dtype: torch.dtype, *, least_rank: int = 0) -> _Check:
     def check(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         lacking = x.device.type == HOST and x.dtype is dtype and x.dim() >= least_rank
         return f"has no kernel for {dtype} on CPUs" if lacking else ""
+
+    return check
+
+
+def _first(*checks: _Check) -> _Check:
+    """Return the check that gives the first reason of several."""
+
+    def check(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        return next(filter(None, (c(x, args, kwargs) for c in checks)), "")
 
     return check
 
@@ -143,8 +152,8 @@ def _quotient(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any])
     """Detect the quotient of two tensors of integers."""
     parts = (_argument(args, kwargs, 1, "tensor1"), _argument(args, kwargs, 2, "tensor2"))
     tensors = [p for p in parts if isinstance(p, torch.Tensor)]
-    floats = any(t.dtype.is_floating_point or t.dtype.is_complex for t in tensors)
-    return "divides integers" if len(tensors) == len(parts) and not floats else ""
+    inexact = any(_is_inexact(t.dtype) for t in tensors)
+    return "divides integers" if len(tensors) == len(parts) and not inexact else ""
 
 
 def _all_booleans(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -175,22 +184,9 @@ def _one_dtype(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     return "" if same else "mixes dtypes"
 
 
-_COLUMNS = frozenset({torch.nn.functional.unfold, torch.nn.functional.fold})
-"""Functions of images and columns; the method `unfold` is another."""
-
-
 def _no_integers(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    accepted = x.dtype.is_floating_point or x.dtype.is_complex or x.dtype is torch.bool
+    accepted = _is_inexact(x.dtype) or x.dtype is torch.bool
     return "" if accepted else "does not accept integers"
-
-
-def _margins(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    why = _of_real_floats(x, args, kwargs) or _on_host(torch.float16)(x, args, kwargs)
-    return why or _same_dtype(4, "weight")(x, args, kwargs)
-
-
-def _label_margins(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    return _of_real_floats(x, args, kwargs) or _on_host(torch.float16)(x, args, kwargs)
 
 
 def _no_booleans(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -251,12 +247,10 @@ def _probability(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 
 def _threshold(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Detect integers, and a threshold that eager mode cannot convert; torch always traces a
-    comparison with it, which accepts any number."""
+    """Detect a threshold that eager mode cannot convert; torch always traces a comparison with it,
+    which accepts any number."""
     from gyrator_lowering.torch_bridge.dtypes import is_in_range  # which a warm start does without
 
-    if why := _of_real_floats(x, args, kwargs):
-        return why
     limit = _argument(args, kwargs, 1, "lambd")
     overflows = type(limit) in (int, float) and not is_in_range(limit, x.dtype)
     return f"has a threshold that overflows {x.dtype}" if overflows else ""
@@ -277,8 +271,6 @@ def _of_booleans(node: Node) -> str:
 
 def _nonzero_alpha(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     alpha = _argument(args, kwargs, 1, "alpha")
-    if why := _of_real_floats(x, args, kwargs):
-        return why
     return "has an alpha of 0" if type(alpha) in (int, float) and alpha == 0 else ""
 
 
@@ -353,7 +345,9 @@ _WITHOUT_BOOLEANS = (
 """Ops that eager mode refuses for booleans, or that consist of differences."""
 _OF_REAL_FLOATS = ("prelu", "special_round", "logit_", "ldexp_", "max_pool1d")
 _SOURCE = _same_dtype(3, "source")
-_CHECKS: Mapping[str, _Check] = MappingProxyType(
+_WITHOUT_HALF = _on_host(torch.float16)
+_OF_WIDE_FLOATS = _first(_of_real_floats, _WITHOUT_HALF)
+_CHECKS: Mapping[Any, _Check] = MappingProxyType(
     dict.fromkeys(("softmax", "log_softmax", "softmin", "sort", "argsort"), _dimension)
     | dict.fromkeys(("var", "std", "var_mean", "std_mean"), _of_floats)
     | dict.fromkeys(("index_put", "index_put_"), _same_dtype(2, "values"))
@@ -362,22 +356,25 @@ _CHECKS: Mapping[str, _Check] = MappingProxyType(
     | dict.fromkeys(_UNPROMOTED, _one_dtype)
     | dict.fromkeys(_WITHOUT_BOOLEANS, _no_booleans)
     | dict.fromkeys(_OF_REAL_FLOATS, _of_real_floats)
-    | {"multi_margin_loss": _margins, "multilabel_margin_loss": _label_margins}
+    | {"multi_margin_loss": _first(_OF_WIDE_FLOATS, _same_dtype(4, "weight"))}
+    | {"multilabel_margin_loss": _OF_WIDE_FLOATS}
     | dict.fromkeys(("interpolate", "upsample"), _resized)
     | dict.fromkeys(("clamp", "clamp_", "clip", "clip_"), _clamped)
     | dict.fromkeys(("addcdiv", "addcdiv_"), _quotient)
     | {"pad": _mirrored, "logaddexp2": _some_floats, "soft_margin_loss": _of_floats}
     | {"poisson_nll_loss": _all_booleans}
-    | dict.fromkeys(("special_log_ndtr", "avg_pool3d"), _on_host(torch.float16))
+    | dict.fromkeys(("special_log_ndtr", "avg_pool3d"), _WITHOUT_HALF)
     | {"local_response_norm": _on_host(torch.float16, least_rank=4)}
     | dict.fromkeys(("nansum", "nanmean", "special_xlog1py"), _on_host(torch.complex64))
     | dict.fromkeys(("cross_entropy", "nll_loss"), _target_dtype)
     | dict.fromkeys(("add_", "sub_", "mul_"), _result_dtype)
     | {f.__name__: _result_dtype for f in (operator.iadd, operator.isub, operator.imul)}
     | {"index_select": _index_dtype, "smooth_l1_loss": _negative_beta, "one_hot": _class_dtype}
-    | dict.fromkeys(("celu", "celu_"), _nonzero_alpha)
-    | {"hardshrink": _threshold, "_assert_async": _assertion}
+    | dict.fromkeys(("celu", "celu_"), _first(_of_real_floats, _nonzero_alpha))
+    | {"hardshrink": _first(_of_real_floats, _threshold), "_assert_async": _assertion}
     | {"bernoulli": _probability, "bernoulli_": _probability}
     | dict.fromkeys(_CHOOSING_OPS, _along)
     | {"max": _extremum, "min": _extremum}
+    | dict.fromkeys((torch.nn.functional.unfold, torch.nn.functional.fold), _no_integers)
 )
+"""By name; by function where a method of the same name is another op."""
