@@ -15,7 +15,6 @@ from gyrator_ir.loop.nodes import Buffer, LoopOperation, LoopProgram, TensorRef
 from gyrator_ir.loop.uses import statements_of
 from gyrator_ir.target import Heuristics, Target
 from gyrator_ir.types import Device
-from gyrator_scheduler.access import access
 from gyrator_scheduler.dependences import Dependences, dependences
 from gyrator_scheduler.errors import target_for
 from gyrator_scheduler.fusion.axes import guess
@@ -178,7 +177,7 @@ def _raising(context: _Context, members: Sequence[int], alive: Set[str]) -> Sequ
     because of some operations but not of all; all operations if there is no such buffer."""
     users: dict[str, list[int]] = {}
     for index in members:
-        used = access(context.program.operations[index], {})
+        used = context.dependences.accesses[index]
         for name in alive & {*used.reads, *used.writes}:
             users.setdefault(name, []).append(index)
     parts = {name: own for name, own in users.items() if len(own) < len(members)}
