@@ -26,7 +26,7 @@ from _clock import geomean
 from _environment import environment
 from _peer_models import PEERS
 from _tables import Sheet
-from attrs import astuple, frozen
+from attrs import frozen
 from rich.console import Console
 
 SUBJECTS = (
@@ -84,7 +84,8 @@ class Subject:
             "OMP_NUM_THREADS": str(threads),
         }
         self.process = subprocess.Popen(
-            [sys.executable, script, name, *astuple(case)[:3], str(threads), str(folder)],
+            [sys.executable, script, name, case.model, case.step, case.dtype, str(threads),
+             str(folder)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=os.environ | settings,
         )  # fmt: skip
