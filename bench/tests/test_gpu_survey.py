@@ -57,3 +57,11 @@ def test_the_worst_is_first_and_counted():
     assert [row[0] for row in found.rows] == ["slow", "quick"]
     assert [row[6] for row in found.rows] == ["0.50", "1.00"]
     assert found.summary == ["geometric mean of inductor/gyrator 0.866; 1 of 2 below 0.95"]
+
+
+def test_launches_that_overlap_count_once():
+    pytest.importorskip("transformers")
+    from gpu import covered
+
+    assert covered([]) == 0
+    assert covered([(5, 7), (0, 2), (1, 3), (1, 2), (3, 4)]) == 6
