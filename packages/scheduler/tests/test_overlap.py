@@ -126,6 +126,37 @@ def test_few_products_do_not_pay_for_the_waits_of_others() -> None:
     assert early(overlapped(fewer, able(), {"state"})) == [False] + [True] * 5
 
 
+@pytest.mark.parametrize(("address", "product"), [("r0", True), ("8*i0 + r0", False)])
+def test_a_product_has_a_factor_that_points_share(address: str, product: bool) -> None:
+    # Otherwise it is a sum of products along an axis, such as in the gradient of a batch norm.
+    text = f"""
+host.program 1 @p
+  parameter w tensor
+  parameter x tensor
+  kernel sums on cpu (i0 < 8) inner (r0 < 8)
+    parameter p0: f32[8, 8] strides [8, 1] on cpu
+    parameter p1: f32[8] strides [1] on cpu
+    parameter p2: f32[8, 8] strides [8, 1] on cpu
+    parameter p3: f32[8] strides [1] on cpu
+    inner
+      a = load p0[{address}]
+      mean = load p1[i0]
+      b = load p2[8*i0 + r0]
+      c: f32 = sub b, mean
+      d: f32 = mul a, a
+      e: f32 = reduce.dot d, c
+    outer
+      store p3[i0], e
+  do
+    a = allocate f32[8] strides [1] on cpu
+    launch sums (x, x, w, a)
+    b = allocate f32[8] strides [1] on cpu
+    launch sums (x, a, w, b)
+    return b
+"""
+    assert early(overlapped(parse(text), able(), ())) == [False, product]
+
+
 def test_kernels_of_a_launch_read_what_no_member_writes() -> None:
     member = PRODUCT.replace("product", "k0").strip().replace("\n", "\n  ")
     text = f"""

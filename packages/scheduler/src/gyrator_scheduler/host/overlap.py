@@ -9,12 +9,13 @@ first launch of a program, and one after anything but a launch, starts after all
 does one after a launch that may have no programs, which is not queued then.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from attrs import evolve
 
-from gyrator_ir.body.nodes import Load, Reduce, ReduceKind
-from gyrator_ir.expr import ONE, ShapeFacts
+from gyrator_ir.body.nodes import Bind, Load, Reduce, ReduceKind
+from gyrator_ir.body.rewrite import AnyStatement, defined, expressions, used
+from gyrator_ir.expr import ONE, ShapeFacts, Sym
 from gyrator_ir.host import nodes as h
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable
 from gyrator_ir.target import Target
@@ -94,8 +95,8 @@ def _named(kernel: Launchable, tensors: tuple[str, ...], unwritten: Collection[s
 
 
 def _reads_matrix(kernel: Launchable, parameters: Collection[str]) -> bool:
-    """Return whether each point of a dot reduction has elements of its own of one of these
-    parameters, such as a row of a matrix."""
+    """Return whether points of a dot reduction share one factor, a vector, and have elements of
+    their own of one of these parameters, such as a row of a matrix."""
     if isinstance(kernel, KernelGroup):
         return any(
             _reads_matrix(kernel.kernels[k], _of_member(kernel, member, parameters))
@@ -104,11 +105,29 @@ def _reads_matrix(kernel: Launchable, parameters: Collection[str]) -> bool:
     if not isinstance(kernel, Kernel):
         return False
     body = kernel.statements
-    symbols = {a.symbol for a in (*kernel.axes, *kernel.inner) if a.extent is not ONE}
-    return any(isinstance(s, Reduce) and s.kind is ReduceKind.DOT for s in body) and any(
+    dots = [s for s in body if isinstance(s, Reduce) and s.kind is ReduceKind.DOT]
+    if not dots:
+        return False
+    axes = {a.symbol for a in kernel.axes if a.extent is not ONE}
+    symbols = axes | {a.symbol for a in kernel.inner if a.extent is not ONE}
+    addresses = _addresses(body)
+    return any(not axes <= addresses[factor] for dot in dots for factor in dot.args) and any(
         isinstance(s, Load) and s.buffer in parameters and symbols <= s.index.free_symbols
         for s in body
     )
+
+
+def _addresses(body: Iterable[AnyStatement]) -> dict[str, frozenset[Sym]]:
+    """Return the symbols in the addresses of all loads that each value depends on."""
+    table: dict[str, frozenset[Sym]] = {}
+    bound: dict[Sym, frozenset[Sym]] = {}
+    for s in body:
+        own = frozenset[Sym]().union(*(e.free_symbols for e in expressions(s)))
+        own = own.union(*(table[name] for name in used(s)), *(bound.get(x, ()) for x in own))
+        table |= dict.fromkeys(defined(s), own)
+        if isinstance(s, Bind):
+            bound[s.symbol] = own
+    return table
 
 
 def _of_member(group: KernelGroup, member: int, parameters: Collection[str]) -> set[str]:
