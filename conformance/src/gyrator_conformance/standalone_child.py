@@ -10,14 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from gyrator_runtime.standalone.ffi import (
-    CUDA,
-    Array,
-    Instance,
-    Package,
-    RawTensor,
-    raw_tensor,
-)
+from gyrator_runtime.standalone.ffi import CUDA, Array, Instance, Package, RawTensor, raw_tensor
 
 _DRIVER = "libcuda.so.1"
 

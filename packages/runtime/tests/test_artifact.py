@@ -9,13 +9,7 @@ import torch
 from gyrator_ir.host.parse import parse
 from gyrator_ir.source import HostUnit
 from gyrator_runtime import artifact as module
-from gyrator_runtime.artifact import (
-    Artifact,
-    ArtifactError,
-    Library,
-    load_artifact,
-    save_artifact,
-)
+from gyrator_runtime.artifact import Artifact, ArtifactError, Library, load_artifact, save_artifact
 from gyrator_runtime.build import Builder, BuildError
 from gyrator_runtime.cache import Cache, make_key
 from gyrator_runtime.native import LoadedKernel

@@ -19,12 +19,7 @@ import torch
 
 from gyrator_ir.source import HostUnit
 from gyrator_runtime import library
-from gyrator_runtime.build import (
-    LIBRARY,
-    Builder,
-    BuildError,
-    load_library,
-)
+from gyrator_runtime.build import LIBRARY, Builder, BuildError, load_library
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.device import cpu_isa
 from gyrator_runtime.native import load_runner

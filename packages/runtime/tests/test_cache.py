@@ -12,14 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gyrator_runtime.cache import (
-    MANIFEST,
-    Cache,
-    CacheError,
-    default_root,
-    make_key,
-    usage,
-)
+from gyrator_runtime.cache import MANIFEST, Cache, CacheError, default_root, make_key, usage
 from gyrator_runtime.warn import GyratorWarning
 
 KEY = make_key("thing", {"text": b"int x;", "flags": b"-O3"})

@@ -18,9 +18,7 @@ from gyrator_ir.body.nodes import (
     Store,
     StoreMode,
 )
-from gyrator_ir.body.nodes import (
-    Const as ConstValue,
-)
+from gyrator_ir.body.nodes import Const as ConstValue
 from gyrator_ir.expr import Const, Expr, Sym
 from gyrator_ir.host.verify import verify as verify_host
 from gyrator_ir.kernel.verify import verify as verify_schedule

@@ -27,14 +27,7 @@ from gyrator_ir.loop.parse import parse
 from gyrator_ir.passes import PassEdits
 from gyrator_scheduler.fusion.cluster import Cluster
 from gyrator_scheduler.host.memory import ALIGNMENT, assign_offsets, place_in_pools
-from gyrator_scheduler.memory import (
-    Uses,
-    bytes_of,
-    needs,
-    program_peak,
-    sizes_of_buffers,
-    touched,
-)
+from gyrator_scheduler.memory import Uses, bytes_of, needs, program_peak, sizes_of_buffers, touched
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.order import within
 from gyrator_scheduler.stage import plan_host, schedule

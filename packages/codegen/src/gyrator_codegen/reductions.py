@@ -6,14 +6,7 @@ from types import MappingProxyType
 
 from attrs import evolve
 
-from gyrator_ir.body.nodes import (
-    POSITIONS,
-    Reduce,
-    ReduceKind,
-    ScanKind,
-    ScanStep,
-    identity_of,
-)
+from gyrator_ir.body.nodes import POSITIONS, Reduce, ReduceKind, ScanKind, ScanStep, identity_of
 from gyrator_ir.define import frozen
 from gyrator_ir.tile.nodes import Method, Reduction
 from gyrator_ir.types import DType

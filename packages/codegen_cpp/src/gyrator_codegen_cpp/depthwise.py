@@ -7,12 +7,7 @@ no tests.
 """
 
 from gyrator_codegen import Writer, static
-from gyrator_codegen_cpp.convolution import (
-    ceil_quotient,
-    in_row_major_order,
-    sizes_of,
-    steps_of,
-)
+from gyrator_codegen_cpp.convolution import ceil_quotient, in_row_major_order, sizes_of, steps_of
 from gyrator_codegen_cpp.kernel import parameters
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_ir.define import frozen

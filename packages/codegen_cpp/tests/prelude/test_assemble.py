@@ -10,13 +10,7 @@ from importlib import resources
 import pytest
 from prelude_harness import FLAGS
 
-from gyrator_codegen_cpp.prelude import (
-    Isa,
-    UnknownPreludeName,
-    assemble,
-    load_manifest,
-    names_in,
-)
+from gyrator_codegen_cpp.prelude import Isa, UnknownPreludeName, assemble, load_manifest, names_in
 from gyrator_testing.kernels.emulator import machine
 
 KERNEL = """

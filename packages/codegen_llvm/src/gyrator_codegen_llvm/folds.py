@@ -12,14 +12,7 @@ from gyrator_codegen.analysis import linear_position
 from gyrator_codegen_llvm.code import Cell, Code, Value
 from gyrator_codegen_llvm.dtypes import TYPES, literal
 from gyrator_codegen_llvm.ops import EMITTERS, cast
-from gyrator_ir.body.nodes import (
-    POSITIONS,
-    Reduce,
-    ReduceKind,
-    ScanKind,
-    ScanStep,
-    identity_of,
-)
+from gyrator_ir.body.nodes import POSITIONS, Reduce, ReduceKind, ScanKind, ScanStep, identity_of
 from gyrator_ir.define import define
 from gyrator_ir.modes import Numerics
 from gyrator_ir.tile.loops import extent_of

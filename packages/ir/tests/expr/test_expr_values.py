@@ -4,15 +4,7 @@ import re
 
 import pytest
 import sympy
-from expr_strategies import (
-    SYMBOLS,
-    Undefined,
-    arithmetic,
-    cond_trees,
-    environments,
-    small,
-    trees,
-)
+from expr_strategies import SYMBOLS, Undefined, arithmetic, cond_trees, environments, small, trees
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

@@ -11,11 +11,7 @@ from typing import Any, cast
 import torch
 
 from gyrator_ir.define import frozen
-from gyrator_runtime.device import (
-    DeviceInterface,
-    DeviceProperties,
-    MemoryInfo,
-)
+from gyrator_runtime.device import DeviceInterface, DeviceProperties, MemoryInfo
 
 
 @frozen(kw_only=True)

@@ -17,11 +17,7 @@ from gyrator_ir.expr import Expr, Sym, evaluate, parse_expr, to_text
 from gyrator_ir.source import TranslationUnit
 from gyrator_runtime import host
 from gyrator_runtime.build import Library
-from gyrator_runtime.device import (
-    DeviceInterface,
-    DeviceProperties,
-    MemoryInfo,
-)
+from gyrator_runtime.device import DeviceInterface, DeviceProperties, MemoryInfo
 from gyrator_runtime.native.kernels import TensorLaunch
 
 

@@ -68,13 +68,7 @@ class TerminalProgress(ProgressReporter):
 def _bar(stream: TextIO) -> "Progress":
     # rich takes about 0.1 s to import, which only a long compile on a terminal should pay for.
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     return Progress(
         TextColumn("gyrator: {task.description}"),

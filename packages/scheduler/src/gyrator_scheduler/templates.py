@@ -8,14 +8,7 @@ from gyrator_ir.diagnostics import Diagnostic, RefusedError
 from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.loop.formulas import formulas_on, sizes_in
-from gyrator_ir.loop.nodes import (
-    Buffer,
-    Formula,
-    LoopProgram,
-    Operation,
-    Template,
-    TensorRef,
-)
+from gyrator_ir.loop.nodes import Buffer, Formula, LoopProgram, Operation, Template, TensorRef
 from gyrator_ir.target import Target
 from gyrator_scheduler.errors import target_for
 

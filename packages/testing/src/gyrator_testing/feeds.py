@@ -8,13 +8,7 @@ from attrs import frozen
 from numpy.lib.stride_tricks import as_strided
 
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
-from gyrator_ir.host.nodes import (
-    BindParameter,
-    BindSize,
-    Conform,
-    HostProgram,
-    Launch,
-)
+from gyrator_ir.host.nodes import BindParameter, BindSize, Conform, HostProgram, Launch
 from gyrator_ir.kernel.nodes import Schedule
 from gyrator_ir.levels import Program
 from gyrator_ir.loop.nodes import Buffer, Constant, LoopProgram, SizeInput, TensorInput

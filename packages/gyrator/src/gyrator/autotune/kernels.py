@@ -20,14 +20,7 @@ from gyrator_ir.kernel.nodes import Kernel, Launchable
 from gyrator_ir.source import Configuration, KernelSource, TranslationUnit
 from gyrator_ir.text.scanner import Writer
 from gyrator_ir.tile.choices import candidates_of, name_of, only, with_candidates
-from gyrator_ir.tile.nodes import (
-    Repeat,
-    Tiled,
-    TiledGroup,
-    TiledKernel,
-    TiledTemplate,
-    TileProgram,
-)
+from gyrator_ir.tile.nodes import Repeat, Tiled, TiledGroup, TiledKernel, TiledTemplate, TileProgram
 from gyrator_ir.tile.print import show_tiled
 from gyrator_runtime.build import Library
 from gyrator_runtime.cache import Cache, CacheKey, make_key

@@ -35,13 +35,7 @@ from gyrator.store.content_hash import (
     rules_hash,
 )
 from gyrator.store.programs import LoadContext, begin_runner, host_runner
-from gyrator.targets import (
-    ClosingLoader,
-    KernelLoader,
-    LoaderContext,
-    TargetDefinition,
-    WarmLoader,
-)
+from gyrator.targets import ClosingLoader, KernelLoader, LoaderContext, TargetDefinition, WarmLoader
 from gyrator.targets.vendor import named
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.define import frozen

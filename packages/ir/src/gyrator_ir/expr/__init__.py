@@ -8,16 +8,7 @@
 True
 """
 
-from gyrator_ir.expr.build import (
-    absolute,
-    add,
-    maximum,
-    minimum,
-    mul,
-    product_of,
-    sum_of,
-    where,
-)
+from gyrator_ir.expr.build import absolute, add, maximum, minimum, mul, product_of, sum_of, where
 from gyrator_ir.expr.compile import compile_python
 from gyrator_ir.expr.conditions import (
     all_of,

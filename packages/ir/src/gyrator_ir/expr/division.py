@@ -12,15 +12,7 @@ from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
 
-from gyrator_ir.expr.build import (
-    CACHE_SIZE,
-    Terms,
-    add,
-    factors_of,
-    mul,
-    sum_of_terms,
-    terms_of,
-)
+from gyrator_ir.expr.build import CACHE_SIZE, Terms, add, factors_of, mul, sum_of_terms, terms_of
 from gyrator_ir.expr.nodes import (
     MINUS_ONE,
     ONE,

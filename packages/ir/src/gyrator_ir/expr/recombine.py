@@ -16,16 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gyrator_ir.expr.nodes import (
-    ONE,
-    Add,
-    Const,
-    Expr,
-    FloorDiv,
-    Mod,
-    Mul,
-    raw_mul,
-)
+from gyrator_ir.expr.nodes import ONE, Add, Const, Expr, FloorDiv, Mod, Mul, raw_mul
 
 Terms = dict[Expr, int]
 

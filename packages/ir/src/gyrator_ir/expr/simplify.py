@@ -17,13 +17,7 @@ from gyrator_ir.expr.build import (
     terms_of,
 )
 from gyrator_ir.expr.conditions import negate
-from gyrator_ir.expr.division import (
-    common_factor,
-    exact_quotient,
-    extract_multiples,
-    floordiv,
-    mod,
-)
+from gyrator_ir.expr.division import common_factor, exact_quotient, extract_multiples, floordiv, mod
 from gyrator_ir.expr.nodes import (
     FALSE,
     ONE,

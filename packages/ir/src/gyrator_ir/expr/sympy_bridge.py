@@ -15,14 +15,7 @@ import sympy as _untyped_sympy
 
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import nodes as x
-from gyrator_ir.expr.build import (
-    absolute,
-    maximum,
-    minimum,
-    product_of,
-    sum_of,
-    where,
-)
+from gyrator_ir.expr.build import absolute, maximum, minimum, product_of, sum_of, where
 from gyrator_ir.expr.conditions import all_of, any_of, both, either, negate, relation
 from gyrator_ir.expr.division import ceildiv, floordiv, mod
 from gyrator_ir.expr.nodes import FALSE, TRUE, Cond, Const, Expr, Node, Sym, expr

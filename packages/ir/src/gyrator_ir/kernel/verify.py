@@ -47,19 +47,10 @@ from gyrator_ir.kernel.nodes import (
     TemplateKernel,
     Together,
 )
-from gyrator_ir.kernel.print import (
-    show_kernel,
-    show_line,
-    show_node,
-)
+from gyrator_ir.kernel.print import show_kernel, show_line, show_node
 from gyrator_ir.loop.capture import uncaptured
 from gyrator_ir.loop.formulas import check_formulas, sizes_in
-from gyrator_ir.loop.nodes import (
-    Buffer,
-    Constant,
-    Extern,
-    TensorRef,
-)
+from gyrator_ir.loop.nodes import Buffer, Constant, Extern, TensorRef
 from gyrator_ir.loop.templates import template_error
 from gyrator_ir.loop.uses import buffers_of
 from gyrator_ir.loop.verify import CallChecker, DataFlow, check_classes

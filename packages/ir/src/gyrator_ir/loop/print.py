@@ -16,12 +16,7 @@ from gyrator_ir.loop.nodes import (
 from gyrator_ir.loop.uses import inner_of, statements_of
 from gyrator_ir.text.forms import ORIGINS, show_parts
 from gyrator_ir.text.lines import indented
-from gyrator_ir.text.program import (
-    AXES,
-    show_buffer,
-    show_preamble,
-    show_user_kernels,
-)
+from gyrator_ir.text.program import AXES, show_buffer, show_preamble, show_user_kernels
 from gyrator_ir.text.scanner import Writer
 from gyrator_ir.text.values import OUTPUTS
 

@@ -5,14 +5,7 @@ from collections.abc import Iterable, Sequence
 from attrs import evolve
 
 from gyrator_ir.source import Configuration
-from gyrator_ir.tile.nodes import (
-    Choice,
-    Repeat,
-    Tiled,
-    TiledGroup,
-    TiledKernel,
-    TileProgram,
-)
+from gyrator_ir.tile.nodes import Choice, Repeat, Tiled, TiledGroup, TiledKernel, TileProgram
 
 _FIRST = Configuration(())
 

@@ -42,9 +42,7 @@ from gyrator_lowering.fx_passes.products.quantized_calls import (
     QuantizedCalls,
 )
 from gyrator_lowering.fx_passes.products.split_bias import SplitBias
-from gyrator_lowering.fx_passes.products.split_depthwise_gradients import (
-    SplitDepthwiseGradients,
-)
+from gyrator_lowering.fx_passes.products.split_depthwise_gradients import SplitDepthwiseGradients
 from gyrator_lowering.fx_passes.products.split_product_bias import SplitProductBias
 from gyrator_lowering.fx_passes.products.winograd import (
     Multiplying,

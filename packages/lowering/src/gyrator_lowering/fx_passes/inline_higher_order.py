@@ -9,10 +9,7 @@ from typing import Any, ClassVar
 import torch
 import torch.utils._pytree as pytree
 from torch._higher_order_ops.scan import generic_scan
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-)
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode

@@ -10,19 +10,7 @@ from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from gyrator_ir.define import define
-from gyrator_ir.expr import (
-    Add,
-    Const,
-    Expr,
-    FloorDiv,
-    Max,
-    Min,
-    Mod,
-    Mul,
-    ShapeFacts,
-    Sym,
-    SymKind,
-)
+from gyrator_ir.expr import Add, Const, Expr, FloorDiv, Max, Min, Mod, Mul, ShapeFacts, Sym, SymKind
 
 _DEFAULT_HINT = 8
 """The example value of a size without a hint."""

@@ -41,14 +41,7 @@ from gyrator_runtime.native.references import (
     Within,
 )
 from gyrator_runtime.native.shim import OPERATORS, load_shim, operator_address
-from gyrator_runtime.plan.scope import (
-    Finished,
-    Handle,
-    Plans,
-    Scope,
-    combined,
-    torch_object,
-)
+from gyrator_runtime.plan.scope import Finished, Handle, Plans, Scope, combined, torch_object
 from gyrator_runtime.plan.stored import StoredPlan
 
 _KINDS = {dtype: str(name) for name, dtype in DTYPES.items()}

@@ -5,20 +5,8 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve
 
 from gyrator_ir.host import nodes as h
-from gyrator_ir.kernel.nodes import (
-    Kernel,
-    Lifetime,
-    Schedule,
-    ScheduleNode,
-)
-from gyrator_ir.loop.nodes import (
-    Buffer,
-    CallOperation,
-    Extern,
-    Template,
-    TensorInput,
-    TensorRef,
-)
+from gyrator_ir.kernel.nodes import Kernel, Lifetime, Schedule, ScheduleNode
+from gyrator_ir.loop.nodes import Buffer, CallOperation, Extern, Template, TensorInput, TensorRef
 from gyrator_ir.loop.uses import defined_symbols
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device

@@ -4,15 +4,7 @@ from collections.abc import Callable, Sequence
 
 from attrs import evolve
 
-from gyrator_ir.body.nodes import (
-    Axis,
-    Collective,
-    Reduce,
-    ScanStep,
-    SortStep,
-    Statement,
-    Store,
-)
+from gyrator_ir.body.nodes import Axis, Collective, Reduce, ScanStep, SortStep, Statement, Store
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Operation, Reduction, Scan, Sort
 
 

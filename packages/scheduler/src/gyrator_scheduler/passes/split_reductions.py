@@ -6,15 +6,7 @@ from typing import ClassVar
 
 from attrs import evolve, field
 
-from gyrator_ir.body.nodes import (
-    Axis,
-    Let,
-    Load,
-    Reduce,
-    ReduceKind,
-    Statement,
-    Store,
-)
+from gyrator_ir.body.nodes import Axis, Let, Load, Reduce, ReduceKind, Statement, Store
 from gyrator_ir.body.nodes import Const as ConstValue
 from gyrator_ir.body.rewrite import defined, renamed
 from gyrator_ir.define import define, frozen

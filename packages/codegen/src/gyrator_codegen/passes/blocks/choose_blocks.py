@@ -7,15 +7,7 @@ from attrs import evolve
 from gyrator_codegen.analysis import power_of_two
 from gyrator_codegen.lanes import consecutive_inside
 from gyrator_codegen.passes.rewriting import KernelPass
-from gyrator_ir.body.nodes import (
-    POSITIONS,
-    Bind,
-    Reduce,
-    ReduceKind,
-    ScanStep,
-    SortStep,
-    Store,
-)
+from gyrator_ir.body.nodes import POSITIONS, Bind, Reduce, ReduceKind, ScanStep, SortStep, Store
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level

@@ -18,18 +18,7 @@ from gyrator_ir.body.nodes import Bind, Const, Let, Load, Store
 from gyrator_ir.body.rewrite import defined, expressions
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const as Number
-from gyrator_ir.expr import (
-    Expr,
-    FloorDiv,
-    Max,
-    Min,
-    Mod,
-    Node,
-    ShapeFacts,
-    Sym,
-    iter_nodes,
-    linear,
-)
+from gyrator_ir.expr import Expr, FloorDiv, Max, Min, Mod, Node, ShapeFacts, Sym, iter_nodes, linear
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement
 from gyrator_ir.tile.loops import in_loop, kernel_facts
 from gyrator_ir.tile.nodes import Access, Section, TiledKernel

@@ -12,16 +12,7 @@ from gyrator_codegen.passes.unroller import Unroller, split_axis
 from gyrator_ir.body.nodes import Axis, Store, StoreMode
 from gyrator_ir.body.rewrite import expressions
 from gyrator_ir.define import frozen
-from gyrator_ir.expr import (
-    ONE,
-    Const,
-    FloorDiv,
-    Mod,
-    ShapeFacts,
-    Sym,
-    exact_quotient,
-    iter_nodes,
-)
+from gyrator_ir.expr import ONE, Const, FloorDiv, Mod, ShapeFacts, Sym, exact_quotient, iter_nodes
 from gyrator_ir.kernel.nodes import Kernel, Stage
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.tile.plain import untiled

@@ -3,19 +3,7 @@
 from collections.abc import Sequence
 
 from gyrator_ir.body.nodes import Axis
-from gyrator_ir.expr import (
-    ONE,
-    ZERO,
-    Const,
-    Expr,
-    ShapeFacts,
-    Sym,
-    floordiv,
-    ge,
-    linear,
-    lt,
-    mod,
-)
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, Sym, floordiv, ge, linear, lt, mod
 from gyrator_ir.expr.division import extract_multiples
 from gyrator_scheduler.fusion.axes import guess
 from gyrator_scheduler.ranges import Ranges
