@@ -11,7 +11,7 @@ import torch
 from torch._dynamo.callback import callback_handler
 
 import gyrator
-from gyrator.frontend.dynamo.collector import watch_compiles
+from gyrator.frontend.dynamo.callbacks import watch_compiles
 
 
 class Node:

@@ -7,7 +7,7 @@ import torch
 
 from gyrator import default_session  # which imports the compiler without full collections
 from gyrator.frontend.aot import SavableGraph
-from gyrator.frontend.dynamo.early_runner import RUNNERS
+from gyrator.frontend.dynamo.callbacks import RUNNERS
 
 RUNNERS.expect(default_session)  # `torch.compile` imports this module for the name of the backend
 

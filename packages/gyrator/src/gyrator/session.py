@@ -18,10 +18,9 @@ from gyrator.engine.context import CompilerContext
 from gyrator.engine.engine import Engine
 from gyrator.engine.lazy import ShippedWrapper
 from gyrator.frontend.aot import Frontend
-from gyrator.frontend.dynamo.collector import watch_compiles
-from gyrator.frontend.dynamo.early_runner import RUNNERS
-from gyrator.frontend.fake_kernels import register_fake_kernels
+from gyrator.frontend.dynamo.callbacks import RUNNERS, watch_compiles
 from gyrator.frontend.freezing import SharedConstants
+from gyrator.frontend.tracing import register_fake_kernels
 from gyrator.graphs.compiled import NO_DECOMPOSITIONS, Decompositions
 from gyrator.graphs.parts import PartCompiler
 from gyrator.options import Options, environment_options, make_options

@@ -21,7 +21,7 @@ from gyrator.aot.freezing import Folded, Freezing, input_index
 from gyrator.aot.move import cannot_move, move
 from gyrator.engine.engine import Engine
 from gyrator.engine.pipeline import Stages
-from gyrator.frontend.convolutions import unguarded_convolutions
+from gyrator.frontend.tracing import unguarded_convolutions
 from gyrator.graphs.boundary import plain_boundary
 from gyrator.graphs.compiled import CompiledGraph, Phase
 from gyrator.reports.records import Stopwatch

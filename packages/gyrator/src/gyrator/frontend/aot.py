@@ -42,7 +42,7 @@ from gyrator.frontend.freezing import (
     zero_inputs,
 )
 from gyrator.frontend.gradients import compiles_autograd, resolving, within_bases
-from gyrator.frontend.traced_sizes import trace_powers
+from gyrator.frontend.tracing import trace_powers
 from gyrator.graphs.compiled import Boxed, CompiledGraph, PendingGraph, Phase, boxed, untraced
 from gyrator.graphs.fallback import warn_fallback
 from gyrator.graphs.graph_key import traced_bytes

@@ -18,7 +18,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from gyrator.frontend.aot import Frontend, SavableGraph
-from gyrator.frontend.convolutions import unguarded_convolutions
+from gyrator.frontend.tracing import unguarded_convolutions
 from gyrator.graphs.compiled import untraced
 from gyrator.options import Options, make_options
 from gyrator_ir.define import frozen

@@ -10,18 +10,18 @@ import torch
 from runner_cache import with_runner
 
 from gyrator import Session
-from gyrator.frontend.dynamo import early_runner
-from gyrator.frontend.dynamo.collector import watch_compiles
+from gyrator.frontend.dynamo import callbacks
+from gyrator.frontend.dynamo.callbacks import watch_compiles
 from gyrator_runtime.cache import Cache
 
 from .conftest import run_child
 
 BY_NAME = """
-from gyrator.frontend.dynamo import early_runner
+from gyrator.frontend.dynamo import callbacks
 from gyrator.session import default_session
 
 caches, seen = [], []
-early_runner.begin_runner = caches.append
+callbacks.begin_runner = caches.append
 compile = Session.backend
 
 def backend(self, *args, **kwargs):
@@ -42,8 +42,8 @@ report()
 def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Cache]]:
     """The caches for which the build of a runner has begun."""
     caches: list[Cache] = []
-    early_runner.RUNNERS.start(None)  # what other tests have left
-    monkeypatch.setattr(early_runner, "begin_runner", caches.append)
+    callbacks.RUNNERS.start(None)  # what other tests have left
+    monkeypatch.setattr(callbacks, "begin_runner", caches.append)
     torch._dynamo.reset()
     yield caches
     torch._dynamo.reset()
