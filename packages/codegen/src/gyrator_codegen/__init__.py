@@ -15,21 +15,7 @@ from gyrator_codegen.stage import tile
 from gyrator_codegen.writer import Names, Writer, write_origins
 
 __all__ = [
-    "REDUCTION_OF",
-    "Names",
-    "TilingLanguage",
-    "Writer",
-    "batched",
-    "extent_guess",
-    "index_check",
-    "index_checks",
-    "lane_access",
-    "lane_slope",
-    "nest",
-    "sources_with_repeats",
-    "split_terms",
-    "static",
-    "tile",
-    "vector_refusal",
-    "write_origins",
-]
+    "REDUCTION_OF", "Names", "TilingLanguage", "Writer", "batched", "extent_guess", "index_check",
+    "index_checks", "lane_access", "lane_slope", "nest", "sources_with_repeats", "split_terms",
+    "static", "tile", "vector_refusal", "write_origins",
+]  # fmt: skip

@@ -31,27 +31,11 @@ if TYPE_CHECKING:
     from gyrator_ir.passes import PassEdits
 
 __all__ = [
-    "CompiledArtifact",
-    "Cost",
-    "Explanation",
-    "ExternRecord",
-    "GraphRecord",
-    "KernelRecord",
-    "MemoryStep",
-    "OptionError",
-    "Options",
-    "PartCompiler",
-    "PartitionRecord",
-    "PassEdits",
-    "Session",
-    "Span",
-    "StorageRecord",
-    "Timeline",
-    "default_session",
-    "explain",
-    "list_modes",
+    "CompiledArtifact", "Cost", "Explanation", "ExternRecord", "GraphRecord", "KernelRecord",
+    "MemoryStep", "OptionError", "Options", "PartCompiler", "PartitionRecord", "PassEdits",
+    "Session", "Span", "StorageRecord", "Timeline", "default_session", "explain", "list_modes",
     "list_options",
-]
+]  # fmt: skip
 
 _MODULES = {
     "CompiledArtifact": "gyrator.frontend.saved_graphs",

@@ -29,35 +29,13 @@ from gyrator_lowering.rules.quantized import products as quantized_products
 from gyrator_lowering.table import LoweringTable, TableBuilder
 
 FAMILIES = (
-    pointwise.register,
-    activation.register,
-    creation.register,
-    view.register,
-    reduction.register,
-    softmax.register,
-    norm.register,
-    batch_norm.register,
-    loss.register,
-    index.register,
-    random.register,
-    pool.register,
-    unfold.register,
-    pad.register,
-    scan.register,
-    sort.register,
-    search.register,
-    scatter.register,
-    ragged.register,
-    embedding_bag.register,
-    quantized.register,
-    quantized_products.register,
-    matmul.register,
-    conv.register,
-    attention.register,
-    extern.register,
-    collective.register,
-    complex.register,
-)
+    pointwise.register, activation.register, creation.register, view.register, reduction.register,
+    softmax.register, norm.register, batch_norm.register, loss.register, index.register,
+    random.register, pool.register, unfold.register, pad.register, scan.register, sort.register,
+    search.register, scatter.register, ragged.register, embedding_bag.register, quantized.register,
+    quantized_products.register, matmul.register, conv.register, attention.register,
+    extern.register, collective.register, complex.register,
+)  # fmt: skip
 
 
 def default_table() -> LoweringTable:

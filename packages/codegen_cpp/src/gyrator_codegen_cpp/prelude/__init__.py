@@ -19,12 +19,6 @@ from gyrator_codegen_cpp.prelude.manifest import (
 )
 
 __all__ = [
-    "Header",
-    "Isa",
-    "Manifest",
-    "Section",
-    "UnknownPreludeName",
-    "assemble",
-    "load_manifest",
+    "Header", "Isa", "Manifest", "Section", "UnknownPreludeName", "assemble", "load_manifest",
     "names_in",
-]
+]  # fmt: skip

@@ -34,22 +34,10 @@ from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.warn import warn
 
 __all__ = [
-    "API",
-    "GROUP",
-    "OPTIONAL",
-    "Building",
-    "ClosingLoader",
-    "KernelLoader",
-    "LoaderContext",
-    "PartialBuilding",
-    "PollableBuilding",
-    "TargetDefinition",
-    "TargetError",
-    "WarmLoader",
-    "discover",
-    "installed",
-    "probed",
-]
+    "API", "GROUP", "OPTIONAL", "Building", "ClosingLoader", "KernelLoader", "LoaderContext",
+    "PartialBuilding", "PollableBuilding", "TargetDefinition", "TargetError", "WarmLoader",
+    "discover", "installed", "probed",
+]  # fmt: skip
 
 API = 1
 """Version of the interface, incremented when a field of `TargetDefinition` changes meaning."""

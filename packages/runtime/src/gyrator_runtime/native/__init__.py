@@ -27,19 +27,7 @@ from gyrator_runtime.native.load import (
 from gyrator_runtime.native.recorded import Recorded
 
 __all__ = [
-    "BuiltKernel",
-    "Checks",
-    "DeviceLaunch",
-    "KernelFunction",
-    "LoadedKernel",
-    "NativeRunner",
-    "Plan",
-    "PureRunner",
-    "Recorded",
-    "Runner",
-    "build_native_runner",
-    "load_runner",
-    "pure_runner",
-    "runner_extension",
-    "runner_of",
-]
+    "BuiltKernel", "Checks", "DeviceLaunch", "KernelFunction", "LoadedKernel", "NativeRunner",
+    "Plan", "PureRunner", "Recorded", "Runner", "build_native_runner", "load_runner",
+    "pure_runner", "runner_extension", "runner_of",
+]  # fmt: skip

@@ -20,19 +20,12 @@ from gyrator_ir.types import HOST, DType
 K = TypeVar("K")
 
 HELPERS = (
-    "aoti_torch__reinterpret_tensor",
-    "aoti_torch_create_tensor_from_blob",
-    "aoti_torch_delete_tensor_object",
-    "aoti_torch_get_data_ptr",
-    "aoti_torch_get_dtype",
-    "aoti_torch_get_device_type",
-    "aoti_torch_get_device_index",
-    "aoti_torch_grad_mode_is_enabled",
-    "aoti_torch_grad_mode_set_enabled",
-    "aoti_torch_get_dim",
-    "aoti_torch_get_sizes",
+    "aoti_torch__reinterpret_tensor", "aoti_torch_create_tensor_from_blob",
+    "aoti_torch_delete_tensor_object", "aoti_torch_get_data_ptr", "aoti_torch_get_dtype",
+    "aoti_torch_get_device_type", "aoti_torch_get_device_index", "aoti_torch_grad_mode_is_enabled",
+    "aoti_torch_grad_mode_set_enabled", "aoti_torch_get_dim", "aoti_torch_get_sizes",
     "aoti_torch_get_strides",
-)
+)  # fmt: skip
 """Helper functions for the native runner, in the order in which it takes their addresses."""
 
 DTYPES: Mapping[torch.dtype, str] = MappingProxyType(

@@ -16,21 +16,9 @@ from attrs import field
 from gyrator_ir.define import frozen
 
 __all__ = [
-    "ABI",
-    "CPU",
-    "CUDA",
-    "DTYPES",
-    "Array",
-    "Entry",
-    "HostMemory",
-    "Instance",
-    "Memory",
-    "Package",
-    "RawTensor",
-    "StandaloneError",
-    "Value",
-    "contiguous",
-]
+    "ABI", "CPU", "CUDA", "DTYPES", "Array", "Entry", "HostMemory", "Instance", "Memory",
+    "Package", "RawTensor", "StandaloneError", "Value", "contiguous",
+]  # fmt: skip
 
 DTYPES = (
     "none", "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
