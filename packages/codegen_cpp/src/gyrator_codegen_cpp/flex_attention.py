@@ -99,11 +99,7 @@ def _unsupported(kernel: TemplateKernel) -> str:
 
 
 def emit_flex(
-    tiled: TiledTemplate,
-    facts: ShapeFacts,
-    origins: Sequence[Origin],
-    target: Target,
-    isa: Isa,
+    tiled: TiledTemplate, facts: ShapeFacts, origins: Sequence[Origin], target: Target, isa: Isa
 ) -> KernelSource:
     """Emit a kernel of flexible attention."""
     choices = dict(tiled.candidates[0].values)

@@ -280,9 +280,7 @@ def list_modes() -> dict[str, dict[str, Any]]:
 
 
 def make_options(
-    mode: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    base: Options | None = None,
+    mode: str | None = None, options: Mapping[str, Any] | None = None, base: Options | None = None
 ) -> Options:
     """Return the options of a mode, with `options` overriding it. The others come from `base`, by
     default from the environment.

@@ -320,9 +320,7 @@ class _Lowering:
         if value is None or isinstance(value, (bool, int, float, complex, str)):
             return Literal(value)
         raise self.b.unsupported(
-            "GY-LOWER-007",
-            f"the graph returns a {type(value).__name__}",
-            help=BY_PYTORCH,
+            "GY-LOWER-007", f"the graph returns a {type(value).__name__}", help=BY_PYTORCH
         )
 
     # Calls ----------------------------------------------------------------------------------
@@ -364,9 +362,7 @@ class _Lowering:
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self._higher_order(node, target)
         raise self.b.unsupported(
-            "GY-LOWER-001",
-            f"{target} is not an op of the dispatcher",
-            help=BY_PYTORCH,
+            "GY-LOWER-001", f"{target} is not an op of the dispatcher", help=BY_PYTORCH
         )
 
     def _higher_order(self, node: Node, target: torch._ops.HigherOrderOperator) -> Any:

@@ -18,13 +18,7 @@ from gyrator_runtime.cache import Cache, CacheKey, Entry
 from gyrator_runtime.device import ISA_LEVELS, cpu_isa
 from gyrator_runtime.native.kernels import KernelFunction
 
-__all__ = [
-    "Artifact",
-    "ArtifactError",
-    "LoadedArtifact",
-    "load_artifact",
-    "save_artifact",
-]
+__all__ = ["Artifact", "ArtifactError", "LoadedArtifact", "load_artifact", "save_artifact"]
 
 SCHEMA = 4
 

@@ -24,15 +24,7 @@ from gyrator_runtime.process import Limited
 from gyrator_runtime.progress import ProgressReporter
 from gyrator_runtime.toolchain import Toolchain
 
-__all__ = [
-    "LIBRARY",
-    "BuildError",
-    "BuildHandle",
-    "Builder",
-    "Library",
-    "finished",
-    "load_library",
-]
+__all__ = ["LIBRARY", "BuildError", "BuildHandle", "Builder", "Library", "finished", "load_library"]
 
 LIBRARY = "kernels.so"
 SOURCE = "kernels.cpp"
@@ -142,10 +134,7 @@ class BuildHandle:
     """Units being built. Usable in the process that submitted them and in its forks."""
 
     def __init__(
-        self,
-        builder: "Builder",
-        units: tuple[Unit, ...],
-        futures: list["Future[BuiltUnit]"],
+        self, builder: "Builder", units: tuple[Unit, ...], futures: list["Future[BuiltUnit]"]
     ) -> None:
         self._builder = builder
         self._units = units

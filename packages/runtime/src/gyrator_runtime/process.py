@@ -19,9 +19,7 @@ _CACHES = ("ZIG_LOCAL_CACHE_DIR", "ZIG_GLOBAL_CACHE_DIR")
 # would wait for the forked process to exit. Forks therefore wait until the child is started.
 _SPAWNING = threading.Lock()
 os.register_at_fork(
-    before=_SPAWNING.acquire,
-    after_in_parent=_SPAWNING.release,
-    after_in_child=_SPAWNING.release,
+    before=_SPAWNING.acquire, after_in_parent=_SPAWNING.release, after_in_child=_SPAWNING.release
 )
 
 
@@ -34,11 +32,7 @@ class Limited:
     """A command that runs with a time limit in its own process group."""
 
     def __init__(
-        self,
-        command: Sequence[str],
-        seconds: float,
-        folder: Path | None = None,
-        stdin: bytes = b"",
+        self, command: Sequence[str], seconds: float, folder: Path | None = None, stdin: bytes = b""
     ) -> None:
         """Start the command. OSError if that fails.
 

@@ -141,9 +141,7 @@ class Toolchain:
 
 
 def find_toolchain(
-    env: Mapping[str, str],
-    cache: Cache | None = None,
-    seconds: float = _SECONDS,
+    env: Mapping[str, str], cache: Cache | None = None, seconds: float = _SECONDS
 ) -> Toolchain:
     """Return the first working C++ compiler of $CXX, or of g++, clang++, c++ and the one in the
     Python package `ziglang`.

@@ -27,14 +27,7 @@ class Kind(Enum):
         return self.value[1]
 
 
-_TENSORS = (
-    h.BindConstant,
-    h.Allocate,
-    h.AllocatePool,
-    h.AllocateFromPool,
-    h.Reuse,
-    h.View,
-)
+_TENSORS = (h.BindConstant, h.Allocate, h.AllocatePool, h.AllocateFromPool, h.Reuse, h.View)
 _SYMBOLS = (h.BindSize, h.BindParameter, h.DefineSymbol, h.ReadScalar)
 
 

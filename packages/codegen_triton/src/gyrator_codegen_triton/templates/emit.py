@@ -26,11 +26,7 @@ _EMITTERS = {
 
 
 def emit_template(
-    tiled: TiledTemplate,
-    facts: ShapeFacts,
-    origins: Sequence[Origin],
-    target: Target,
-    symbol: str,
+    tiled: TiledTemplate, facts: ShapeFacts, origins: Sequence[Origin], target: Target, symbol: str
 ) -> KernelSource:
     """Return the kernel as self-contained source."""
     kernel = tiled.kernel

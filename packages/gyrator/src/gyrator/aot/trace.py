@@ -226,11 +226,7 @@ class Traced:
     """The constants that the program takes after its weights."""
 
 
-def trace(
-    program: ExportedProgram,
-    engine: Engine,
-    device: torch.device | None = None,
-) -> Traced:
+def trace(program: ExportedProgram, engine: Engine, device: torch.device | None = None) -> Traced:
     """Compile an exported program.
 
     Args:

@@ -524,10 +524,7 @@ def _linear(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _onednn(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    after: Activation = NOTHING,
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, after: Activation = NOTHING
 ) -> torch.Tensor:
     op = torch.ops.mkldnn._linear_pointwise.default
     result: torch.Tensor = op(x, weight, bias, *after.arguments)

@@ -39,10 +39,7 @@ def tiled_and_direct(
         weight.contiguous(memory_format=torch.channels_last), *window, list(x.shape)
     )
     direct = op._convolution_pointwise.default
-    return {
-        DIRECT: lambda: direct(x, packed, bias, *window, "none", [], ""),
-        TILED: tiled,
-    }
+    return {DIRECT: lambda: direct(x, packed, bias, *window, "none", [], ""), TILED: tiled}
 
 
 def _listed(value: Any) -> Any:

@@ -125,12 +125,7 @@ class Stages:
         return Product(wrapper.text, plan, manifest, not fallen, levels), building
 
     def _programs(
-        self,
-        gm: torch.fx.GraphModule,
-        phase: Phase,
-        budget: Budget,
-        watch: Stopwatch,
-        trace: Trace,
+        self, gm: torch.fx.GraphModule, phase: Phase, budget: Budget, watch: Stopwatch, trace: Trace
     ) -> tuple[Schedule, HostProgram, dict[str, tuple[TranslationUnit, ...]]]:
         """Return the graph's schedule and host program, and the text of its kernels."""
         options = self.scheduler_options()
@@ -276,10 +271,7 @@ class Stages:
         return entry[0].kernels.emit_tiled(program, entry[1])
 
     def _emit(
-        self,
-        host: HostProgram,
-        tracer: Tracer | None = None,
-        trace: Trace | None = None,
+        self, host: HostProgram, tracer: Tracer | None = None, trace: Trace | None = None
     ) -> tuple[dict[str, tuple[TranslationUnit, ...]], dict[str, Diagnostic]]:
         """Return the text of all kernels by device type, and the FX nodes whose kernels are
         refused.

@@ -56,11 +56,7 @@ def wrapped(
         no_cpp("there is no C++ compiler")
         return context.wrappers["python"].emit(host), None
     building[HOST] = builder.submit(
-        emitted.units,
-        context.cache,
-        context.options.threads,
-        context.progress(),
-        context.seconds,
+        emitted.units, context.cache, context.options.threads, context.progress(), context.seconds
     )
     return emitted, calling(host, emitted)
 

@@ -207,11 +207,7 @@ class Frontend:
             self.cache.try_put(key, {_FILE: json.dumps(stored).encode()})
 
     def loaded(
-        self,
-        key: CacheKey,
-        function: Callable[..., Any],
-        refusal: str,
-        inputs: Sequence[Any] = (),
+        self, key: CacheKey, function: Callable[..., Any], refusal: str, inputs: Sequence[Any] = ()
     ) -> Callable[..., Any] | None:
         """Load the graph that is stored under a key; return None if there is none that is valid
         here.

@@ -110,11 +110,7 @@ def facts_of(
 
 
 def callable_for(
-    facts: GraphFacts,
-    forward: Boxed,
-    backward: Boxed | None,
-    replay: Replay,
-    inputs: Sequence[Any],
+    facts: GraphFacts, forward: Boxed, backward: Boxed | None, replay: Replay, inputs: Sequence[Any]
 ) -> Callable[..., Sequence[Any]]:
     """Return a function that takes the graph's inputs as separate arguments.
 

@@ -215,11 +215,7 @@ class _Numbered:
 
 
 def measured(
-    compiled: Function,
-    function: Function,
-    args: Sequence[Any],
-    device: Timer,
-    budget: Budget,
+    compiled: Function, function: Function, args: Sequence[Any], device: Timer, budget: Budget
 ) -> Times | None:
     """Time a compiled graph and the function on the same arguments, in turns; return None if
     other processes disturb, or the budget is too small."""

@@ -10,13 +10,7 @@ from pygments.token import Comment, Keyword, Name, String
 from gyrator.reports.lexer import GyLexer
 
 _LEXERS = {"python": "python", "triton": "python"}
-_KINDS = (
-    (Comment, "i"),
-    (Keyword.Type, "u"),
-    (Keyword, "b"),
-    (String, "s"),
-    (Name.Function, "em"),
-)
+_KINDS = ((Comment, "i"), (Keyword.Type, "u"), (Keyword, "b"), (String, "s"), (Name.Function, "em"))
 """HTML elements by token kind, most specific kinds first."""
 
 

@@ -63,10 +63,7 @@ class _CulpritError(Exception):
 
 
 def bisect(
-    text: str,
-    options: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    passes: PassEdits = NO_EDITS,
+    text: str, options: Mapping[str, Any] | None = None, seed: int = 0, passes: PassEdits = NO_EDITS
 ) -> Culprit:
     """Compile the text of an ATen graph step by step; return the first incorrect step.
 

@@ -143,11 +143,7 @@ class TritonDevice:
     @property
     def facts(self) -> DeviceFacts:
         """The description of the device for the runtime's device interface."""
-        return DeviceFacts(
-            type=self.device,
-            architecture=self.architecture,
-            graphs=self.graphs,
-        )
+        return DeviceFacts(type=self.device, architecture=self.architecture, graphs=self.graphs)
 
     def open(self) -> Driver:
         """Return the driver. Raises BuildError (GY-BUILD-006) if kernels cannot be launched

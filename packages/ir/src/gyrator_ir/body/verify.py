@@ -241,11 +241,7 @@ class Checker:
     def _bind(self, s: nodes.Bind, scope: Scope) -> None:
         dtype = self._use(s.value, s, scope)
         if not dtype.is_int:
-            self.fail(
-                5,
-                f"{s.value!r} must be of an integer type, got {dtype}",
-                show_statement(s),
-            )
+            self.fail(5, f"{s.value!r} must be of an integer type, got {dtype}", show_statement(s))
         if s.mask is not None:
             self._mask(s.mask, s, scope)
         if s.symbol.kind not in INDIRECT:

@@ -50,9 +50,7 @@ def _with_item(facts: ShapeFacts, item: str) -> ShapeFacts:
     if match := _RANGE.fullmatch(item):
         lo, hi = match["lo"], match["hi"]
         return facts.with_range(
-            Sym(match["sym"]),
-            None if lo == "*" else int(lo),
-            None if hi == "*" else parse_expr(hi),
+            Sym(match["sym"]), None if lo == "*" else int(lo), None if hi == "*" else parse_expr(hi)
         )
     if match := _MULTIPLE.fullmatch(item):
         return facts.with_divisible(Sym(match["sym"]), int(match["by"]))

@@ -113,10 +113,7 @@ class Prover:
     """
 
     def __init__(
-        self,
-        ranges: Mapping[Sym, Range],
-        divisors: Mapping[Sym, int],
-        assumed: tuple[Cond, ...],
+        self, ranges: Mapping[Sym, Range], divisors: Mapping[Sym, int], assumed: tuple[Cond, ...]
     ) -> None:
         self._ranges = ranges
         self._divisors = divisors

@@ -35,8 +35,7 @@ FORMS = FormTable(
         _form(h.AssertTrue, "assert {condition:cond} {message:string} [raises {error}]"),
         # Memory
         _form(
-            h.Allocate,
-            "{name} = allocate {dtype}{shape:exprs} strides {strides:exprs} on {device}",
+            h.Allocate, "{name} = allocate {dtype}{shape:exprs} strides {strides:exprs} on {device}"
         ),
         _form(h.AllocatePool, "{name} = pool {bytes:expr} on {device}"),
         _form(

@@ -8,8 +8,7 @@ from gyrator_ir.text.program import AXES
 from gyrator_ir.text.scanner import show_string
 
 _REASON = Codec(
-    lambda value, _: show_string(value) if value else "",
-    lambda s: "" if s.ended() else s.string(),
+    lambda value, _: show_string(value) if value else "", lambda s: "" if s.ended() else s.string()
 )
 """An optional string at the end of a line."""
 _NUMERICS = Codec(

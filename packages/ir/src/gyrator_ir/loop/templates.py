@@ -210,9 +210,7 @@ def _together(inputs: Sequence[TensorRef], attributes: Sequence[tuple[str, Arg]]
 
 
 def _flex_gradients(
-    inputs: Sequence[TensorRef],
-    outputs: Sequence[TensorRef],
-    attributes: Sequence[tuple[str, Arg]],
+    inputs: Sequence[TensorRef], outputs: Sequence[TensorRef], attributes: Sequence[tuple[str, Arg]]
 ) -> str:
     first = first_captured(TemplateKind.FLEX_ATTENTION_GRADIENTS, attributes)
     if len(inputs) < first or len(outputs) != 3:

@@ -523,10 +523,7 @@ def _suitability(r: Reduction, s: Reduce) -> Iterator[tuple[bool, str]]:
 
 def _adjacent(first: object, second: object) -> bool:
     match first, second:
-        case (
-            Load(buffer=a, index=i, mask=None),
-            Load(buffer=b, index=j, mask=None),
-        ) | (
+        case (Load(buffer=a, index=i, mask=None), Load(buffer=b, index=j, mask=None)) | (
             Store(buffer=a, index=i, mask=None, mode=StoreMode.SET),
             Store(buffer=b, index=j, mask=None, mode=StoreMode.SET),
         ):

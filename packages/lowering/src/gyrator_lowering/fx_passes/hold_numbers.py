@@ -16,11 +16,7 @@ from gyrator_lowering.torch_bridge.graphs import graph_results
 
 aten = torch.ops.aten
 
-_TYPES = (
-    (torch.SymBool, torch.bool),
-    (torch.SymFloat, torch.float64),
-    (torch.SymInt, torch.int64),
-)
+_TYPES = ((torch.SymBool, torch.bool), (torch.SymFloat, torch.float64), (torch.SymInt, torch.int64))
 _LOOPS = ("cond", "while_loop")
 
 

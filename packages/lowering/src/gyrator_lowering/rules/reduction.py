@@ -86,11 +86,7 @@ def reduce_at(
 
 
 def reduce_to_buffer(
-    b: LoopBuilder,
-    kind: ReduceKind,
-    x: TensorValue,
-    dims: Sequence[int],
-    dtype: DType,
+    b: LoopBuilder, kind: ReduceKind, x: TensorValue, dims: Sequence[int], dtype: DType
 ) -> TensorValue:
     """Reduce `x` over `dims` into a new contiguous buffer of `dtype`."""
     outer, _ = split(x, dims)

@@ -632,10 +632,7 @@ def as_strided_scatter(
     start = begin if offset is None else b.symbols.size(offset)
     memory = evolve(x, strides=out.strides, offset=ZERO, planes=None)
     part = evolve(
-        memory,
-        shape=b.symbols.sizes(size),
-        strides=b.symbols.sizes(stride),
-        offset=start - begin,
+        memory, shape=b.symbols.sizes(size), strides=b.symbols.sizes(stride), offset=start - begin
     )
     if not surely_in_bounds(part, memory, facts_of(b.symbols)):
         raise FallbackToAten  # ATen copies the storage, which may hold more elements
@@ -650,10 +647,7 @@ def register(table: TableBuilder) -> None:
     table.rule("aten.index_put.default")(index_put)
     table.rule("aten._unsafe_index_put.default")(unsafe_index_put)
     table.rule(
-        "aten.scatter.src",
-        "aten.scatter.value",
-        "aten.scatter.reduce",
-        "aten.scatter.value_reduce",
+        "aten.scatter.src", "aten.scatter.value", "aten.scatter.reduce", "aten.scatter.value_reduce"
     )(scatter)
     table.rule("aten.scatter_add.default")(scatter_add)
     table.rule("aten.scatter_reduce.two")(scatter_reduce)

@@ -300,9 +300,7 @@ def _triton_launch(scope: Scope, i: h.TritonLaunch) -> None:
 
 
 def _within(
-    scope: Scope,
-    body: Sequence[h.Instruction],
-    reference: Callable[[int], Reference],
+    scope: Scope, body: Sequence[h.Instruction], reference: Callable[[int], Reference]
 ) -> None:
     names, freed_names = free_names(body), freed(body)
     results = tuple(n for n in bound(body) if n not in freed_names)

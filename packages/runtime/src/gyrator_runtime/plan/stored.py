@@ -49,10 +49,7 @@ def parse(text: str) -> StoredPlan:
 
 def _row(plan: Encoded) -> dict[str, Any]:
     row = {name: getattr(plan, name) for name in _FIELDS}
-    return row | {
-        "consts": plan.consts,
-        "launches": [kernel for kernel, _, _ in plan.launches],
-    }
+    return row | {"consts": plan.consts, "launches": [kernel for kernel, _, _ in plan.launches]}
 
 
 def _data(value: Any) -> Any:

@@ -71,10 +71,7 @@ class _Layout:
 
 
 def match(
-    first: Cluster,
-    second: Cluster,
-    ranges: Ranges,
-    heuristics: Heuristics,
+    first: Cluster, second: Cluster, ranges: Ranges, heuristics: Heuristics
 ) -> Joint | Refused:
     """Return a common iteration space in which every value that `second` reads from `first` is
     written and read in the same iteration, or the reason why there is none.
@@ -171,10 +168,7 @@ def _shared(first: Cluster, second: Cluster) -> list[str]:
 
 
 def _refined(
-    left: Cluster,
-    right: Cluster,
-    anchor: tuple[Expr, Expr] | None,
-    free: int,
+    left: Cluster, right: Cluster, anchor: tuple[Expr, Expr] | None, free: int
 ) -> Refinement | None:
     """Match axes by the strides of an anchor's addresses, and axes of stride 0 by their order."""
     if _have_same_axes(left, right) and (anchor is None or anchor[0] is anchor[1]):

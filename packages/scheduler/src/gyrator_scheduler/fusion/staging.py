@@ -363,11 +363,7 @@ class _Builder:
         return None
 
     def _translate(
-        self,
-        s: KernelStatement,
-        stage: int,
-        names: dict[str, str],
-        symbols: dict[Sym, Expr],
+        self, s: KernelStatement, stage: int, names: dict[str, str], symbols: dict[Sym, Expr]
     ) -> None:
         """Emit a statement under new names, unless an equal one is visible.
 

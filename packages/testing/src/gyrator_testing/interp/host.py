@@ -234,10 +234,7 @@ class _Host:
                 self.names[name] = tensor
             case h.View(name, source, dtype, shape, strides, offset):
                 self.names[name] = self._get_tensor(source).reshaped(
-                    dtype,
-                    self._ints(shape),
-                    self._ints(strides),
-                    integer(offset, self.symbols),
+                    dtype, self._ints(shape), self._ints(strides), integer(offset, self.symbols)
                 )
             case _:
                 return False

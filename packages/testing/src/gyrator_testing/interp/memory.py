@@ -78,8 +78,7 @@ def bound(array: object, buffer: Buffer, env: Environment) -> Array:
     differ = any(n > 1 and a != b for n, a, b in zip(shape, strides, array.strides, strict=True))
     if differ and 0 not in shape:
         raise InterpreterError.of(
-            "GY-INTERP-002",
-            f"{buffer.name!r} has strides of {strides} bytes, got {array.strides}",
+            "GY-INTERP-002", f"{buffer.name!r} has strides of {strides} bytes, got {array.strides}"
         )
     return flat(array, buffer.name)
 

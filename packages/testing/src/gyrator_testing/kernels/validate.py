@@ -355,9 +355,7 @@ def _points(kernel: Launchable, sizes: Mapping[Sym, Number]) -> int:
     return math.prod(integer(a.extent, sizes) for a in (*kernel.axes, *kernel.inner))
 
 
-def _template_indices(
-    kernel: TemplateKernel,
-) -> tuple[dict[str, tuple[Expr, ...]], frozenset[str]]:
+def _template_indices(kernel: TemplateKernel) -> tuple[dict[str, tuple[Expr, ...]], frozenset[str]]:
     """Return the lengths that buffers index, including block counts, and the buffers that may hold
     negative indices."""
     if not kernel.formulas:

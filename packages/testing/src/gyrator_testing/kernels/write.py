@@ -68,10 +68,7 @@ def divided(name: str) -> Kernel:
     """Return a kernel that stores the quotient and the remainder of its sizes, of any sign, in the
     pairs of `y`."""
     dividend, divisor = Sym("u0"), Sym("u1")
-    values = (
-        IndexValue("q", dividend // divisor, I64),
-        IndexValue("r", dividend % divisor, I64),
-    )
+    values = (IndexValue("q", dividend // divisor, I64), IndexValue("r", dividend % divisor, I64))
     stores = (Store("y", 2 * I0, "q"), Store("y", 2 * I0 + 1, "r"))
     return kernel(name, [(I0, 2)], [], [outer(*values, *stores)], {"y": I64}, {"y": 4})
 

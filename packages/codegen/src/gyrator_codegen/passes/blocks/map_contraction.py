@@ -99,11 +99,7 @@ class MapContraction:
             loops=loops,
             reductions=tuple(Reduction(s.names[0], Method.MATRIX) for s in folds),
             contraction=Contraction(tuple(chosen), first, first + 1, first + 2, self.group),
-            choices=(
-                Choice("XBLOCK", _SIDES),
-                Choice("RBLOCK", _SIDES),
-                Choice("KBLOCK", _DEPTHS),
-            ),
+            choices=(Choice("XBLOCK", _SIDES), Choice("RBLOCK", _SIDES), Choice("KBLOCK", _DEPTHS)),
         )
 
     def _product(

@@ -104,10 +104,7 @@ class ChannelsLast:
 
     @classmethod
     def of(
-        cls,
-        targets: Mapping[str, Target],
-        packing: bool = False,
-        layouts: Layouts | None = None,
+        cls, targets: Mapping[str, Target], packing: bool = False, layouts: Layouts | None = None
     ) -> "ChannelsLast":
         """Return the pass for some targets, by device type; with `packing`, weights are to be
         packed."""

@@ -35,10 +35,7 @@ class SplitBias:
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
-        passes = {
-            aten.convolution.default: _added,
-            aten.convolution_backward.default: _summed,
-        }
+        passes = {aten.convolution.default: _added, aten.convolution_backward.default: _summed}
         changed = False
         for node in list(gm.graph.nodes):
             change = passes.get(node.target)

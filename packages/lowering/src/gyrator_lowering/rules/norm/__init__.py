@@ -217,8 +217,7 @@ def rms_norm(
     n = count(x, dims)
     least = EPSILON[x.dtype.compute] if eps is None else eps
     b.pointwise_into(
-        rstd,
-        lambda ops, i: ops.rsqrt(ops.get(total, i) / operand(ops, n, (), dtype) + least),
+        rstd, lambda ops, i: ops.rsqrt(ops.get(total, i) / operand(ops, n, (), dtype) + least)
     )
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:

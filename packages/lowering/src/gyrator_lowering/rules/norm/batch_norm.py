@@ -94,9 +94,7 @@ class _BatchNorm:
         return (result, *saved), (mean, squares)
 
     def updated(
-        self,
-        batch: tuple[TensorValue, TensorValue],
-        into: Sequence[TensorValue | Spec | None],
+        self, batch: tuple[TensorValue, TensorValue], into: Sequence[TensorValue | Spec | None]
     ) -> list[TensorValue]:
         """Return `(1 - momentum) * running + momentum * new` for the mean and the unbiased
         variance, in new buffers or in place; `batch` has the mean and the squares."""

@@ -246,8 +246,7 @@ def bilinear(b: LoopBuilder, x: TensorValue, size: Any, corners: bool, *scales: 
 
         def line(row: Expr) -> Value:
             return reduce(
-                add,
-                (ops.cast(ops.load(x, (*index[:2], row, j)), dtype) * v for j, v in columns),
+                add, (ops.cast(ops.load(x, (*index[:2], row, j)), dtype) * v for j, v in columns)
             )
 
         return reduce(add, (line(row) * w for row, w in rows))

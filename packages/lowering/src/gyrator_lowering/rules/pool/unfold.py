@@ -35,13 +35,7 @@ def im2col(
 
 
 def col2im(
-    b: LoopBuilder,
-    x: TensorValue,
-    size: Any,
-    kernel: Any,
-    dilation: Any,
-    padding: Any,
-    stride: Any,
+    b: LoopBuilder, x: TensorValue, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any
 ) -> TensorValue:
     """Each element of `[n, c, h, w]` is the sum of the column elements that it corresponds to."""
     window, step, pad, dilations = window_numbers(2, kernel, stride, padding, dilation)

@@ -10,11 +10,7 @@ from gyrator_scheduler.ranges import Ranges
 
 
 def solve(
-    stored: Expr,
-    axes: tuple[Axis, ...],
-    loaded: Expr,
-    around: tuple[Axis, ...],
-    ranges: Ranges,
+    stored: Expr, axes: tuple[Axis, ...], loaded: Expr, around: tuple[Axis, ...], ranges: Ranges
 ) -> dict[Sym, Expr] | None:
     """Return each axis of the producer as an expression over the reader's axes, or None.
 
