@@ -38,26 +38,19 @@ __all__ = [
 ]  # fmt: skip
 
 _MODULES = {
-    "CompiledArtifact": "gyrator.frontend.saved_graphs",
-    "Cost": "gyrator.reports.records",
-    "Explanation": "gyrator.reports.explain",
-    "ExternRecord": "gyrator.reports.records",
-    "GraphRecord": "gyrator.reports.records",
-    "KernelRecord": "gyrator.reports.records",
-    "MemoryStep": "gyrator.reports.records",
-    "OptionError": "gyrator.options",
-    "Options": "gyrator.options",
-    "PartCompiler": "gyrator.graphs.parts",
-    "PartitionRecord": "gyrator.reports.records",
-    "PassEdits": "gyrator_ir.passes",
-    "Session": "gyrator.session",
-    "Span": "gyrator.reports.measurements",
-    "StorageRecord": "gyrator.reports.records",
-    "Timeline": "gyrator.reports.measurements",
-    "default_session": "gyrator.session",
-    "explain": "gyrator.reports.explain",
-    "list_modes": "gyrator.options",
-    "list_options": "gyrator.options",
+    name: module
+    for module, names in {
+        "gyrator.frontend.saved_graphs": "CompiledArtifact",
+        "gyrator.graphs.parts": "PartCompiler",
+        "gyrator.options": "OptionError Options list_modes list_options",
+        "gyrator.reports.explain": "Explanation explain",
+        "gyrator.reports.measurements": "Span Timeline",
+        "gyrator.reports.records": "Cost ExternRecord GraphRecord KernelRecord MemoryStep "
+        "PartitionRecord StorageRecord",
+        "gyrator.session": "Session default_session",
+        "gyrator_ir.passes": "PassEdits",
+    }.items()
+    for name in names.split()
 }
 """The module of each public name. Names are imported on first access: a process that only runs
 packages (`gyrator.aot.load`) needs no compiler, and the command line's help does not need torch.

@@ -26,17 +26,14 @@ def takes(stage: str, value: object, expected: type | UnionType) -> None:
     """
     if not isinstance(value, expected):
         actual, name = type(value).__name__, " or ".join(t.__name__ for t in _types(expected))
-        message = f"{stage} takes a {name}, not {_article(actual)} {actual}"
+        article = "an" if actual[0] in "aeiouAEIOU" else "a"
+        message = f"{stage} takes a {name}, not {article} {actual}"
         help = _MAKERS.get(name, f"pass a {name}")
         raise InputError.of("GY-STAGE-001", message, help=help)
 
 
 def _types(expected: type | UnionType) -> tuple[type, ...]:
     return get_args(expected) if isinstance(expected, UnionType) else (expected,)
-
-
-def _article(word: str) -> str:
-    return "an" if word[0] in "aeiouAEIOU" else "a"
 
 
 def _maker(stage: str, level: str) -> str:

@@ -241,7 +241,8 @@ class _Pattern:
         RemoveNoop().run(gm)
         tensors = tuple(gm.graph.find_nodes(op="placeholder"))
         results = tuple(n for n in graph_results(gm) if isinstance(n, Node))
-        if len(results) != len(graph_results(gm)) or not results or not _calls(results):
+        calls = bool(results) and all(n.op == "call_function" for n in results)
+        if len(results) != len(graph_results(gm)) or not calls:
             raise _unusable(name, "returns something other than tensors that it computes")
         for node in gm.graph.nodes:
             if node.op == "get_attr":
@@ -269,10 +270,6 @@ class _Pattern:
 def _unusable(name: str, why: str) -> PatternError:
     help = "see docs/how-to/custom-passes.md"
     return PatternError.of("GY-PATTERN-001", f"the pattern {name!r} {why}", help=help)
-
-
-def _calls(results: Sequence[Node]) -> bool:
-    return all(n.op == "call_function" for n in results)
 
 
 def _trace(

@@ -150,7 +150,8 @@ class CpuDevice(DeviceInterface):
     def properties(self, index: int = 0) -> DeviceProperties:
         """Return the properties of the host. DeviceError for an index other than 0."""
         self._check(index)
-        return DeviceProperties(_model_name(), self._isa, available_cores(), _meminfo("MemTotal"))
+        model = _fields("/proc/cpuinfo").get("model name", "unknown")
+        return DeviceProperties(model, self._isa, available_cores(), _meminfo("MemTotal"))
 
     def memory(self, index: int = 0) -> MemoryInfo:
         """Return the memory of the host. `used` is the resident set of this process."""
@@ -257,10 +258,6 @@ def _isa_of_flags(flags: frozenset[str]) -> str:
     if not {"avx2", "fma", "f16c"} <= flags:
         return "plain"
     return "avx512" if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags else "avx2"
-
-
-def _model_name() -> str:
-    return _fields("/proc/cpuinfo").get("model name", "unknown")
 
 
 def _meminfo(field: str) -> int:

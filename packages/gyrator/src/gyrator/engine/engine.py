@@ -385,16 +385,12 @@ def _store_refused(
     cache.put(CacheKey(_PIECES, key.hex, {}), {_PIECES: json.dumps(rows).encode()})
 
 
-def _nothing_building() -> bool:
-    return False
-
-
 @frozen(eq=False)
 class _Pending:
     """A graph whose kernels may still be being built."""
 
     finish: Callable[[], CompiledGraph]
-    is_building: Callable[[], bool] = _nothing_building
+    is_building: Callable[[], bool] = lambda: False
 
 
 def _raise(error: Exception) -> NoReturn:

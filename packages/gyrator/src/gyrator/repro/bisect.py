@@ -124,22 +124,11 @@ class _Checker(Tracer):
         try:
             result, changed = super().run(level, pass_, program)
         except Exception as error:
-            raise _CulpritError(
-                Culprit(
-                    level.name, pass_.name, str(failed(error)), level.show(before), "", self.checked
-                )
-            ) from error
+            text = level.show(before)
+            raise self._culprit(level.name, pass_.name, str(failed(error)), text) from error
         if changed and (mismatch := self._changed(before, result)):
-            raise _CulpritError(
-                Culprit(
-                    level.name,
-                    pass_.name,
-                    mismatch,
-                    level.show(before),
-                    level.show(result),
-                    self.checked,
-                )
-            )
+            texts = level.show(before), level.show(result)
+            raise self._culprit(level.name, pass_.name, mismatch, *texts)
         return result, changed
 
     def _changed(self, before: Any, after: Any) -> str:
@@ -183,7 +172,7 @@ class _Checker(Tracer):
         """Raise if a stage's results differ from the graph's."""
         text = level_of(program).show(program)
         if mismatch := self._difference(run):
-            raise _CulpritError(Culprit(stage, "", mismatch, self.last, text, self.checked))
+            raise self._culprit(stage, "", mismatch, self.last, text)
         self.last = text
 
     @contextmanager
@@ -195,9 +184,12 @@ class _Checker(Tracer):
             raise
         except Exception as error:
             kernel = _kernel(error) if name == "kernels" else ""
-            raise _CulpritError(
-                Culprit(name, kernel, str(failed(error)), self.last, "", self.checked)
-            ) from error
+            raise self._culprit(name, kernel, str(failed(error)), self.last) from error
+
+    def _culprit(
+        self, stage: str, name: str, detail: str, before: str, after: str = ""
+    ) -> _CulpritError:
+        return _CulpritError(Culprit(stage, name, detail, before, after, self.checked))
 
 
 def _kernel(error: Exception) -> str:

@@ -4,6 +4,7 @@ The method is Zeller and Hildebrandt's (Simplifying and Isolating Failure-Induci
 to remove large parts, then smaller ones.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from typing import Any
@@ -115,14 +116,12 @@ def _prefix(text: str, length: int) -> str:
     results = tuple(
         node
         for node in gm.graph.nodes
-        if node in inside and _is_result(node) and any(u not in inside for u in node.users)
+        if node in inside
+        and isinstance(node.meta.get("val"), Tensor)
+        and any(u not in inside for u in node.users)
     )
     gm.graph.output_node().args = (results,)
     return _cleaned(gm)
-
-
-def _is_result(node: Node) -> bool:
-    return isinstance(node.meta.get("val"), Tensor)
 
 
 def _without(text: str, start: int, size: int) -> str | None:
@@ -135,7 +134,7 @@ def _without(text: str, start: int, size: int) -> str | None:
         if not users:
             continue
         if isinstance(node.meta.get("val"), (tuple, list)):
-            if any(not _is_element(u) for u in users):
+            if any(u.target is not operator.getitem for u in users):
                 return None
             for user in users:
                 _becomes_argument(gm, user, user.users)
@@ -148,10 +147,6 @@ def _without(text: str, start: int, size: int) -> str | None:
         if not node.users:
             gm.graph.erase_node(node)
     return _cleaned(gm)
-
-
-def _is_element(node: Node) -> bool:
-    return getattr(node.target, "__name__", "") == "getitem"
 
 
 def _becomes_argument(gm: GraphModule, node: Node, users: Iterable[Node]) -> None:

@@ -215,10 +215,6 @@ class TritonDevice:
         return load_binaries(self.open(), path, symbols)
 
 
-def _gcn_architecture(properties: Any) -> str:
-    return str(properties.gcnArchName).partition(":")[0]
-
-
 def _capability(arch: str) -> int:
     return int(arch.removeprefix("sm_").rstrip(f"abcdef_{AND_LATER}") or 0)
 
@@ -278,7 +274,7 @@ AMD_GPU = TritonDevice(
     prefix="",
     warp=64,
     present=lambda: torch.version.hip is not None and torch.cuda.is_available(),
-    architecture=_gcn_architecture,
+    architecture=lambda properties: str(properties.gcnArchName).partition(":")[0],
     driver=AMD,
     libraries=frozenset({"hipblas", "miopen"}),
     graphs=True,

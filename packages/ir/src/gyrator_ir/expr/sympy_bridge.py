@@ -235,10 +235,6 @@ def _many(build: Callable[..., Expr]) -> Callable[[_Importer, Any], Expr]:
     return lambda importer, value: build(*map(importer.expr, value.args))
 
 
-def _modular_indexing(base: Expr, divisor: Expr, modulus: Expr) -> Expr:
-    return mod(floordiv(base, divisor), modulus)
-
-
 def _shift_left(a: Expr, b: Expr) -> Expr:
     if not isinstance(b, Const) or b.value < 0:
         raise _unsupported(f"{a} << {b}", "the shift is not a nonnegative integer")
@@ -259,7 +255,7 @@ _HANDLERS: dict[str, Callable[[_Importer, Any], Expr]] = {
     "CeilDiv": _pair(ceildiv),
     "Mod": _pair(mod),
     "PythonMod": _pair(mod),
-    "ModularIndexing": _many(_modular_indexing),
+    "ModularIndexing": _many(lambda base, divisor, modulus: mod(floordiv(base, divisor), modulus)),
     "Min": _many(minimum),
     "Max": _many(maximum),
     "Abs": _many(absolute),

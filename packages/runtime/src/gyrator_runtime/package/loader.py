@@ -253,7 +253,10 @@ class _Loader:
     ) -> Function:
         plan, linker = self._linked(entry.name, program, runner, folder)
         if self.place is not None:
-            own = (evolve(i, device=_local_device(linker, i.device)) for i in entry.inputs)
+            own = (
+                evolve(i, device=str(linker.place(i.device)) if i.device else "")
+                for i in entry.inputs
+            )
             entry = evolve(entry, inputs=tuple(own))
         try:
             return Function.of(entry, plan)
@@ -340,10 +343,6 @@ def _place(
     from gyrator_runtime.package.accelerated import Accelerated  # with what drives devices
 
     return Accelerated.of(path, kind, requested.index)
-
-
-def _local_device(linker: Linker, device: str) -> str:
-    return str(linker.place(device)) if device else ""
 
 
 def _without_native(why: str) -> Runner:

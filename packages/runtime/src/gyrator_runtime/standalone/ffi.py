@@ -167,7 +167,8 @@ class Package:
         loaded = _loaded(library)
         texts = (t.encode() if t is not None else None for t in (expected_sha256, isa))
         options, handle = _OpenOptions(*texts, int(verify)), c.c_void_p()
-        arguments = (_encoded(path), c.byref(options), device, c.byref(handle))
+        name = str(path).encode(errors="surrogateescape")
+        arguments = (name, c.byref(options), device, c.byref(handle))
         status = loaded.gyr_package_open_on(*arguments)
         _check(loaded, status)
         return cls(loaded, handle)
@@ -322,10 +323,6 @@ def contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
 
 def _value(raw: Any) -> Value:
     return Value(raw.name.decode(), raw.text.decode(), DTYPES[raw.dtype], bool(raw.written))
-
-
-def _encoded(path: Path | str) -> bytes:
-    return str(path).encode(errors="surrogateescape")
 
 
 _TEXTS = ("gyr_last_error", "gyr_status_name", "gyr_package_isa")

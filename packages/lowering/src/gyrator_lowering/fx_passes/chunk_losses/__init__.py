@@ -175,7 +175,8 @@ class _Build:
         combined = parts[0] if len(parts) == 1 else call(aten.cat.default, parts)
         combined = converted(call, combined, node.meta["val"].dtype)
         if self.region.lead.get(node, 1) > 1:
-            combined = call(aten.view.default, combined, _with_wildcards(shape_of(node)))
+            shape = [n if isinstance(n, int) else -1 for n in shape_of(node)]
+            combined = call(aten.view.default, combined, shape)
         if node in self.scaled and self.scale is not None:
             wide = compute_dtype(node.meta["val"].dtype)
             by = converted(call, self.scale, wide)
@@ -320,7 +321,3 @@ def _weight(node: Any) -> Any:
 
 def _is_one(size: Any) -> bool:
     return isinstance(size, int) and size == 1
-
-
-def _with_wildcards(shape: Any) -> list[int]:
-    return [s if isinstance(s, int) else -1 for s in shape]

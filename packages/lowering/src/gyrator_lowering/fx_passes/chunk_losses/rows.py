@@ -48,8 +48,8 @@ class Region:
         inside = [n for n in node.all_input_nodes if n in self.lead or n in self.transposed]
         late = any(n in self._after for n in node.all_input_nodes)
         if inside and not late and node.op == "call_function":
-            sink = _SINKS.get(node.target, _no_sink)(self, node)
-            if sink is not None:
+            make = _SINKS.get(node.target)
+            if make is not None and (sink := make(self, node)) is not None:
                 self.sinks[node] = sink
                 self._after.add(node)
                 return True
@@ -228,10 +228,6 @@ def _both(region: Region, node: Any, lead: int) -> int | None:
     if not all(n in region.lead for n in node.all_input_nodes):
         return None
     return _within(region, node, lead)
-
-
-def _no_sink(_: Region, __: Node) -> Kind | None:
-    return None
 
 
 def _product(region: Region, node: Any) -> Kind | None:

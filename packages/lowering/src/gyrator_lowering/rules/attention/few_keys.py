@@ -30,7 +30,8 @@ def has_few_keys(b: LoopBuilder, a: Attention) -> bool:
         return False
     if a.causal and a.mask is not None:
         return False
-    if not offers(b, a, TemplateKind.FLEX_ATTENTION) or not _is_positive(a):
+    is_positive = isinstance(a.scale, float) and a.scale > 0
+    if not offers(b, a, TemplateKind.FLEX_ATTENTION) or not is_positive:
         return False
     lengths = (a.q.shape[3], a.v.shape[3])
     if not all(isinstance(n, Const) and 0 < n.value <= _LONGEST_VECTOR for n in lengths):
@@ -38,10 +39,6 @@ def has_few_keys(b: LoopBuilder, a: Attention) -> bool:
     hint = facts_of(b.symbols).hint
     rows, keys = (hint(t.shape[2]) or 0 for t in (a.q, a.k))
     return rows >= _LEAST_ROWS and 0 < keys <= target.heuristics.attention_keys
-
-
-def _is_positive(a: Attention) -> bool:
-    return isinstance(a.scale, float) and a.scale > 0
 
 
 def lower_few_keys(b: LoopBuilder, a: Attention, out: TensorValue) -> None:
