@@ -21,7 +21,7 @@ from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator.targets import discover
 from gyrator_lowering.fx_passes import NOTHING, ImageConvolution, Packed, Product
-from gyrator_lowering.torch_bridge.panels import in_panels
+from gyrator_lowering.torch_bridge.kernel_ops import in_panels
 from gyrator_runtime import profile
 from gyrator_runtime.device import cpu_isa
 from gyrator_runtime.profile import Timing

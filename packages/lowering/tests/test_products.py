@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.loop.nodes import Extern, Reduction
 from gyrator_lowering.generated_products import generated_products
-from gyrator_lowering.torch_bridge.panels import in_panels
+from gyrator_lowering.torch_bridge.kernel_ops import in_panels
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 MATRICES = {

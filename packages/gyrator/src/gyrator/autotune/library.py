@@ -45,7 +45,7 @@ from gyrator_lowering.fx_passes import (
     Packed,
     Product,
 )
-from gyrator_lowering.torch_bridge.panels import in_panels
+from gyrator_lowering.torch_bridge.kernel_ops import in_panels
 from gyrator_runtime.cache import CacheKey, make_key
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.profile import compare

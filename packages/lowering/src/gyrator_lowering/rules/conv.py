@@ -309,7 +309,7 @@ def panel_conv(
     after: str,
     scalars: Sequence[float],
 ) -> TensorValue:
-    """`gyrator::panel_conv`: see `gyrator_lowering.torch_bridge.panel_convolution`.
+    """`gyrator::panel_conv`: see `gyrator_lowering.torch_bridge.kernel_ops`.
 
     Raises:
         FallbackToAten: if kernels have no template for it.
@@ -388,7 +388,7 @@ def depthwise_conv(
     after: str,
     scalars: Sequence[float],
 ) -> TensorValue:
-    """`gyrator::depthwise_conv`: see `gyrator_lowering.torch_bridge.depthwise`."""
+    """`gyrator::depthwise_conv`: see `gyrator_lowering.torch_bridge.kernel_ops`."""
     args = (image, weight, bias, stride, padding, dilation, after, scalars)
     target = b.targets.get(image.device.type)
     sizes = (*image.shape, *weight.shape)

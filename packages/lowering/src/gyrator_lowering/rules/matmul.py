@@ -97,7 +97,7 @@ def product(
 
 
 def panel_mm(b: LoopBuilder, x: TensorValue, panels: TensorValue) -> TensorValue:
-    """`gyrator::panel_mm`: see `gyrator_lowering.torch_bridge.panels`."""
+    """`gyrator::panel_mm`: see `gyrator_lowering.torch_bridge.kernel_ops`."""
     width = panels.shape[2]
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:

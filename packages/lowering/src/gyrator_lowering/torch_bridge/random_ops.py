@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gyrator_lowering.torch_bridge import depthwise, panel_convolution, panels, recurrent
+from gyrator_lowering.torch_bridge import kernel_ops, recurrent
 
 LIBRARY = "gyrator"
 
@@ -47,9 +47,7 @@ def _defined() -> Any:
     for schema, op, fake, *tags in (
         (_SEED, philox_seed, _fake_seed, torch.Tag.nondeterministic_seeded),
         (_PHILOX, philox, _fake_philox),
-        (panels.SCHEMA, panels.panel_mm, panels.fake_panel_mm),
-        (panel_convolution.SCHEMA, panel_convolution.panel_conv, panel_convolution.fake_panel_conv),
-        (depthwise.SCHEMA, depthwise.depthwise_conv, depthwise.fake_depthwise_conv),
+        *kernel_ops.OPS,
         (recurrent.SCHEMA, recurrent.lstm_layer, recurrent.fake_lstm_layer),
     ):
         name = library.define(schema, tags=tuple(tags))

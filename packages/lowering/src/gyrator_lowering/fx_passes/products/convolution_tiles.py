@@ -17,7 +17,7 @@ from gyrator_lowering.fx_passes.products.post_ops import (
     activation_of,
     only_reader,
 )
-from gyrator_lowering.torch_bridge.panel_convolution import FUNCTIONS
+from gyrator_lowering.torch_bridge.kernel_ops import FUNCTIONS
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 aten = torch.ops.aten

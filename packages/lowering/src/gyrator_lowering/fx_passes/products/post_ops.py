@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from gyrator_ir.define import frozen
-from gyrator_lowering.torch_bridge.panel_convolution import FUNCTIONS
+from gyrator_lowering.torch_bridge.kernel_ops import FUNCTIONS
 
 aten = torch.ops.aten
 _SAME_ELEMENTS = (aten.view.default, aten._unsafe_view.default)
