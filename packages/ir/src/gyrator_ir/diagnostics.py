@@ -88,9 +88,18 @@ class NanError(GyratorError, AssertionError):
     """A buffer contains NaN or infinity while NaN checks are enabled."""
 
     @classmethod
-    def of_counts(cls, name: str, nans: int, infinite: int, elements: int) -> Self:
-        """Return the error (GY-RUNTIME-003) for a buffer, with the numbers of its elements."""
-        return cls.of(
+    def check(cls, tensor: Any, name: str) -> None:
+        """Raise (GY-RUNTIME-003) if a float or complex tensor of PyTorch contains NaN or infinity.
+        Host languages share the check."""
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            return
+        wide = tensor.float() if tensor.itemsize == 1 else tensor  # 8-bit floats have no isfinite
+        finite = wide.isfinite()
+        if bool(finite.all()):
+            return
+        nans, elements = int(wide.isnan().sum()), tensor.numel()
+        infinite = elements - int(finite.sum()) - nans
+        raise cls.of(
             "GY-RUNTIME-003",
             f"buffer {name} holds {nans} NaN and {infinite} infinite of {elements} elements",
             help="look at the operation that produced it; the check is a compile option",

@@ -133,15 +133,7 @@ def separate(
 @leaf(_nothing)
 def assert_no_nan(tensor: torch.Tensor, what: str) -> None:
     """Raise NanError (GY-RUNTIME-003) if a float or complex tensor contains NaN or infinity."""
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return
-    wide = tensor.float() if tensor.itemsize == 1 else tensor
-    finite = torch.isfinite(wide)
-    if bool(finite.all()):
-        return
-    nans = int(torch.isnan(wide).sum())
-    infinite = tensor.numel() - int(finite.sum()) - nans
-    raise NanError.of_counts(what, nans, infinite, tensor.numel())
+    NanError.check(tensor, what)
 
 
 def _assume(condition: bool, message: str, _: str) -> None:

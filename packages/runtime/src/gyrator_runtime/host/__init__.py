@@ -111,17 +111,8 @@ reinterpret: Callable[..., torch.Tensor] = getattr(
 `offset` in elements from its first one, outside of autograd."""
 
 
-def check_nan(tensor: torch.Tensor, name: str) -> None:
-    """Raise NanError (GY-RUNTIME-003) if a float or complex tensor contains NaN or infinity."""
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return
-    wide = tensor.float() if tensor.itemsize == 1 else tensor  # 8-bit floats have no isfinite
-    finite = torch.isfinite(wide)
-    if bool(finite.all()):
-        return
-    nans = int(torch.isnan(wide).sum())
-    infinite = tensor.numel() - int(finite.sum()) - nans
-    raise NanError.of_counts(name, nans, infinite, tensor.numel())
+check_nan = NanError.check
+"""`check_nan(tensor, name)`: raises NanError if a tensor contains NaN or infinity."""
 
 
 def read_scalar(tensor: torch.Tensor) -> bool | int | float | complex:

@@ -5,7 +5,6 @@ fill their results with zeros first, or convert the operands to layouts of their
 """
 
 import math
-import operator
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
@@ -18,6 +17,7 @@ from gyrator_ir.define import frozen
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.insert import Insert, insert, replace
 from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES, devices_with
+from gyrator_lowering.fx_passes.products.split_depthwise_gradients import gradients_of_convolutions
 
 aten = torch.ops.aten
 _RANK = 4
@@ -38,18 +38,10 @@ class MultiplyPixels:
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
-        calls = gm.graph.find_nodes(op="call_function", target=aten.convolution_backward.default)
-        nodes = [n for n in calls if self._is_product(n)]
+        nodes = [n for n in gradients_of_convolutions(gm, self.devices) if _is_of_pixels(n)]
         for node in nodes:
             _multiply(gm, node)
         return bool(nodes)
-
-    def _is_product(self, node: Any) -> bool:
-        return (
-            node.args[0].meta["val"].device.type in self.devices
-            and all(user.target is operator.getitem for user in node.users)
-            and _is_of_pixels(node)
-        )
 
 
 def _is_of_pixels(node: Any) -> bool:

@@ -6,7 +6,7 @@ the convolution itself, but that of a large window's weight is faster in a kerne
 """
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -34,16 +34,22 @@ class SplitDepthwiseGradients:
 
     def run(self, gm: GraphModule) -> bool:
         """Apply the pass in place; return whether the graph changed."""
-        calls = gm.graph.find_nodes(op="call_function", target=aten.convolution_backward.default)
-        nodes = [n for n in calls if self._is_split(n)]
+        calls = gradients_of_convolutions(gm, self.devices)
+        nodes = [n for n in calls if sums_windows(n, with_image=True)]
         for node in nodes:
             _split(gm, node)
         return bool(nodes)
 
-    def _is_split(self, node: Any) -> bool:
-        is_listed = node.args[0].meta["val"].device.type in self.devices
-        is_taken_apart = all(user.target is operator.getitem for user in node.users)
-        return is_listed and is_taken_apart and sums_windows(node, with_image=True)
+
+def gradients_of_convolutions(gm: GraphModule, devices: Collection[str]) -> list[Any]:
+    """Return the calls on these devices whose gradients are read one by one."""
+    calls: Any = gm.graph.find_nodes(op="call_function", target=aten.convolution_backward.default)
+    return [
+        n
+        for n in calls
+        if n.args[0].meta["val"].device.type in devices
+        and all(user.target is operator.getitem for user in n.users)
+    ]
 
 
 def _split(gm: GraphModule, node: Any) -> None:
