@@ -145,7 +145,8 @@ class _Kinds:
                 with w.block("if (program >= 0) & (program < programs):", end=""):
                     parameters = code.kernel.parameters
                     tensors = [group.parameter(m, b.name) for m in members for b in parameters]
-                    passed = [self.names.stable(x) for x in (*tensors, *self._sizes(code))]
+                    sizes = [s.name for s in code.kernel.sizes]
+                    passed = [self.names.stable(x) for x in (*tensors, *sizes)]
                     w.line(f"{self.symbol}_{n}({', '.join([*passed, 'program', *own])})")
                 w.line("program -= programs")
                 named = {Sym(a): Sym(b) for a, b in zip(code.lengths, own, strict=False)}
@@ -156,9 +157,6 @@ class _Kinds:
 
     def _members(self, n: int) -> tuple[int, ...]:
         return tuple(m for m, kernel in enumerate(self.tiled.members) if kernel == n)
-
-    def _sizes(self, code: Code) -> tuple[str, ...]:
-        return tuple(s.name for s in code.kernel.sizes)
 
     def _function(self, n: int, kernel: TiledKernel) -> Code:
         """Emit the function of a kernel, to be called with the number of one of its programs."""

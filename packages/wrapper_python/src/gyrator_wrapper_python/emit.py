@@ -1,5 +1,6 @@
 """Emission of instructions as lines of Python."""
 
+import math
 from collections.abc import Iterable
 from typing import assert_never
 
@@ -51,7 +52,8 @@ class Writer:
             case h.Ref(name):
                 return name
             case Literal(constant):
-                return f"float({str(constant)!r})" if _non_finite(constant) else repr(constant)
+                wraps = isinstance(constant, float) and not math.isfinite(constant)
+                return f"float({str(constant)!r})" if wraps else repr(constant)
             case TypeArg(kind, text):
                 return f"{self.rt}.{'device' if kind == 'device' else 'typed'}({string(text)})"
             case h.ListValue(items):
@@ -228,9 +230,3 @@ def _target(result: str | tuple[str, ...] | Sym | None) -> str:
         case Sym():
             return result.name
     return "_"
-
-
-def _non_finite(constant: object) -> bool:
-    return isinstance(constant, float) and (
-        constant != constant or constant in (float("inf"), -float("inf"))
-    )

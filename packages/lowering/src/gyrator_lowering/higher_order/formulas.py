@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from attrs import field
+from attrs import evolve, field
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
@@ -197,7 +197,7 @@ class _FormulaBuilder:
                     names[name] = self.fresh(tensor.stored)
                     statement = renamed(s, names, symbols)
                     statement = rewritten(statement, buffers={buffer: tensor.buffer})
-                    self.body.append(_with_offset(statement, tensor.offset))
+                    self.body.append(evolve(statement, index=statement.index + tensor.offset))
                 case Store(buffer, _, value, mode, mask):
                     if mode is not StoreMode.SET or mask is not None:
                         raise NoFormulaError("a scalar is changed in place")
@@ -232,7 +232,3 @@ class _FormulaBuilder:
         """Return whether an index is in [0, `size`) as it is."""
         extent = self.context.extents.get(e) if isinstance(e, Sym) else None
         return extent is not None and self.context.facts.known(le(extent, size)) is True
-
-
-def _with_offset(load: Load, offset: Expr) -> Load:
-    return Load(load.name, load.buffer, load.index + offset, load.mask)

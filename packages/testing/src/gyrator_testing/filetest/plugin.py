@@ -111,7 +111,7 @@ class GyItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run the commands of the file."""
-        source, marker, expected = self._text().partition(EXPECT)
+        source, marker, expected = self.path.read_bytes().decode().partition(EXPECT)
         commands = _commands(source)
         if ("error", "") in commands:
             with pytest.raises(GyratorError) as caught:
@@ -136,9 +136,6 @@ class GyItem(pytest.Item):
         want, got = expected.split("\n"), actual.split("\n")
         diff = difflib.unified_diff(want, got, "expected", "actual", lineterm="")
         raise Mismatch("\n".join(diff))
-
-    def _text(self) -> str:
-        return self.path.read_bytes().decode()
 
     @property
     def _levels(self) -> dict[Level[Any], Comparison]:

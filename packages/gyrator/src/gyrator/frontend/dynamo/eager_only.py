@@ -14,7 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 from gyrator.frontend.dynamo.arguments import QUANTISING, refused
-from gyrator.frontend.dynamo.graph import fake_of, name_of
+from gyrator.frontend.dynamo.graph import fake_of, name_of, writes_by_name
 from gyrator.frontend.gradients import is_batched
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_lowering.torch_bridge.symbols import hint_of
@@ -101,7 +101,7 @@ def _wrong(node: Node, overlapping: list[torch.Tensor], recast: list[torch.Tenso
     if name in _LOSSES:
         dtypes = {f.dtype for f in map(fake_of, node.args) if isinstance(f, torch.Tensor)}
         return "mixes dtypes" if len(dtypes) > 1 else ""
-    outputs = [n for n in _outputs(node, name) if isinstance(n, Node)]
+    outputs = [n for n in _outputs(node) if isinstance(n, Node)]
     if any(_shares(fake_of(n), f) for n in outputs for f in overlapping):
         return "writes to an input whose elements overlap in memory"
     if any(_shares(fake_of(n), f) for n in outputs for f in recast):
@@ -115,13 +115,13 @@ def _wrong(node: Node, overlapping: list[torch.Tensor], recast: list[torch.Tenso
     return ""
 
 
-def _outputs(node: Node, name: str) -> list[Any]:
+def _outputs(node: Node) -> list[Any]:
     """Return the arguments that a call writes to."""
     if node.kwargs.get("out") is not None:
         out = node.kwargs["out"]
         return list(out) if isinstance(out, (list, tuple)) else [out]
     if (
-        (name.endswith("_") and not name.endswith("__") and not _is_operator(node.target))
+        writes_by_name(node)
         or node.target in _OPERATORS
         or node.target is operator.setitem
         or node.kwargs.get("inplace") is True
@@ -139,12 +139,6 @@ def _written(node: Node, outputs: list[Node]) -> list[tuple[torch.Tensor, Node]]
         view = _part(node, fake_of(base), index) if isinstance(base, Node) else None
         return [] if view is None else [(view, base)]  # type: ignore[list-item]
     return [(f, n) for n in outputs if _is_strided(f := fake_of(n))]
-
-
-def _is_operator(target: Any) -> bool:
-    """Return whether a target is a function of Python's `operator`, whose `and_` and `or_` write
-    nothing."""
-    return getattr(operator, getattr(target, "__name__", ""), None) is target
 
 
 def _part(node: Node, base: Any, index: Any) -> torch.Tensor | None:

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from gyrator.frontend.dynamo.graph import fake_of, name_of, nodes_of
+from gyrator.frontend.dynamo.graph import fake_of, name_of, nodes_of, writes_by_name
 from gyrator_lowering.torch_bridge.graphs import graph_results
 from gyrator_lowering.torch_bridge.symbols import expression_of
 
@@ -148,19 +148,11 @@ class _ShortRun(_Run):
         return result
 
     def _to_run(self, n: Node) -> bool:
-        if _writes(n):  # keeps the strides of what it writes
+        if n.args and writes_by_name(n):  # keeps the strides of what it writes
             return n.args[0] in self.changed
         if n.op == "call_module" or isinstance(n.target, torch._ops.HigherOrderOperator):
             return True
         return _doubtful(n) or not self.changed.isdisjoint(n.all_input_nodes)
-
-
-def _writes(node: Node) -> bool:
-    """Return whether a call writes to its first argument, by its name. `__and__` and Python's
-    `and_` do not."""
-    name = name_of(node)
-    written = name.endswith("_") and not name.endswith("__") and bool(node.args)
-    return written and getattr(node.target, "__module__", "") != operator.and_.__module__
 
 
 def _reshapes_in_place(node: Node) -> bool:

@@ -1,5 +1,6 @@
 """Accessors for Dynamo's graphs."""
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,14 @@ def name_of(node: Node) -> str:
     """Return the name of the function or method that a node calls, or an empty string."""
     target = node.target
     return target if isinstance(target, str) else str(getattr(target, "__name__", ""))
+
+
+def writes_by_name(node: Node) -> bool:
+    """Return whether a call writes to its first argument, by its name. `__and__` and Python's
+    `and_` do not."""
+    name = name_of(node)
+    is_python = getattr(node.target, "__module__", "") == operator.and_.__module__
+    return name.endswith("_") and not name.endswith("__") and not is_python
 
 
 def fake_of(value: Any) -> Any:
