@@ -69,3 +69,33 @@ def test_resizing_one_result_leaves_the_other(session: Session) -> None:
     alias.resize_(2)
     assert base.shape == (6,)
     assert torch.equal(base, x + 1)
+
+
+def halves(x: torch.Tensor) -> Results:
+    base = x * 2
+    return base[:3], base[3:], base.detach()
+
+
+def detached_first(x: torch.Tensor) -> Results:
+    base = x.sin().view(2, 3)
+    return base.detach(), base.view(-1), base[0], base.t()
+
+
+def beside_a_written_input(x: torch.Tensor) -> Results:
+    x.mul_(2)
+    return (x + 0).detach(), x.clone(), x[:3]
+
+
+@pytest.mark.parametrize("function", [halves, detached_first, beside_a_written_input])
+def test_results_are_differentiable_beside_a_detached_one(
+    session: Session, function: Callable[..., Results]
+) -> None:
+    leaf = torch.randn(6, requires_grad=True)
+
+    def gradient(results: Results) -> torch.Tensor:
+        losses = [(r**k).sum() for k, r in enumerate(results, 2) if r.requires_grad]
+        assert len(losses) == len(results) - 1
+        return torch.autograd.grad(sum(losses), leaf)[0]
+
+    want, got = function(leaf * 1), compiled(session, function, leaf * 1)
+    torch.testing.assert_close(gradient(got), gradient(want))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from attrs import evolve, field
-from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
+from torch._functorch._aot_autograd.descriptors import DifferentiableAOTOutput, GradAOTOutput
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.checks import takes
@@ -301,13 +301,15 @@ class _Lowering:
 
     @staticmethod
     def _apart(node: Node, items: Sequence[Any], outputs: list[Output]) -> tuple[Output, ...]:
-        """Return the outputs, where each result of the user's function is an object of its own if
-        it is another node than those before. Saved tensors are no results, and gradients of one
-        view stay one object: autograd takes those that nobody else holds as they are."""
+        """Return the outputs, where each result of the forward pass is an object of its own if it
+        is another node than those before: AOTAutograd marks objects as not differentiable, such as
+        `y.detach()`, but not `y`. Saved tensors are no results, and gradients of one view stay one
+        object: autograd takes those that nobody else holds as they are."""
         twins: dict[Output, dict[Node, int]] = {}
         described = zip(items, outputs, node.meta.get("desc", ()), strict=False)
         for k, (item, out, kind) in enumerate(described):
-            if isinstance(kind, PlainAOTOutput) and isinstance(out, TensorRef):
+            is_result = isinstance(kind, DifferentiableAOTOutput)
+            if is_result and not isinstance(kind, GradAOTOutput) and isinstance(out, TensorRef):
                 known = twins.setdefault(out, {})
                 outputs[k] = evolve(out, twin=known.setdefault(item, len(known)))
         return tuple(outputs)

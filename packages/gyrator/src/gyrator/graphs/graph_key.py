@@ -46,7 +46,7 @@ def graph_bytes(gm: GraphModule) -> bytes:
 
 
 def _kinds(node: Node) -> str:
-    """Return what AOTAutograd uses each result of a graph for: only results of the user's function
+    """Return what AOTAutograd uses each result of a graph for: only results of the forward pass
     have to be objects of their own."""
     described = node.meta.get("desc", ()) if node.op == "output" else ()
     return "".join(f" {type(kind).__name__}" for kind in described)
