@@ -328,7 +328,7 @@ BY_PYTORCH: dict[str, Case] = {
     "hardshrink": (lambda x: F.hardshrink(x, 1e6), (HALVES,)),
     "celu": (lambda x: F.celu(x, 0.0), (X,)),
     "quantised": (
-        lambda x: torch.quantize_per_tensor(x, 0.1, 3, torch.quint8).dequantize(),
+        lambda x: torch.quantize_per_tensor(x, 0.1, 3, torch.quint8).relu().dequantize(),
         (X,),
     ),
     "bernoulli": (lambda x: torch.bernoulli(x, 1.5) + 1, (X,)),

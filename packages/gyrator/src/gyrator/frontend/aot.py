@@ -25,6 +25,7 @@ from gyrator.frontend.draws import draws, repeat_without_states, save_draws
 from gyrator.frontend.dynamo.attention_masks import open_fused_attention
 from gyrator.frontend.dynamo.corrections import (
     correct_attention_sums,
+    join_quantisation,
     keep_booleans,
     name_complex_dtypes,
     normalize_axes,
@@ -85,6 +86,7 @@ class Frontend:
         name_complex_dtypes(plain)
         keep_booleans(plain)
         share_memory(plain)
+        join_quantisation(plain)
         why = eager_only(plain)
         if why is not None:
             refusal = UnsupportedError(why)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gyrator_lowering.torch_bridge import kernel_ops, recurrent
+from gyrator_lowering.torch_bridge import kernel_ops, quantised, recurrent
 
 LIBRARY = "gyrator"
 
@@ -29,8 +29,8 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 
 
 def register_ops() -> None:
-    """Register Gyrator's ops with the dispatcher: these two, those that read packed weights, and
-    a layer of an LSTM. Idempotent and thread-safe."""
+    """Register Gyrator's ops with the dispatcher: these two, those that read packed weights, a
+    layer of an LSTM, and quantisation. Idempotent and thread-safe."""
     with _LOCK:
         _defined()
 
@@ -49,6 +49,7 @@ def _defined() -> Any:
         (_PHILOX, philox, _fake_philox),
         *kernel_ops.OPS,
         (recurrent.SCHEMA, recurrent.lstm_layer, recurrent.fake_lstm_layer),
+        (quantised.SCHEMA, quantised.quantize_dequantize, quantised.fake_quantize_dequantize),
     ):
         name = library.define(schema, tags=tuple(tags))
         library.impl(name, op, "CompositeExplicitAutograd")

@@ -67,6 +67,48 @@ def keep_booleans(gm: GraphModule) -> None:
             node.args, node.kwargs = (x, not exponent), {}
 
 
+def join_quantisation(gm: GraphModule) -> None:
+    """Replace calls that quantise a tensor, and turn it into floats again, by a single call, in
+    place: the fake kernels say that the quantised tensor is one of floats. No gradient passes."""
+    for body in (m for m in gm.modules() if isinstance(m, GraphModule)):
+        calls = body.graph.find_nodes(op="call_function", target=torch.quantize_per_tensor)
+        joined = [node for node in calls if _is_dequantised(node)]
+        for node in joined:
+            _join(node)
+        if joined:
+            body.recompile()
+
+
+def _is_dequantised(node: Node) -> bool:
+    x, *numbers = _quantising_arguments(node)
+    floats = isinstance(fake_of(x), torch.Tensor) and fake_of(x).dtype is torch.float32
+    known = not any(isinstance(fake_of(n), torch.Tensor) for n in numbers)
+    return floats and known and {name_of(user) for user in node.users} == {"dequantize"}
+
+
+def _quantising_arguments(node: Node) -> tuple[Any, ...]:
+    names = ("input", "scale", "zero_point", "dtype")
+    named = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    return tuple(named.get(name) for name in names)
+
+
+def _join(node: Node) -> None:
+    from gyrator_lowering.torch_bridge.random_ops import register_ops  # rarely used
+
+    register_ops()
+    op = torch.ops.gyrator.quantize_dequantize
+    x, *numbers = _quantising_arguments(node)
+    for user in list(node.users):
+        with node.graph.inserting_before(user):
+            constant = node.graph.call_method("detach", (x,))
+            joined = node.graph.call_function(op, (constant, *numbers))
+        constant.meta = {**node.meta, "example_value": fake_of(x)}
+        joined.meta = dict(user.meta)  # `eager_strides` corrects the strides
+        user.replace_all_uses_with(joined)
+        node.graph.erase_node(user)
+    node.graph.erase_node(node)
+
+
 _DROPOUTS = (torch.dropout, torch.nn.functional.dropout)
 
 

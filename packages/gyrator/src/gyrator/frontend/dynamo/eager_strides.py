@@ -49,7 +49,7 @@ _NAMES = frozenset(
     }
 )  # fmt: skip
 """The torch functions and methods that call the ops in `_RULES`."""
-_ALWAYS = frozenset({"stft", "istft", "unique", "unique_consecutive"})
+_ALWAYS = frozenset({"stft", "istft", "unique", "unique_consecutive", "quantize_dequantize"})
 """Functions, in addition to `fft_*`, whose strides may be wrong even for contiguous arguments."""
 
 
