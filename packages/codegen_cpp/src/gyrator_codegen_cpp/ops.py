@@ -15,8 +15,8 @@ Emit = Callable[[tuple[str, ...], tuple[DType, ...], DType, str], str]
 
 
 _WIDE = frozenset(
-    "exp exp2 expm1 sigmoid log log2 log10 log1p sin cos tan tanh erf erfc erfinv sinh cosh atanh "
-    "asin acos atan atan2 hypot pow lgamma".split()
+    "exp exp2 expm1 sigmoid log log2 log10 log1p sin cos tan tanh erf erfc erfinv sinh cosh asinh "
+    "acosh atanh asin acos atan atan2 hypot pow lgamma".split()
 )
 
 

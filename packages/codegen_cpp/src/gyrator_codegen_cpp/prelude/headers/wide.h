@@ -611,3 +611,23 @@ template <class T> GY_FN T gy_atanh_w(T x) {
   return gy_copysign(gy_sel(a < 1.0, r, gy_sel(a == 1.0, T{} + __builtin_inf(), T{} + __builtin_nan(""))), x);
 }
 GY_WIDE(atanh)
+//% gy_log_with_root_w : gy_log_parts_d gy_log_ends
+// log(a + sqrt(a^2 + b)) for b = 1 or -1: the square, its root and the sum in two parts; log(2 a) beyond 2^28.
+template <class T> GY_FN T gy_log_with_root_w(T a, sf64 b) {
+  auto far = a > 268435456.0;
+  T p = gy_sel(far, T{} + 268435456.0, a), z = p * p, more, w, e;
+  T q = gy_any_sum_w(z, T{} + b, more), s = gy_sqrt(q), twice = gy_raise(s + s, T{} + 1e-30);
+  T u = gy_any_sum_w(p, s, w), c = gy_mad(w, twice, gy_mad(-s, s, q) + (more + gy_mad(p, p, -z))) / (twice * u);
+  u = gy_sel(far, a, u);
+  T f = gy_log_parts_d(u, e) - 1.0;
+  return gy_log_ends(u, gy_log_sum_w(gy_sel(far, e + 1.0, e), f, gy_sel(far, T{}, c)));
+}
+//% gy_asinh_f64 : GY_WIDE
+template <class T> GY_FN T gy_asinh_w(T x) {
+  T a = gy_abs(x);
+  return gy_copysign(gy_sel(a < 4e-9, a, gy_log_with_root_w(a, 1.0)), x);
+}
+GY_WIDE(asinh)
+//% gy_acosh_f64 : GY_WIDE
+template <class T> GY_FN T gy_acosh_w(T x) { return gy_sel(x < 1.0, T{} + __builtin_nan(""), gy_log_with_root_w(x, -1.0)); }
+GY_WIDE(acosh)
