@@ -175,7 +175,9 @@ class Scope:
         varying = varying and self.lanes is not None
         form = "v" if varying else "s"
         word = self.frame.names.stable(name)
-        self.line(f"const {form}{lane_type(dtype)} {word} = {text};")
+        # A mask of 64-bit numbers may have a type of its own.
+        mask = varying and dtype is DType.BOOL
+        self.line(f"const {'auto' if mask else form + lane_type(dtype)} {word} = {text};")
         self.env[name] = Value(word, dtype, varying)
 
     def access(self, e: Expr) -> IndexAccess:

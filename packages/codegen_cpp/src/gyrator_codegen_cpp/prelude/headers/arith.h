@@ -131,7 +131,7 @@ GY_V(GY_FN vbool gy_signbit(vf64 a) { return gy_signbit(gy_bits(a)); })
   GY_FN sbool name(sf64 a) { typedef si64 I __attribute__((unused)); return e64; } \
   GY_V(GY_FN vbool name(vf32 a) { typedef vi32 I __attribute__((unused)); return gy_mask(e32); } \
   GY_FN gy_hi64 name##_h(gy_hf64 a) { typedef gy_hi64 I __attribute__((unused)); return e64; } \
-  GY_FN vbool name(vf64 a) { return gy_mask(name##_h(a.lo), name##_h(a.hi)); })
+  GY_FN gy_wbool name(vf64 a) { return gy_wide_mask(name##_h(a.lo), name##_h(a.hi)); })
 //% gy_isnan
 GY_TEST_FLOAT(gy_isnan, a != a, a != a)
 //% gy_isinf

@@ -33,11 +33,16 @@ GY_SEL(i64) GY_SEL(u64)
 GY_SEL(f64) GY_SEL(i64) GY_SEL(u64)
 #endif
 #undef GY_SEL
+#if GY_ISA == 256 && !defined(__clang__)
+#define GY_SEL(n) GY_FN v##n gy_select(gy_wbool m, v##n a, v##n b) { return v##n{m.lo ? a.lo : b.lo, m.hi ? a.hi : b.hi}; }
+GY_SEL(f64) GY_SEL(i64) GY_SEL(u64)
+#undef GY_SEL
+#endif
 GY_FN vbool gy_select(vbool m, vbool a, vbool b) { return (m & a) | (~m & b); }
 #endif
 //% gy_not
 GY_FN sbool gy_not(sbool a) { return !a; }
-GY_V(GY_FN vbool gy_not(vbool a) { return ~a; })
+GY_V(template <class M> GY_FN M gy_not(M a) { return ~a; })
 //% gy_lane_bits
 #if GY_ISA == 512
 GY_FN su32 gy_lane_bits(vbool a) { return (su16)__builtin_ia32_cvtd2mask512(a.m); }

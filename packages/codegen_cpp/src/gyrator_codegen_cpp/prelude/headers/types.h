@@ -123,6 +123,24 @@ template <class T> GY_FN T gy_ldu(const void *p) { T v; gy_get(p, v); return v; 
 #else
 #define GY_V(...)
 #endif
+//% gy_wbool gy_wide_mask
+// Where a mask is a vector, one of 64-bit numbers stays as wide as them, until it meets one of 32 bits.
+#if GY_VEC
+#if GY_ISA == 256 && !defined(__clang__)
+struct gy_wbool {
+  gy_hi64 lo, hi;
+  inline __attribute__((always_inline)) operator vbool() const { return gy_mask(lo, hi); }
+};
+GY_FN gy_wbool gy_wide_mask(gy_hi64 a, gy_hi64 b) { return gy_wbool{a, b}; }
+GY_FN gy_wbool operator&(gy_wbool a, gy_wbool b) { return gy_wbool{a.lo & b.lo, a.hi & b.hi}; }
+GY_FN gy_wbool operator|(gy_wbool a, gy_wbool b) { return gy_wbool{a.lo | b.lo, a.hi | b.hi}; }
+GY_FN gy_wbool operator^(gy_wbool a, gy_wbool b) { return gy_wbool{a.lo ^ b.lo, a.hi ^ b.hi}; }
+GY_FN gy_wbool operator~(gy_wbool a) { return gy_wbool{~a.lo, ~a.hi}; }
+#else
+typedef vbool gy_wbool;
+GY_FN vbool gy_wide_mask(gy_hi64 a, gy_hi64 b) { return gy_mask(a, b); }
+#endif
+#endif
 //% gy_widen gy_narrow
 // GCC widens and narrows by halves or lane by lane, the machine at once.
 #if GY_VEC
