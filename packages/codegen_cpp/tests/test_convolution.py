@@ -76,17 +76,25 @@ def _text(name, x, panels, steps, padding, after, adds, features=None, zeros=(0,
     return "\n".join(lines) + "\n", shapes
 
 
-def test_convolutions_are_those_of_the_interpreter(build_folder) -> None:
+@pytest.mark.parametrize(("isa", "narrower"), [("avx512", 1), ("avx2", 2)])
+def test_convolutions_are_those_of_the_interpreter(build_folder, isa: str, narrower: int) -> None:
     """NaN, infinities and signs of zero too. Kernels with the same body share a function."""
-    if why := lacking("avx512"):
+    if why := lacking(isa):
         pytest.skip(why)
-    texts = {f"k{n}": _text(f"k{n}", *case) for n, case in enumerate(_WHOLE.values())}
-    texts["again"] = _text("again", *_WHOLE["whole rows, with a rest"])
-    text, shapes = _text("planes", (2, 9, 37, 3), (1, 3, 3, 16), (2, 1), (1, 1), "relu", False)
+
+    def text_of(name, x, panels, steps, padding, after, adds, features=None, *zeros):
+        count, *window, width = panels
+        width //= narrower
+        own = -(-(features or count * panels[3]) // width), *window, width
+        return _text(name, x, own, steps, padding, after, adds, features, *zeros)
+
+    texts = {f"k{n}": text_of(f"k{n}", *case) for n, case in enumerate(_WHOLE.values())}
+    texts["again"] = text_of("again", *_WHOLE["whole rows, with a rest"])
+    text, shapes = text_of("planes", (2, 9, 37, 3), (1, 3, 3, 16), (2, 1), (1, 1), "relu", False)
     assert "[999, 111, 3, 1]" in text
     texts["planes"] = text.replace("[999, 111, 3, 1]", "[999, 37, 1, 333]"), shapes
     kernels = [kernel_of(text) for text, _ in texts.values()]
-    library, text = image_kernels(kernels, "avx512", build_folder)
+    library, text = image_kernels(kernels, isa, build_folder)
     assert "return gy_k_k1(buffers, sizes);" in text
     assert all(f"gy_after{n}" in text for n in range(len(_FUNCTIONS)))
     assert "noinline)) vf32 gy_after" in text
@@ -103,7 +111,8 @@ def test_convolutions_are_those_of_the_interpreter(build_folder) -> None:
     ("isa", "strides", "why"),
     [
         ("avx512", "[8928, 992, 32, 1]", ""),
-        ("avx2", "[8928, 992, 32, 1]", "AVX-512"),
+        ("avx2", "[8928, 992, 32, 1]", "panels of 32 features"),
+        ("neon", "[8928, 992, 32, 1]", "AVX2"),
         ("avx512", "[8928, 1, 9, 279]", "row-major"),
     ],
 )

@@ -17,7 +17,10 @@ from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.loop.templates import convolution_images
 from gyrator_ir.loop.templates import literal as literal_attribute
 
-_PIXELS: Mapping[int, int] = MappingProxyType({1: 28, 2: 14})
+_PIXELS: Mapping[Isa, Mapping[int, int]] = MappingProxyType({
+    Isa.AVX512: MappingProxyType({1: 28, 2: 14}),
+    Isa.AVX2: MappingProxyType({1: 12, 2: 6}),
+})  # fmt: skip
 """The most pixels of a register tile with so many vectors of features."""
 _BAND_ELEMENTS = 1 << 16
 """The most elements of an image, and of a result, that a thread reads or writes for a panel, for a
@@ -31,8 +34,8 @@ _CLOSE_ELEMENTS = 1 << 15
 
 def convolution_unsupported(kernel: TemplateKernel, isa: Isa) -> str:
     """Return why there is no kernel for a convolution, or an empty string."""
-    if isa is not Isa.AVX512:
-        return "convolutions need the registers of AVX-512"
+    if isa not in _PIXELS:
+        return "convolutions need the registers of AVX2"
     images, more = convolution_images(kernel.inputs)
     tensors = (*kernel.inputs[1:3], *more, *kernel.outputs)
     strides = (n for x in images for n in x.strides)
@@ -42,7 +45,7 @@ def convolution_unsupported(kernel: TemplateKernel, isa: Isa) -> str:
     if not in_row_major_order(tensors):
         return "the tensors of a convolution are not in row-major order"
     *_, width = sizes_of(kernel.inputs[1])
-    if width % isa.lanes or width // isa.lanes not in _PIXELS:
+    if width % isa.lanes or width // isa.lanes not in _PIXELS[isa]:
         return f"panels of {width} features have no register tile"
     return ""
 
@@ -74,7 +77,7 @@ class _Plan:
         batch, rows, columns, outputs = sizes_of(kernel.outputs[0])
         vectors = features // isa.lanes
         down, *_ = steps_of(kernel)
-        most = _PIXELS[vectors]
+        most = _PIXELS[isa][vectors]
         together = min(most // columns, rows) or 1
         if together > 1:
             pixels, last, line = together * columns, rows % together * columns, columns

@@ -3,8 +3,8 @@
 // Sums of R pixels by N vectors of features. At each of `rows` rows of the window, `length` consecutive elements of a pixel's
 // window are at x, and those of the next row `across` later. Pixels are S elements apart, and rows of P pixels D elements; b
 // is a panel. The panel after it is prefetched from `ahead`, `step` elements apart; a single vector of features has few. A says
-// that the first-level cache does not hold a panel, of which weights are then prefetched 16 steps before they are read. What is
-// stored is F of the sums.
+// that the first-level cache does not hold a panel, of which weights are then prefetched 16 steps before they are read, once a
+// cache line. What is stored is F of the sums.
 template <vf32 (*F)(vf32), si64 R, si64 N, si64 S, si64 P, si64 D, bool A> static __attribute__((noinline)) void gy_image_tile(const sf32 *x, si64 across, si64 rows, si64 length, const sf32 *b, const sf32 *ahead, si64 step, const sf32 *bias, const sf32 *addend, sf32 *to, si64 features) {
   gy_registers<gy_registers<vf32, N>, R> sums;
   gy_each(sums, [&](auto &pixel, si64) GY_LAMBDA { gy_each(pixel, [&](vf32 &s, si64) GY_LAMBDA { s = vf32{}; }); });
@@ -12,7 +12,7 @@ template <vf32 (*F)(vf32), si64 R, si64 N, si64 S, si64 P, si64 D, bool A> stati
     for (si64 d = 0; d < length; d++, b += N * GY_LANES) {
       gy_registers<vf32, N> weights;
       if constexpr (N > 1) __builtin_prefetch(ahead), ahead += step;
-      if constexpr (A) gy_each(weights, [&](vf32 &, si64 n) GY_LAMBDA { __builtin_prefetch(b + (16 * N + n) * GY_LANES); });
+      if constexpr (A) gy_each(weights, [&](vf32 &, si64 n) GY_LAMBDA { if (n * GY_LANES % 16 == 0) __builtin_prefetch(b + (16 * N + n) * GY_LANES); });
       gy_each(weights, [&](vf32 &w, si64 n) GY_LAMBDA { w = gy_vload(b + n * GY_LANES); });
       gy_each(sums, [&](auto &pixel, si64 r) GY_LAMBDA {
         const vf32 value = gy_vsplat(x[d + r / P * D + r % P * S]);
@@ -40,15 +40,24 @@ struct gy_image {
   si64 count, height, width, channels, tall, wide, down, top, left;
 };
 //% gy_store_threes
-#if GY_ISA == 512
+#if GY_ISA == 512 || GY_ISA == 256
 // Three vectors of which the elements follow each other in turn.
 GY_FN void gy_store_threes(sf32 *p, vf32 a, vf32 b, vf32 c) {
+#if GY_ISA == 512
   const vf32 x0 = __builtin_shufflevector(a, b, 0, 16, -1, 1, 17, -1, 2, 18, -1, 3, 19, -1, 4, 20, -1, 5);
   const vf32 x1 = __builtin_shufflevector(a, b, 21, -1, 6, 22, -1, 7, 23, -1, 8, 24, -1, 9, 25, -1, 10, 26);
   const vf32 x2 = __builtin_shufflevector(a, b, -1, 11, 27, -1, 12, 28, -1, 13, 29, -1, 14, 30, -1, 15, 31, -1);
   gy_store(p, (vf32)__builtin_shufflevector(x0, c, 0, 1, 16, 3, 4, 17, 6, 7, 18, 9, 10, 19, 12, 13, 20, 15));
   gy_store(p + GY_LANES, (vf32)__builtin_shufflevector(x1, c, 0, 21, 2, 3, 22, 5, 6, 23, 8, 9, 24, 11, 12, 25, 14, 15));
   gy_store(p + 2 * GY_LANES, (vf32)__builtin_shufflevector(x2, c, 26, 1, 2, 27, 4, 5, 28, 7, 8, 29, 10, 11, 30, 13, 14, 31));
+#else
+  const vf32 x0 = __builtin_shufflevector(a, b, 0, 8, -1, 1, 9, -1, 2, 10);
+  const vf32 x1 = __builtin_shufflevector(a, b, -1, 3, 11, -1, 4, 12, -1, 5);
+  const vf32 x2 = __builtin_shufflevector(a, b, 13, -1, 6, 14, -1, 7, 15, -1);
+  gy_store(p, (vf32)__builtin_shufflevector(x0, c, 0, 1, 8, 3, 4, 9, 6, 7));
+  gy_store(p + GY_LANES, (vf32)__builtin_shufflevector(x1, c, 10, 1, 2, 11, 4, 5, 12, 7));
+  gy_store(p + 2 * GY_LANES, (vf32)__builtin_shufflevector(x2, c, 0, 13, 2, 3, 14, 5, 6, 15));
+#endif
 }
 #endif
 //% gy_padded_row
@@ -65,7 +74,7 @@ GY_FN void gy_padded_row(sf32 *to, const gy_image &x, si64 at, si64 count) {
     if (part.channel == 1 && part.pixel == channels && part.count == channels) __builtin_memcpy(to, from, sizeof(sf32) * inside * channels);
     else {
       si64 i = 0;
-#if GY_ISA == 512
+#if GY_ISA == 512 || GY_ISA == 256
       if (channels == 3 && part.count == 3 && part.pixel == 1)
         for (; i + GY_LANES <= inside; i += GY_LANES) {
           const sf32 *const pixel = from + i;
