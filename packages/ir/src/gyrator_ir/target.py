@@ -143,6 +143,9 @@ class Heuristics:
     depthwise_window: int = field(default=0, validator=natural)
     """The elements of the largest window of a depthwise `float32` convolution of channels-last
     images that kernels compute faster than the library; 0 if there is none."""
+    convolution_pixels: int = field(default=0, validator=natural)
+    """Of several images, kernels compute convolutions with weights that are larger than a megabyte
+    faster than the library if results have at most this many pixels."""
     attention_keys: int = field(default=0, validator=natural)
     """`FLEX_ATTENTION` is faster than the library's attention of `f32`, with several queries and at
     most this many keys; 0 if it is not."""

@@ -44,7 +44,7 @@ _PANEL_COLUMNS: Mapping[str, int] = MappingProxyType({"avx512": 32, "avx2": 16, 
 """Two vectors of `float32`, the columns of a register tile."""
 _DEPTHWISE: Mapping[str, int] = MappingProxyType({"avx512": 49, "avx2": 25})
 _TEMPLATES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"avx512": ("convolution", "depthwise"), "avx2": ("depthwise",)}
+    dict.fromkeys(("avx512", "avx2"), ("convolution", "depthwise"))
 )
 _INTEGERS = (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)
 _FLOATS = (DType.F64, DType.F32, DType.F16, DType.BF16)
@@ -110,6 +110,7 @@ def cpu_target(isa: str, cores: int) -> Target:
             quick_quotients=isa == "avx2",
             panel_columns=_PANEL_COLUMNS.get(isa, 0),
             depthwise_window=_DEPTHWISE.get(isa, 0),
+            convolution_pixels=128 if isa == "avx512" else 0,
             attention_keys=512 if isa in ("avx512", "avx2") else 0,
         ),
     )

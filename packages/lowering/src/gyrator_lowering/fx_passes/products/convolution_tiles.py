@@ -21,7 +21,7 @@ from gyrator_lowering.torch_bridge.kernel_ops import FUNCTIONS
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 aten = torch.ops.aten
-_LANES, _RANK = 16, 4
+_RANK = 4
 _FEW_CHANNELS = 4
 _NO_ZEROS = (0, 0, 0, 0)
 _LEAST_FEATURES = 8
@@ -29,13 +29,12 @@ _LEAST_FEATURES = 8
 _LEAST_PIXELS = 4
 """The least number of pixels of the result, to hide the latency of additions."""
 _MOST_WEIGHTS = 1 << 18
-_MOST_PIXELS = 128
-"""Of several images, oneDNN is faster if more than these are the elements of the weight, which a
-kernel then reads in parts for L2, and the pixels of a result."""
+"""A kernel reads a larger weight in parts for L2, if it meets several images."""
 
 
-def tiles(node: Any) -> bool:
-    """Return whether kernels have tiles for a convolution of channels-last images."""
+def tiles(node: Any, most_pixels: int) -> bool:
+    """Return whether kernels have tiles for a convolution of channels-last images. Of several
+    images with large weights, the library is faster if a result has more than `most_pixels`."""
     x, weight, bias, _, _, dilation, transposed, _, groups = node.args
     image, window, result = (n.meta["val"] for n in (x, weight, node))
     sizes = (*image.shape, *window.shape, *result.shape)
@@ -48,19 +47,17 @@ def tiles(node: Any) -> bool:
         and all(isinstance(n, int) for n in sizes)
         and result.shape[1] >= _LEAST_FEATURES
         and result.shape[2] * result.shape[3] >= _LEAST_PIXELS
-        and not _reads_much(result.shape, window.numel())
+        and (
+            result.shape[0] == 1
+            or window.numel() <= _MOST_WEIGHTS
+            or result.shape[2] * result.shape[3] <= most_pixels
+        )
     )
 
 
-def _reads_much(result: Sequence[int], weights: int) -> bool:
-    """Return whether oneDNN is faster because of the size of the weight."""
-    batch, _, rows, columns = result
-    return batch > 1 and weights > _MOST_WEIGHTS and rows * columns > _MOST_PIXELS
-
-
-def convolve_in_panels(gm: GraphModule, node: Any) -> None:
+def convolve_in_panels(gm: GraphModule, node: Any, columns: int) -> None:
     """Replace a convolution, and the addition and the function after it, by a kernel that reads the
-    weight in panels."""
+    weight in panels of so many features, or of half as many."""
     register_ops()
     x, weight, bias, stride, *_ = node.args
     total, other = addition_of(node)
@@ -68,7 +65,7 @@ def convolve_in_panels(gm: GraphModule, node: Any) -> None:
     end, after = function_after(last)
     call = partial(insert, gm, node)
     features, channels, *window = weight.meta["val"].shape
-    width = 2 * _LANES if features % (2 * _LANES) == 0 else _LANES
+    width = columns if features % columns == 0 else columns // 2
     count = -(-features // width)
     if missing := count * width - features:
         weight = call(aten.constant_pad_nd.default, weight, [0] * 7 + [missing])

@@ -93,8 +93,9 @@ class PackWeights:
     """Device types whose library packs `bfloat16` weights."""
     panels: tuple[tuple[str, int], ...] = ()
     """The columns of the panels that kernels read, by device type."""
-    direct: frozenset[str] = frozenset()
-    """Device types whose kernels compute convolutions by tiles of pixels and features."""
+    direct: tuple[tuple[str, int], ...] = ()
+    """Device types whose kernels compute convolutions by tiles of pixels and features, and the most
+    pixels of the results of several images with large weights."""
     depthwise: tuple[tuple[str, int], ...] = ()
     """The elements of the largest window of the depthwise convolutions that kernels compute, by
     device type."""
@@ -108,7 +109,11 @@ class PackWeights:
         widths = ((d, t.heuristics.panel_columns) for d, t in targets.items())
         panels = tuple((device, width) for device, width in widths if width)
         kind = TemplateKind.CONVOLUTION.value
-        direct = frozenset(d for d, t in targets.items() if kind in t.capabilities.templates)
+        direct = tuple(
+            (d, t.heuristics.convolution_pixels)
+            for d, t in targets.items()
+            if kind in t.capabilities.templates
+        )
         windows = ((d, t.heuristics.depthwise_window) for d, t in targets.items())
         depthwise = tuple((device, window) for device, window in windows if window)
         libraries = devices_with(LIBRARIES, targets)
@@ -119,14 +124,15 @@ class PackWeights:
         if self.packing is None or not self.devices:
             return False
         constants = constant_nodes(gm)
+        direct, panels = dict(self.direct), dict(self.panels)
         changed = False
         for node in list(gm.graph.nodes):
             if node in constants or node.op != "call_function":
                 continue
             if node.target is aten.convolution.default and self._packs(node, constants):
                 device = node.meta["val"].device.type
-                if device in self.direct and tiles(node):
-                    convolve_in_panels(gm, node)
+                if device in direct and tiles(node, direct[device]):
+                    convolve_in_panels(gm, node, panels[device])
                 elif is_depthwise(node, dict(self.depthwise).get(device, 0)):
                     convolve_in_kernels(gm, node)
                 else:
