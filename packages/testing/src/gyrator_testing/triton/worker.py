@@ -15,6 +15,7 @@ from unittest.mock import patch
 import ml_dtypes
 import numpy as np
 import triton.language as tl
+from triton.runtime import interpreter
 from triton.runtime.interpreter import (
     InterpreterBuilder,
     InterpreterOptions,
@@ -58,6 +59,16 @@ def _atomic(self: Any, op: Any, *blocks: Any) -> Any:
     pointers, values, mask, *rest = blocks
     whole = (TensorHandle(np.ascontiguousarray(b.data), b.dtype) for b in (pointers, values, mask))
     return _PLAIN_ATOMIC(self, op, *whole, *rest)
+
+
+_PLAIN_PATCH = interpreter._patch_lang_tensor
+
+
+def _patch_tensor(tensor: Any, scope: Any) -> None:
+    """Let scalars, which are arrays of one element, bound loops; Triton 3.6 leaves their conversion
+    to NumPy, whose version 2.4 refuses it."""
+    _PLAIN_PATCH(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
 
 class _Pointer:
@@ -114,7 +125,11 @@ def run(modules: dict[str, ModuleType], request: tuple[Any, ...]) -> list[Array]
         patches: dict[str, Any] = {
             "cast_impl": _cast, "create_dot": _dot, "create_atomic_rmw": _atomic,
         }  # fmt: skip
-        with np.errstate(all="ignore"), patch.multiple(InterpreterBuilder, **patches):
+        with (
+            np.errstate(all="ignore"),
+            patch.multiple(InterpreterBuilder, **patches),
+            patch.object(interpreter, "_patch_lang_tensor", _patch_tensor),
+        ):
             getattr(module, symbol)[grid](*pointers, *sizes, **blocks)
     return list(arrays)
 
