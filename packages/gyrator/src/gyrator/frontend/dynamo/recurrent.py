@@ -5,7 +5,8 @@ gradient, as oneDNN's op in its inference form, and the backward pass then lacks
 form does not save. Here a long one becomes calls of oneDNN, a layer each, where eager mode calls
 it; under autocast one of any length does, as that op alone is in autocast's list.
 
-Between layers, torch's decompositions leave dropout out.
+Between layers, torch's decompositions leave dropout out, and in torch 2.11 the last states of an
+LSTM have an axis too many.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ _STEPS = 32
 """Steps from which on calls are used: kernels of fewer steps were measured to be faster."""
 _NETWORKS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 _SELECT, _LAYERS = "select_one_layer_lstm_function", "_rnn_helper"
+_STEPWISE = "one_layer_lstm"
 
 
 @contextmanager
@@ -39,7 +41,10 @@ def networks(gm: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
     if not names:
         yield
         return
-    ours: dict[str, Any] = {_LAYERS: partial(_with_dropout, getattr(decompositions, _LAYERS))}
+    ours: dict[str, Any] = {
+        _LAYERS: partial(_with_dropout, getattr(decompositions, _LAYERS)),
+        _STEPWISE: partial(_step_by_step, getattr(decompositions, _STEPWISE)),
+    }
     grads = torch.is_grad_enabled() and any(
         isinstance(x, torch.Tensor) and x.requires_grad for x in inputs
     )
@@ -83,6 +88,15 @@ def _with_dropout(
 
     run = dropping if train and dropout else layer
     return layers(x, hidden, params, has_biases, count, 0.0, train, bidirectional, batch_first, run)
+
+
+def _step_by_step(
+    layer: Callable[..., Any], x: Tensor, states: Sequence[Tensor], *args: Any, **options: Any
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Trace a layer of an LSTM in one direction, whose last states have the axes of the first."""
+    y, last = layer(x, states, *args, **options)
+    pairs = zip(last, states, strict=True)
+    return y, tuple(t.squeeze(0) if t.dim() > s.dim() else t for t, s in pairs)
 
 
 def _layer(x: Tensor, states: Sequence[Tensor], params: Sequence[Sequence[Tensor]]) -> Any:
