@@ -179,10 +179,11 @@ def test_a_kernel_that_was_measured_is_built_as_its_winner(tmp_path):
 
 
 @pytest.fixture
-def searching(monkeypatch):
+def searching():
     """Let Dynamo trace ops whose results have a size that values decide."""
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
     torch._dynamo.reset()
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        yield
 
 
 def test_what_waits_for_values_stays_outside_of_few_partitions(searching):

@@ -25,10 +25,10 @@ CASES: dict[str, tuple[type[nn.RNNBase], dict[str, Any]]] = {
 
 
 @pytest.fixture(autouse=True)
-def _graphs_of_networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
+def _graphs_of_networks() -> Iterator[None]:
     torch._dynamo.reset()
-    yield
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield
     torch._dynamo.reset()
 
 
