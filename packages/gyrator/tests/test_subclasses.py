@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nested import nested_tensor_from_jagged
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_map_only
@@ -28,7 +28,7 @@ class Parts(torch.Tensor):
         return made
 
     def __getattr__(self, name: str) -> torch.Tensor:
-        if name.startswith("part"):
+        if name.removeprefix("part").isdecimal():
             return self.parts[int(name.removeprefix("part"))]
         raise AttributeError(name)
 
@@ -86,8 +86,8 @@ def test_results_with_the_mesh_of_an_argument(session: Session) -> None:
         x, w = torch.randn(4, 6), torch.randn(6, 5)
         found: list[list[torch.Tensor]] = []
         for call in (layer, torch.compile(layer, backend=session.backend, fullgraph=True)):
-            rows = distribute_tensor(x, mesh, [Shard(0)]).requires_grad_()
-            weight = distribute_tensor(w, mesh, [Replicate()]).requires_grad_()
+            rows = DTensor.from_local(x, mesh, [Shard(0)]).requires_grad_()
+            weight = DTensor.from_local(w, mesh, [Replicate()]).requires_grad_()
             result: Any = call(rows, weight)
             assert result.device_mesh == mesh
             grads: Any = torch.autograd.grad(result.sum(), (rows, weight))
