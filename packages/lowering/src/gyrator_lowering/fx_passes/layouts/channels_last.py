@@ -24,6 +24,7 @@ from gyrator_lowering.fx_passes.products.linear_calls import (
     devices_with,
 )
 from gyrator_lowering.generated_products import sums_windows
+from gyrator_lowering.torch_bridge.graphs import is_channels_last
 
 aten = torch.ops.aten
 
@@ -217,11 +218,7 @@ class _Plan(LayoutPlan):
     def _is_last(self, node: Any) -> bool:
         """Return whether a node is planned to be channels-last."""
         fake = self.values.get(node)
-        return (
-            isinstance(fake, torch.Tensor)
-            and fake.dim() == 4
-            and fake.is_contiguous(memory_format=torch.channels_last)
-        )
+        return isinstance(fake, torch.Tensor) and is_channels_last(fake)
 
     def result(self, node: Any, value: Any) -> Any:
         """Return pixels that are read at indices channels-last, if the image is."""

@@ -9,6 +9,7 @@ from attrs import field
 from torch.fx import GraphModule
 
 from gyrator_ir.define import define
+from gyrator_lowering.torch_bridge.graphs import is_channels_last
 
 aten = torch.ops.aten
 
@@ -144,6 +145,6 @@ def _format(fake: Any) -> torch.memory_format:
     if isinstance(fake, torch.Tensor):
         if fake.is_contiguous():
             return torch.contiguous_format
-        if fake.dim() == 4 and fake.is_contiguous(memory_format=torch.channels_last):
+        if is_channels_last(fake):
             return torch.channels_last
     raise RuntimeError("a layout without a name")

@@ -17,6 +17,7 @@ from gyrator_lowering.fx_passes.products.post_ops import (
     activation_of,
     only_reader,
 )
+from gyrator_lowering.torch_bridge.graphs import is_channels_last
 from gyrator_lowering.torch_bridge.kernel_ops import FUNCTIONS
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 
@@ -121,7 +122,7 @@ def _image_within(x: Any) -> tuple[Any, Sequence[int]]:
     image: Any = padded.args[0]
     pads: Any = padded.args[1]
     fake = image.meta["val"]
-    is_last = fake.is_contiguous(memory_format=torch.channels_last)
+    is_last = is_channels_last(fake)
     fits = len(pads) <= len(_NO_ZEROS) and all(isinstance(n, int) and n >= 0 for n in pads)
     are_zeros = not any(padded.args[2:]) and not padded.kwargs
     if not are_zeros or not fits or not (is_last or fake.shape[1] <= _FEW_CHANNELS):

@@ -18,6 +18,7 @@ from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.insert import Insert, insert, replace
 from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES, devices_with
 from gyrator_lowering.fx_passes.products.split_depthwise_gradients import gradients_of_convolutions
+from gyrator_lowering.torch_bridge.graphs import is_channels_last
 
 aten = torch.ops.aten
 _RANK = 4
@@ -59,14 +60,10 @@ def _is_of_pixels(node: Any) -> bool:
         return False
     to_image, to_weight, _ = node.meta["val"]
     return (
-        all(_is_last(f) or _is_single(f) for f in (grad, x))
+        all(is_channels_last(f) or _is_single(f) for f in (grad, x))
         and (to_image is None or _lies_last(to_image) or _is_single(to_image))
         and (to_weight is None or to_weight.is_contiguous())
     )
-
-
-def _is_last(image: Tensor) -> bool:
-    return image.is_contiguous(memory_format=torch.channels_last)
 
 
 def _is_single(image: Tensor) -> bool:
@@ -111,7 +108,7 @@ def _rows(call: Insert, image: Any) -> Any:
     """Return images as a matrix of pixels by channels."""
     fake = image.meta["val"]
     channels, pixels = fake.shape[1], fake.shape[0] * math.prod(fake.shape[2:])
-    if _is_last(fake):
+    if is_channels_last(fake):
         last = call(aten.permute.default, image, [0, 2, 3, 1])
         return call(aten.view.default, last, [pixels, channels])
     return _turned(call, call(aten.view.default, image, [channels, pixels]))

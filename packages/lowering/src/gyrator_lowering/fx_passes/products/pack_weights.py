@@ -49,6 +49,7 @@ from gyrator_lowering.fx_passes.products.post_ops import (
 from gyrator_lowering.fx_passes.products.quantized_calls import Integers
 from gyrator_lowering.fx_passes.products.split_product_bias import kernels_may_add
 from gyrator_lowering.generated_products import narrow_convolution
+from gyrator_lowering.torch_bridge.graphs import is_channels_last
 from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 aten = torch.ops.aten
@@ -162,8 +163,7 @@ class PackWeights:
             return False
         if not all(statically_known_true(n > 0) for n in sizes):
             return False
-        # The library returns its result in this layout.
-        return bool(fake.is_contiguous(memory_format=torch.channels_last))
+        return is_channels_last(fake)  # as the library returns its result
 
     def _product(self, gm: GraphModule, node: Any, packing: Packing) -> bool:
         product = product_of(node, self.devices, _DTYPES)

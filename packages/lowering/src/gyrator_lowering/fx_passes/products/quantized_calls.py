@@ -38,6 +38,7 @@ from gyrator_lowering.fx_passes.products.linear_calls import (
     product_of,
 )
 from gyrator_lowering.fx_passes.products.post_ops import NOTHING, Activation, activation_of
+from gyrator_lowering.torch_bridge.graphs import is_channels_last
 from gyrator_lowering.torch_bridge.symbols import hint_of
 
 aten = torch.ops.aten
@@ -359,7 +360,7 @@ def _convolution_of(node: Any) -> Convolution | None:
         return None
     if bias is not None and bias.meta["val"].dtype != torch.float32:
         return None
-    if not (result.is_contiguous() or _is_channels_last(result)):
+    if not (result.is_contiguous() or is_channels_last(result)):
         return None
     if not all(isinstance(n, int) for n in (*images.shape[1:], *result.shape[1:])):
         return None
@@ -377,15 +378,11 @@ def _convolution_of(node: Any) -> Convolution | None:
     return Convolution(images.device.type, (count, *images.shape[1:]), shape, *window)
 
 
-def _is_channels_last(images: Any) -> bool:
-    return bool(images.dim() == 4 and images.is_contiguous(memory_format=torch.channels_last))
-
-
 def _put(gm: GraphModule, node: Any, new: Node, result: _Result) -> None:
     """Replace a sum, and the nodes after it that the library computes too, by a call."""
     fake = node.meta["val"]
     stored = new
-    if node.target is aten.convolution.default and not _is_channels_last(fake):
+    if node.target is aten.convolution.default and not is_channels_last(fake):
         # The library returns a channels-last result.
         new.meta["val"] = fake.movedim(1, -1).contiguous().movedim(-1, 1)
         stored = contiguous(partial(insert_after, gm, new), new)

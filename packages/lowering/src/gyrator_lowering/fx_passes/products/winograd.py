@@ -23,6 +23,7 @@ from gyrator_lowering.fx_passes.constants import constant_nodes
 from gyrator_lowering.fx_passes.insert import insert_graph, replace
 from gyrator_lowering.fx_passes.layouts.channels_last import ImageConvolution
 from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES, devices_with
+from gyrator_lowering.torch_bridge.graphs import is_channels_last
 
 aten = torch.ops.aten
 
@@ -84,7 +85,7 @@ class Winograd:
             and tuple(weight.shape[2:]) == (3, 3)
             and (list(stride), *rest) == _SHAPE
             and min(weight.shape[:2]) >= _FEWEST_CHANNELS
-            and bool(result.is_contiguous(memory_format=torch.channels_last))
+            and is_channels_last(result)
             and self.machine is not None
             and self.machine.in_tiles(ImageConvolution.of(node))
         )
