@@ -262,12 +262,17 @@ def _marking(
     In a graph that follows a break, Dynamo gives marked dimensions symbols of their own rather
     than those of other inputs that happen to have the same sizes.
     """
+    from torch._functorch._aot_autograd import runtime_wrappers
+
+    # Torch 2.11 has one attribute for these marks and for those of users.
+    own = hasattr(runtime_wrappers, "mark_dynamo_propagated_dynamic_indices")
+    name = "_dynamo_propagated_dynamic_indices" if own else "_dynamo_weak_dynamic_indices"
 
     def mark(*args: Any) -> Sequence[Any]:
         results = call(*args)
         for result, dims in zip(results, dynamic, strict=False):
             if dims:
-                result._dynamo_propagated_dynamic_indices = set(dims)
+                setattr(result, name, set(dims))
         return results
 
     return mark
