@@ -233,6 +233,14 @@ def _assertion(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     return "" if len(args) + len(kwargs) > 1 else "without a message is dropped by tracing"
 
 
+def _backwards(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Detect negative strides, which the fake kernel of torch 2.11 accepts."""
+    strides = _argument(args, kwargs, 2, "stride")
+    # Comparing a symbolic stride would add a guard.
+    negative = any(isinstance(s, int) and s < 0 for s in strides or ())
+    return "has negative strides" if negative else ""
+
+
 def _negative_beta(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     beta = _argument(args, kwargs, 5, "beta")
     return "has a negative beta" if isinstance(beta, int | float) and beta < 0 else ""
@@ -363,6 +371,7 @@ _CHECKS: Mapping[Any, _Check] = MappingProxyType(
     | dict.fromkeys(("addcdiv", "addcdiv_"), _quotient)
     | {"pad": _mirrored, "logaddexp2": _some_floats, "soft_margin_loss": _of_floats}
     | {"poisson_nll_loss": _all_booleans}
+    | dict.fromkeys(("as_strided", "as_strided_"), _backwards)
     | dict.fromkeys(("special_log_ndtr", "avg_pool3d"), _WITHOUT_HALF)
     | {"local_response_norm": _on_host(torch.float16, least_rank=4)}
     | dict.fromkeys(("nansum", "nanmean", "special_xlog1py"), _on_host(torch.complex64))
