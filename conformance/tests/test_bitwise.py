@@ -8,8 +8,16 @@ from gyrator_conformance.bitwise import compare, same
 from gyrator_conformance.models import all_models
 from gyrator_conformance.profiles import find_target
 
+FORMULAS = pytest.mark.skipif(
+    torch.__version__.startswith("2.11."),
+    reason="PyTorch 2.11 rewrites in-place formulas with other roundings, with any backend",
+)
 
-@pytest.mark.parametrize(("name", "training"), [("adamw-step", False), ("mixer", True)])
+
+@pytest.mark.parametrize(
+    ("name", "training"),
+    [pytest.param("adamw-step", False, marks=FORMULAS), ("mixer", True)],
+)
 def test_models_have_eagers_bits(name: str, training: bool) -> None:
     row = compare(all_models()[name], training, find_target("cpu"), rounds=1)
     assert row.differing == 0 and row.tensors > 5

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import test_ops as samples
 import torch
+import torch_faults
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
@@ -19,7 +20,9 @@ pytestmark = pytest.mark.usefixtures("lightly_optimised")
 aten = torch.ops.aten
 FLOATS = [
     pytest.param(
-        *case.values, id=case.id, marks=pytest.mark.long if case.values[1].itemsize < 4 else ()
+        *case.values,
+        id=case.id,
+        marks=(*case.marks, *[pytest.mark.long] * (case.values[1].itemsize < 4)),
     )
     for case in samples.CASES
     if case.values[1].is_floating_point
@@ -127,6 +130,7 @@ def test_what_rounds_otherwise_is_a_call(bitwise: Session, records: list[GraphRe
     assert actual["aten.sum.IntList_out"].startswith("kernels compute a sum of floats")
 
 
+@torch_faults.FORMULAS
 def test_formulas_that_dynamo_rewrites(bitwise: Session) -> None:
     def run(x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
         a = x.clone().addcdiv_(y, z, value=-0.01)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_faults
 from torch._subclasses.fake_impls import op_implementations_dict
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
@@ -149,6 +150,7 @@ COUNTS: dict[str, tuple[Any, Callable[[torch.Tensor], Any]]] = {
 }
 
 
+@torch_faults.COUNTS
 @pytest.mark.filterwarnings("ignore")  # the one that says that a graph runs eagerly
 @pytest.mark.parametrize("name", COUNTS)
 def test_counts_are_no_values(config: Config, older: Callable[..., None], name: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_faults
 from attrs import evolve
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -305,6 +306,7 @@ SCALES = {
 }
 
 
+@torch_faults.SCALED
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
 @pytest.mark.parametrize("name", SCALES)
 def test_products_of_scaled_bytes(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_faults
 from attrs import field, frozen
 from torch._higher_order_ops import associative_scan, cond, scan, while_loop
 from torch._higher_order_ops import map as map_op
@@ -229,6 +230,7 @@ def test_sizes_that_a_branch_decides(compared: Compared) -> None:
     compared.check(fn, (x,), (-x,))
 
 
+@torch_faults.LOOPS_IN_MAPS
 @pytest.mark.parametrize("steps", [3, 6])
 def test_gradients_of_a_loop_in_a_map(compared: Compared, steps: int) -> None:
     compared.check(lambda x: map_op(until_five, x), (doubles(steps, 4),))

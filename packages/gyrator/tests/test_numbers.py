@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_faults
 
 import gyrator
 from gyrator.config import Config
@@ -231,7 +232,7 @@ def _boolean(x: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     "f",
     [
         _first, _of_mask, _of_slice, _of_repeats, _of_counts, _of_different, _of_branch,
-        _of_two_results, _boolean,
+        _of_two_results, pytest.param(_boolean, marks=torch_faults.BOOLEAN_CHECKS),
     ],
 )  # fmt: skip
 def test_what_a_check_says_of_numbers_is_checked(config: Config, f: Any, wrapper: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_faults
 from torch.utils import _pytree as pytree
 
 from gyrator.reports.records import GraphRecord
@@ -39,8 +40,9 @@ FAMILIES = {
     "index": "gather scatter scatter_add index_select index_put index_add index_copy index_fill "
     "take take_along_dim masked_fill __getitem__ nn.functional.embedding cat stack flip roll "
     "repeat tril triu diag_embed",
-    "order": "sort argsort topk cumsum cumprod cummax kthvalue median searchsorted unique "
-    "argwhere nonzero",
+    "order": "sort argsort topk cumsum cumprod cummax kthvalue median searchsorted argwhere "
+    "nonzero",
+    "counts": "unique",
 }
 FLOATS = (torch.float32, torch.bfloat16)
 DTYPES = {
@@ -50,9 +52,15 @@ DTYPES = {
     "view": (torch.float32,),
     "index": (torch.float32, torch.int64),
     "order": (torch.float32, torch.int64),
+    "counts": (torch.float32, torch.int64),
 }
 CASES = [
-    pytest.param(ops.split(), dtype, id=f"{family}-{str(dtype).removeprefix('torch.')}")
+    pytest.param(
+        ops.split(),
+        dtype,
+        id=f"{family}-{str(dtype).removeprefix('torch.')}",
+        marks=torch_faults.COUNTS if family == "counts" and dtype.is_floating_point else (),
+    )
     for family, ops in FAMILIES.items()
     for dtype in DTYPES.get(family, FLOATS)
     if any(dtype in o.dtypes and o.name in ops.split() for o in methods.op_db)

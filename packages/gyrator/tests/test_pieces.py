@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.attention.flex_attention
+import torch_faults
 from attrs import evolve, field, frozen
 from torch._higher_order_ops import map as map_op
 from torch._higher_order_ops import scan, while_loop
@@ -121,6 +122,7 @@ def test_higher_order_ops(compiled: Compiled, fn: Callable[..., Any], dynamic: b
     compiled.check(fn, *calls, dynamic=dynamic)
 
 
+@torch_faults.SCANS
 @pytest.mark.parametrize("wrapper", ["cpp", "fx"])
 def test_loops_in_each_host_language(compiled: Compiled) -> None:
     calls = [
@@ -129,7 +131,7 @@ def test_loops_in_each_host_language(compiled: Compiled) -> None:
     compiled.check(scanned, *calls, dynamic=True)
 
 
-@pytest.mark.parametrize("fn", [scanned, mapped])
+@pytest.mark.parametrize("fn", [pytest.param(scanned, marks=torch_faults.SCANS), mapped])
 def test_gradients_of_higher_order_ops(compiled: Compiled, fn: Callable[..., Any]) -> None:
     compiled.check(fn, (torch.randn(STEPS, 4, dtype=torch.float64, requires_grad=True),))
 
@@ -271,6 +273,7 @@ def test_a_write_that_follows(compiled: Compiled) -> None:
     compiled.check(fn, args, left=["aten._to_copy.default"])
 
 
+@torch_faults.BRANCHES_THAT_WRITE
 def test_branches_that_write_to_a_leaf(compiled: Compiled) -> None:
     def branch(x: torch.Tensor) -> torch.Tensor:
         x.mul_(2)
@@ -306,6 +309,7 @@ def test_strict_raises_and_names_all(config: Config) -> None:
             fn(torch.randn(3))
 
 
+@torch_faults.SCANS
 def test_a_second_session_compiles_nothing(config: Config) -> None:
     retained: list[list[GraphRecord]] = []
     x = torch.randn(STEPS, 4, dtype=torch.float64, requires_grad=True)

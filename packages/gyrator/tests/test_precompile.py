@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch_faults
 from forked import run_forked
 
 from gyrator.frontend.precompile import Precompiled
 from gyrator_ir.diagnostics import GyratorError, UnsupportedError
 
+pytestmark = torch_faults.SAVING
 CHILD = """
 import sys
 import torch

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_faults
 from torch import nn
 from torch._decomp import decompositions
 from torch.utils._pytree import tree_leaves
@@ -68,6 +69,7 @@ def test_networks(session: Session, records: list[GraphRecord], name: str, train
     assert len(records) == 1 + training and not any(r.fallback for r in records)
 
 
+@torch_faults.PACKED
 def test_sequences_of_several_lengths(session: Session) -> None:
     """Unbatched ones too; what is packed by length breaks the graph."""
     model = nn.GRU(4, 6)
@@ -87,6 +89,7 @@ def test_sequences_of_several_lengths(session: Session) -> None:
         same(call(x), model(x))
 
 
+@torch_faults.EXPORTED_LSTMS
 def test_an_exported_network(session: Session) -> None:
     model = nn.LSTM(4, 6)
     x = torch.randn(5, 3, 4)
@@ -159,6 +162,9 @@ def test_lstms_train_by_a_call_a_layer(
     assert decompositions.select_one_layer_lstm_function.__module__ == decompositions.__name__
 
 
+@pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bfloat16 here"
+)
 @pytest.mark.parametrize(("steps", "whole"), [(5, True), (33, False)], ids=["few steps", "dynamic"])
 def test_an_lstm_trains_under_autocast(session: Session, steps: int, whole: bool) -> None:
     """By a call of oneDNN, as in eager mode: the results have autocast's dtype."""

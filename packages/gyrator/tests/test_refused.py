@@ -5,6 +5,7 @@ import warnings
 import pytest
 import refused
 import torch
+import torch_faults
 from torch._dynamo.exc import TorchRuntimeError
 
 from gyrator.config import Config
@@ -23,7 +24,13 @@ def outcome(function: refused.Program, inputs: tuple[torch.Tensor, ...]) -> obje
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("family", refused.FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(f, marks=torch_faults.ACCEPTS if f in ("types", "places", "library") else ())
+        for f in refused.FAMILIES
+    ],
+)
 def test_programs_that_eager_refuses(config: Config, family: str, dynamic: bool) -> None:
     wrong: list[str] = []
     with Session(options={"progress": False}, config=config) as session:

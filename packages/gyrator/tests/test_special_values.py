@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_faults
 from torch.nn import functional as F
 
 from gyrator.session import Session
@@ -172,6 +173,7 @@ EXTREMES: tuple[Callable[[torch.Tensor], Any], ...] = (
 )
 
 
+@torch_faults.OTHER_ERRORS
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_extremes_of_nothing_raise_as_eager_does(session: Session, dynamic: bool) -> None:
     empty = torch.zeros(3, 0)

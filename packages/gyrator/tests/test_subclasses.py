@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_faults
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nested import nested_tensor_from_jagged
@@ -50,6 +51,7 @@ class Parts(torch.Tensor):
         return cls(*results) if isinstance(results[0], torch.Tensor) else results[0]
 
 
+@torch_faults.SUBCLASSES
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("again", [False, True])
 def test_results_are_of_the_subclass(session: Session, count: int, again: bool) -> None:
