@@ -390,9 +390,14 @@ ENDS_FILES = (
     "packages/gyrator/tests/test_autograd.py",
     "packages/gyrator/tests/test_libtorch_packages.py",
     "packages/gyrator/tests/test_logs.py",
+    "packages/gyrator/tests/test_numbers.py",
+    "packages/gyrator/tests/test_pieces.py",
+    "packages/gyrator/tests/test_recurrent.py",
     "packages/gyrator/tests/test_semantics.py",
+    "packages/gyrator/tests/test_subclasses.py",
 )
-"""What touches PyTorch in most places: tracing, AOTAutograd, guards, logs, libtorch's C ABI."""
+"""What touches PyTorch in most places: tracing, AOTAutograd, higher-order ops, decompositions,
+guards, logs, libtorch's C ABI."""
 
 
 @nox.session(venv_backend="none", default=False)
