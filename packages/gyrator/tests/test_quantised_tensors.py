@@ -38,6 +38,15 @@ def _several(x: Tensor) -> Tensor:
     return first * second
 
 
+def _changed_between(x: Tensor) -> Tensor:
+    y = x * 2
+    q = torch.quantize_per_tensor(y, 0.05, 3, torch.quint8)
+    y.add_(5)
+    first = q.dequantize()
+    y.mul_(3)
+    return first.sub_(1) * q.dequantize() + y
+
+
 _LAYOUTS = {
     "plain": lambda: torch.randn(9, 7),
     "turned": lambda: torch.randn(7, 9).t(),
@@ -50,7 +59,9 @@ _LAYOUTS = {
 
 
 _CASES = [(_method, layout) for layout in _LAYOUTS]
-_CASES += [(function, "turned") for function in (_named, _wide, _halves, _several)]
+_CASES += [
+    (function, "turned") for function in (_named, _wide, _halves, _several, _changed_between)
+]
 
 
 @pytest.mark.parametrize(("function", "layout"), _CASES)

@@ -99,7 +99,7 @@ def _join(node: Node) -> None:
     op = torch.ops.gyrator.quantize_dequantize
     x, *numbers = _quantising_arguments(node)
     for user in list(node.users):
-        with node.graph.inserting_before(user):
+        with node.graph.inserting_before(node):  # a user may come after writes to `x`
             constant = node.graph.call_method("detach", (x,))
             joined = node.graph.call_function(op, (constant, *numbers))
         constant.meta = {**node.meta, "example_value": fake_of(x)}
