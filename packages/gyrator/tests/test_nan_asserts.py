@@ -55,6 +55,14 @@ def test_what_is_finite_passes(wrapper: str) -> None:
     torch.testing.assert_close(run(x), masked(x))
 
 
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("function", [lambda z: z / (z - z), lambda z: torch.fft.fft(z / 0.0)])
+def test_complex_numbers(function: Callable[..., Any], wrapper: str) -> None:
+    z = torch.randn(3, dtype=torch.complex64)
+    run = compiled(function, wrapper=wrapper)
+    assert ", the first op that produces" in told(lambda: run(z))
+
+
 def test_infinity_is_no_nan() -> None:
     message = told(lambda: compiled(lambda x: 1.0 / x.relu() + 1.0)(torch.zeros(3)))
     assert "0 NaN and 3 infinite" in message

@@ -129,7 +129,7 @@ class Separate:
 
 @frozen
 class AssertNoNan:
-    """Raise if a floating-point tensor contains NaN or infinity; `what` describes its origin."""
+    """Raise if a float or complex tensor contains NaN or infinity; `what` describes its origin."""
 
     tensor: str = field(validator=identifier)
     what: str = field(default="", validator=exactly(str))

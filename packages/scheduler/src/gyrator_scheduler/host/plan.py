@@ -217,7 +217,8 @@ class _Planner:
             (after or work).extend(conformity(node, self.buffers, self.options.size_asserts))
         if self.options.nan_asserts:
             for name in touched(node)[1]:
-                if name in self.buffers and self.buffers[name].dtype.is_float:
+                dtype = self.buffers[name].dtype if name in self.buffers else None
+                if dtype is not None and dtype.part.is_float:
                     after.append(h.AssertNoNan(name, self._description(node)))
         if not work:
             self.pending_checks.extend(after)
