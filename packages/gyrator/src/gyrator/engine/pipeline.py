@@ -24,7 +24,7 @@ from gyrator.engine.context import CompilerContext
 from gyrator.engine.emission import Tiling, late_refusals, refusals, tiled_of, units_of
 from gyrator.engine.verification import verified
 from gyrator.engine.wrapping import host_language, plan_of, wrapped
-from gyrator.graphs.compiled import Phase
+from gyrator.graphs.compiled import LIVING, Phase
 from gyrator.graphs.graph_key import fills_empty
 from gyrator.graphs.snapshot import Snapshot
 from gyrator.reports.records import Stopwatch
@@ -406,10 +406,10 @@ class Stages:
 
 def _saved(gm: torch.fx.GraphModule) -> tuple[str, ...]:
     """Return the tensors that a forward pass computed and saved for this backward pass. Those that
-    it was given itself, and the gradients of its results, are the caller's."""
+    it was given itself, its results, and the gradients of these are the caller's."""
     parameters = gm.graph.find_nodes(op="placeholder")
     tensors = (n.name for n in parameters if isinstance(n.meta.get("val"), torch.Tensor))
-    return tuple(n for n in tensors if not n.startswith(("primals_", "tangents_")))
+    return tuple(n for n in tensors if not n.startswith(("primals_", "tangents_", LIVING)))
 
 
 def _written(

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from gyrator.graphs.compiled import LIVING
 from gyrator_ir.define import frozen
 
 aten = torch.ops.aten
@@ -276,7 +277,7 @@ def _as_parameters(joint: GraphModule, outputs: int, static: list[int]) -> list[
         if views is None or all(set(v.users) <= {output, *views} for v in views):
             continue
         with joint.graph.inserting_after(placeholders[-1]):
-            parameter = joint.graph.placeholder(f"living_{len(living)}")
+            parameter = joint.graph.placeholder(f"{LIVING}{len(living)}")
         placeholders.append(parameter)
         parameter.meta = {"val": result.meta["val"]}
         _read(joint, parameter, views, output, known_sizes)

@@ -15,7 +15,8 @@ Phase = Literal["inference", "forward", "backward"]
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """A compiled graph: takes one list of arguments, which it clears, and returns the results."""
 
-
+LIVING = "living_"
+"""Begins the names of a backward pass's parameters that are results of the forward pass."""
 Decompositions = Mapping[Any, Callable[..., Any] | None]
 """Decompositions by op; None disables the op's decomposition."""
 NO_DECOMPOSITIONS: Decompositions = MappingProxyType({})
