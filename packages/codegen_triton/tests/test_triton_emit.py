@@ -196,6 +196,35 @@ def test_sums_of_columns_beside_rows(library, shape, xblock):
     check(library, f"summed_{'_'.join(map(str, shape[:3]))}", arrays, blocks={"XBLOCK": xblock})
 
 
+@pytest.mark.parametrize("n", [40, S1], ids=["whole", "loop"])
+def test_rows_divided_by_the_same_number(interpreter, text_folder, n):
+    """Within 1 ulp, as the interpreter rounds both operations of a fused multiply-add."""
+    at = expr(n) * I0 + R0
+    body = (Load("a", "x", at), Load("b", "y", I0), Let("c", "div", ("a", "b"), F32))
+    k = kernel(
+        "k", [(I0, S0)], [(R0, n)], [inner(*body, Store("z", at, "c"))],
+        {"x": F32, "y": F32, "z": F32},
+    )  # fmt: skip
+    library = Library([k], interpreter, text_folder)
+    assert "gy_divide_by_reciprocal(a, b)" in library.units[0].text
+    special = np.float32([0, 1e-45, 1e-39, 1e-30, 1, 3, 1e30, 2e38, 3.4e38, np.inf, np.nan])
+    special = np.concatenate([special, -special])
+    normal = np.random.default_rng(11).standard_normal((18, 40)).astype(np.float32)
+    dividends = np.concatenate([np.resize(special, (len(special), 40)), normal])
+    divisors = np.concatenate([special, normal[:, 0]])
+    arrays = {"x": dividends.ravel(), "y": divisors, "z": np.zeros(dividends.size, np.float32)}
+    sizes = {"s0": len(divisors)} | ({"s1": 40} if n is S1 else {})
+    library("k", arrays, **sizes)
+    with np.errstate(all="ignore"):
+        wanted = dividends / divisors[:, None]
+    found = arrays["z"].reshape(wanted.shape)
+    ends = ~np.isfinite(wanted) | (wanted == 0)
+    np.testing.assert_array_equal(found[ends], wanted[ends])
+    signs = ~np.isnan(wanted)
+    np.testing.assert_array_equal(np.signbit(found)[signs], np.signbit(wanted)[signs])
+    np.testing.assert_array_max_ulp(found[~ends], wanted[~ends], 1)
+
+
 def test_tiles_follow_both_orders(library):
     check(library, "tiled", arrays_of(library, "tiled", 4200, np.random.default_rng(6)), 0)
     check(

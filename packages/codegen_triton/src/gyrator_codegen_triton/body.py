@@ -5,7 +5,7 @@ from collections.abc import Callable
 from gyrator_codegen.positions import pair_offset
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
-from gyrator_codegen_triton.ops import APPROXIMATE, EMITTERS
+from gyrator_codegen_triton.ops import APPROXIMATE, BY_RECIPROCAL, EMITTERS
 from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Store, StoreMode
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.types import DType
@@ -45,7 +45,11 @@ def statement(code: Code, s: KernelStatement) -> None:
         case Let(name, op, args, dtype):
             operands = [code.values[a] for a in args]
             types = tuple(v.dtype for v in operands)
-            emit = (APPROXIMATE if name in code.tiled.approximate else EMITTERS)[op]
+            emit = EMITTERS[op]
+            if name in code.tiled.approximate:
+                emit = APPROXIMATE[op]
+            elif name in code.tiled.reciprocals:
+                emit = BY_RECIPROCAL
             if op == "cast":
                 text = cast(operands[0].text, types[0], dtype, code.converted)
             else:

@@ -98,3 +98,6 @@ APPROXIMATE: Mapping[str, Emitter] = MappingProxyType({
 })  # fmt: skip
 """Emitters of some ops in `f32` if an error of two ulps is acceptable. Square roots stay exact,
 because the hardware's approximate ones flush subnormal numbers to 0."""
+
+BY_RECIPROCAL = form("gy_divide_by_reciprocal({0}, {1})")
+"""Emits a quotient in `f32` whose divisor is a block of fewer elements than the dividend."""

@@ -133,7 +133,7 @@ LISTS = (
 )  # fmt: skip
 """Fields of a tiled kernel that are printed as one line per item."""
 NAMED = (
-    "atomic", "cleared", "stack", "ahead", "exact", "truncated", "approximate", "early", "fours",
-    "packed", "replicated", "streamed", "near",
+    "atomic", "cleared", "stack", "ahead", "exact", "truncated", "approximate", "reciprocals",
+    "early", "fours", "packed", "replicated", "streamed", "near",
 )  # fmt: skip
 """Fields that are printed as one line of names."""

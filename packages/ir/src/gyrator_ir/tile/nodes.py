@@ -399,6 +399,9 @@ class TiledKernel:
     approximate: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Quotients (`QUOTIENTS`) in `f32` that may be off by two units in the last place, because they
     are only used after rounding to a narrower float."""
+    reciprocals: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Quotients in `f32` that are computed from the reciprocal of the divisor, which is the same
+    for all inner elements of a point."""
     early: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Unmasked loads from buffers that the kernel never writes, moved before everything else."""
     fours: tuple[str, ...] = field(default=(), validator=a_tuple)

@@ -21,6 +21,7 @@ from gyrator_codegen.passes.blocks.pack_sorts import PackSorts
 from gyrator_codegen.passes.blocks.pipeline_loads import PipelineLoads
 from gyrator_codegen.passes.blocks.rank_configurations import RankConfigurations
 from gyrator_codegen.passes.blocks.rank_templates import RankTemplates
+from gyrator_codegen.passes.blocks.share_reciprocals import ShareReciprocals
 from gyrator_codegen.passes.blocks.tile_rows import TileRows
 from gyrator_codegen.passes.blocks.tile_transposes import TileTransposes
 from gyrator_codegen.passes.cores.unroll_periods import UnrollPeriods
@@ -58,6 +59,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         ReuseLoads(),
         PlaceBarriers(),
         ApproximateQuotients(),
+        ShareReciprocals(),
         FuseMultiplyAdds(),
         RankConfigurations(numbers.cores, numbers.shared_bytes),
         MatchCandidates(),
