@@ -11,7 +11,6 @@ per cent longer than the fastest shape in the mean.
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 
@@ -19,13 +18,13 @@ from attrs import evolve
 
 from gyrator_codegen.analysis import guess, power_of_two
 from gyrator_codegen.lanes import VECTOR, consecutive_inside, lane_access
-from gyrator_codegen.passes.blocks.choose_blocks import sorts
+from gyrator_codegen.passes.blocks.choose_blocks import read_again, sorts
 from gyrator_codegen.passes.blocks.ranked import Ranked
 from gyrator_ir.body.nodes import Bind, Let, Load, Reduce, ReduceKind, ScanStep, Store
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, Expr, ShapeFacts, stride_of
-from gyrator_ir.kernel.nodes import Kernel, Level
+from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.tile.loops import axes_of, extent_of, in_one_step
 from gyrator_ir.tile.nodes import Access, TiledKernel
@@ -59,6 +58,10 @@ _RESIDENT = 64  # warps that a core runs at once...
 _CACHED = 384 << 10  # ... and its share of the device's cache in bytes
 _STATEMENTS = 10  # statements that are free; more cost as much as additional traffic...
 _HEAVY = 16  # ... and a reduction with several accumulators counts as this many
+_LINE = 128  # bytes of a cache line
+_SHORT_ACROSS = 64  # elements of columns that few threads hold
+_MOST_HELD = 8192  # elements of longer columns that a program holds...
+_HELD_OF_COLUMNS = 256  # ... and the bytes of them that a thread does
 _HALVED = (256, 512)  # lengths of few rows of 64-bit keys of which a thread sorts half as many
 
 TOTAL_BYTES = 1 << 14
@@ -151,7 +154,7 @@ def _space(tiled: TiledKernel, facts: ShapeFacts, cores: int, count: int, length
         strided=strided,
         work=_work(kernel),
         traffic=_traffic(kernel, facts, count * length),
-        reread=_reread(kernel),
+        reread=sum(read_again(kernel)),
         cores=cores,
         launch=_LAUNCH + (_WAIT if tiled.wait else 0),
     )
@@ -175,6 +178,9 @@ def _few_shapes(
         return _sorting(power_of_two(length), count, cores, packed=bool(tiled.packed))
     if not at_once and values["RBLOCK"] == (1,):
         return _steps(kernel, count, width, cores)
+    again = read_again(kernel)
+    if at_once and not space.along_inner and again and length > _SHORT_ACROSS:
+        return _held(power_of_two(length), count, max(again), len(again), cores)
     return None
 
 
@@ -231,17 +237,6 @@ def _traffic(kernel: Kernel, facts: ShapeFacts, points: int) -> int:
     body = kernel.statements
     work = len(body) + _HEAVY * sum(isinstance(s, Reduce) and s.kind in _KEPT for s in body)
     return moved * max(work, _STATEMENTS) // _STATEMENTS
-
-
-def _reread(kernel: Kernel) -> int:
-    """Return the bytes per inner element of what several stages load for a point."""
-    axes = {a.symbol for a in kernel.axes}
-    loaded = Counter[str]()
-    for stage in kernel.stages:
-        if stage.level is Level.INNER:
-            loads = (s for s in stage.body if isinstance(s, Load))
-            loaded.update({s.buffer for s in loads if axes & s.index.free_symbols})
-    return sum(b.dtype.size for b in kernel.parameters if loaded[b.name] > 1)
 
 
 def _work(kernel: Kernel) -> int:
@@ -304,6 +299,24 @@ def _sorting(block: int, count: int, cores: int, packed: bool) -> Iterator[_Shap
     for each in dict.fromkeys((preferred, 8, 4, 16)):
         xblock = min(max(_LANES * each // block, 1), most)
         yield xblock, block, min(max(xblock * block // (_LANES * each), 1), 16)
+
+
+def _held(block: int, count: int, width: int, tensors: int, cores: int) -> Iterable[_Shape]:
+    """Return shapes that hold rows of `tensors` tensors, whose points are contiguous, in registers:
+    blocks of whole cache lines unless the registers of a program, or the number of programs, do not
+    suffice. Threads of few programs hold less, since the time of one thread dominates."""
+    points = max(_LINE // width, 1)
+    while points * block > _MOST_HELD or (-(-count // points) < cores and points * width > _SECTOR):
+        points //= 2
+    points = min(points, power_of_two(count))
+    programs = -(-count // points)
+    each = _HELD_OF_COLUMNS if programs > 4 * cores else _HELD_OF_COLUMNS // 4
+    warps = min(max(points * block * width * tensors // (_LANES * each), 1), 16)
+    shapes = (
+        (points, block, warps), (points, block, min(2 * warps, 16)),
+        (points, block, max(warps // 2, 1)), (max(points // 2, 1), block, warps),
+    )  # fmt: skip
+    return dict.fromkeys(shapes)
 
 
 def _tiles(count: int, length: int, width: int, cores: int) -> Iterable[_Shape]:

@@ -1,5 +1,6 @@
 """`choose-blocks`: the numbers of points and of inner elements per block of a program."""
 
+from collections import Counter
 from typing import ClassVar
 
 from attrs import evolve
@@ -7,7 +8,16 @@ from attrs import evolve
 from gyrator_codegen.analysis import power_of_two
 from gyrator_codegen.lanes import consecutive_inside
 from gyrator_codegen.passes.rewriting import KernelPass
-from gyrator_ir.body.nodes import POSITIONS, Bind, Reduce, ReduceKind, ScanStep, SortStep, Store
+from gyrator_ir.body.nodes import (
+    POSITIONS,
+    Bind,
+    Load,
+    Reduce,
+    ReduceKind,
+    ScanStep,
+    SortStep,
+    Store,
+)
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level
@@ -30,8 +40,10 @@ class ChooseBlocks(KernelPass):
     time grows quickly with the sorting network. If elements are contiguous from point to point
     rather than along the row, a program processes many rows at once: whole if they have at most
     `across` elements, else by a loop whose blocks of points are within the last axis, if it allows
-    blocks of at least `level` points. Dot reductions of up to `steps` elements, and others of up to
-    `few`, are done there one element at a time.
+    blocks of at least `level` points. Rows of up to `again` elements are also processed whole if
+    they would be read again after a reduction, fewer of elements narrower than 4 bytes. Dot
+    reductions of up to `steps` elements, and others of up to `few`, are done there one element at a
+    time.
 
     A program of a kernel with totals loops over the points that these sum over.
     """
@@ -40,6 +52,7 @@ class ChooseBlocks(KernelPass):
     row_bytes: int = 32768
     sorted: int = 1024
     across: int = 64
+    again: int = 512
     level: int = 32
     steps: int = 128
     few: int = 8
@@ -103,9 +116,18 @@ class ChooseBlocks(KernelPass):
         elif kernel.locals:
             bound *= _KEPT
         elif across:
-            bound = min(bound, self.across)
+            bound = min(bound, max(self.across, self._held(kernel)))
         block = power_of_two(extent.value)
         return block if block <= bound else None
+
+    def _held(self, kernel: Kernel) -> int:
+        """Return the largest number of inner elements to hold rather than to read again."""
+        sizes = read_again(kernel)
+        widest = max(sizes, default=0)
+        if widest >= _ELEMENT:
+            return self.again
+        # Registers hold narrower elements converted.
+        return self.again * widest // _ELEMENT // max(len(sizes), 1)
 
     def _level(self, kernel: Kernel) -> int:
         """Return the largest block of points that never crosses the end of the last axis, or 0 for
@@ -125,3 +147,15 @@ class ChooseBlocks(KernelPass):
 def sorts(kernel: Kernel) -> bool:
     """Return whether the kernel sorts its rows."""
     return any(isinstance(s, SortStep) for s in kernel.statements)
+
+
+def read_again(kernel: Kernel) -> list[int]:
+    """Return the element size in bytes of each parameter of which several stages load the inner
+    elements of a point."""
+    axes = {a.symbol for a in kernel.axes}
+    loaded = Counter[str]()
+    for stage in kernel.stages:
+        if stage.level is Level.INNER:
+            loads = (s for s in stage.body if isinstance(s, Load))
+            loaded.update({s.buffer for s in loads if axes & s.index.free_symbols})
+    return [b.dtype.size for b in kernel.parameters if loaded[b.name] > 1]
