@@ -105,3 +105,41 @@ def test_every_border_is_padded(arch, dtype, tmp_path):
         w = np.zeros((rows, size + sum(widths)), NUMPY[dtype])
         assert library(name, {"x": x, "w": w}) == 0
         np.testing.assert_array_equal(w, np.pad(x, ((0, 0), widths), mode), err_msg=name)
+
+
+def triangle(name, dtype, op, rows, columns, diagonal):
+    """Keep the elements of x whose column compares in this way with a diagonal."""
+    return kernel(
+        name, [(I0, rows), (I1, columns)], [],
+        [
+            outer(
+                IndexValue("row", I0 + diagonal, I64), IndexValue("column", I1, I64),
+                Let("kept", op, ("column", "row"), BOOL),
+                Load("x0", "x", expr(columns) * I0 + I1, "kept"),
+                Store("w", expr(columns) * I0 + I1, "x0"),
+            )
+        ],
+        dict.fromkeys("xw", dtype),
+    )  # fmt: skip
+
+
+KEPT = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("dtype", [DType.F32, DType.I64, DType.BF16, DType.I8])
+def test_triangles_end_at_their_diagonals(arch, dtype, tmp_path):
+    if missing := lacking(arch):
+        pytest.skip(missing)
+    sizes = [(1, 100, 0), (9, 3000, 5), (10, 64, -3), (70, 100, -90), (5, 33, 40), (6, 1, 0)]
+    cases = [(op, *s) for op in KEPT for s in sizes]
+    names = [f"k{n}" for n in range(len(cases))]
+    kernels = [triangle(name, dtype, *case) for name, case in zip(names, cases, strict=True)]
+    library = Library(kernels, arch, tmp_path)
+    rng = np.random.default_rng(0)
+    for name, (op, rows, columns, diagonal) in zip(names, cases, strict=True):
+        x = rng.integers(1, 60, (rows, columns)).astype(NUMPY[dtype])
+        w = np.ones_like(x)
+        assert library(name, {"x": x, "w": w}) == 0
+        kept = KEPT[op](np.arange(columns), np.arange(rows)[:, None] + diagonal)
+        np.testing.assert_array_equal(w, np.where(kept, x, 0), err_msg=f"{op} {rows} {columns}")

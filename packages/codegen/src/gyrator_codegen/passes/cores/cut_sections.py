@@ -57,9 +57,14 @@ class CutSections(KernelPass):
         if tiled.transposed or tiled.pairs or kernel.locals or not isinstance(extent, Number):
             return tiled
         row, inside = range(extent.value), kernel_facts(kernel, facts)
-        compared = {t for axis, t in change_points(kernel) if axis is loops.axis}
+        ends = [x for axis, *x in change_points(kernel, inside) if axis is loops.axis]
         turns = _turns_of_loads(tiled, loops, row, inside)
-        choices: list[tuple[set[int], list[str]]] = [(compared, [])]
+        compared = {t for x in ends for t in x}
+        # Between the two ends of a change, vectors have masks anyway: these may as well be whole.
+        n = loops.lanes
+        vectors = {t for first, last in ends for t in (first // n * n, -(-last // n) * n)}
+        outward = vectors if any(first < last for first, last in ends) else compared
+        choices: list[tuple[set[int], list[str]]] = [(compared, []), (outward, [])]
         if turns:
             choices.append((compared.union(*turns.values()), [*turns]))
         cuts = [

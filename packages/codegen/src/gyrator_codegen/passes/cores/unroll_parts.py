@@ -15,12 +15,13 @@ from gyrator_codegen.passes.unroller import Unroller
 from gyrator_ir.body.nodes import Axis, Const, IndexValue, Let
 from gyrator_ir.define import frozen
 from gyrator_ir.expr import Const as Number
-from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Stage
+from gyrator_ir.tile.loops import kernel_facts
 from gyrator_ir.tile.nodes import TiledKernel
 
 _AFTER: Mapping[str, int] = MappingProxyType({"lt": 0, "ge": 0, "le": 1, "gt": 1})
-"""Comparisons of an index with a constant, and how far after it their result changes."""
+"""Comparisons of integers, and the least difference of their operands after a change."""
 
 
 @frozen
@@ -43,39 +44,49 @@ class UnrollParts(KernelPass):
             return tiled
         unrolled = (
             (_unrolled(kernel, axis, range(0, extent, part), facts), extent // part)
-            for axis, extent, part in _parts(kernel)
+            for axis, extent, part in _parts(kernel, facts)
         )
         return cheapest(tiled, unrolled, self.lanes)
 
 
-def _parts(kernel: Kernel) -> Iterator[tuple[Axis, int, int]]:
+def _parts(kernel: Kernel, facts: ShapeFacts) -> Iterator[tuple[Axis, int, int]]:
     """Yield axes that have equal parts, with their extents and the longest such parts."""
-    thresholds = [*change_points(kernel)]
+    thresholds = [*change_points(kernel, kernel_facts(kernel, facts))]
     for axis in kernel.axes:
         if not isinstance(axis.extent, Number):
             continue
         extent = axis.extent.value
-        inside = {t for a, t in thresholds if a is axis and 0 < t < extent}
+        inside = {t for a, *ends in thresholds if a is axis for t in ends if 0 < t < extent}
         part = gcd(extent, *inside)
         if 1 < part < extent <= part * most_points(kernel):
             yield axis, extent, part
 
 
-def change_points(kernel: Kernel) -> Iterator[tuple[Axis, int]]:
-    """Yield the points along an axis, the first being 0, at which a comparison changes."""
-    body = kernel.statements
-    numbers = {s.name: s.value for s in body if isinstance(s, Const)}
-    indices = {s.name: s.expr for s in body if isinstance(s, IndexValue)}
-    for s in body:
-        if not isinstance(s, Let) or s.op not in _AFTER:
-            continue
-        index, number = s.args
-        if index not in indices or not isinstance(limit := numbers.get(number), int):
-            continue
-        for axis in kernel.axes:
-            offset = indices[index] - axis.symbol
-            if isinstance(offset, Number):
-                yield axis, limit + _AFTER[s.op] - offset.value
+def change_points(kernel: Kernel, facts: ShapeFacts) -> Iterator[tuple[Axis, int, int]]:
+    """Yield the first and the last point along an axis, the first being 0, at which a comparison of
+    indices changes. They differ if that depends on other axes, as at the diagonal of a matrix."""
+    values: dict[str, Expr] = {}
+    for s in kernel.statements:
+        if isinstance(s, IndexValue):
+            values[s.name] = s.expr
+        elif isinstance(s, Const) and s.dtype.is_int:
+            values[s.name] = Number(int(s.value))
+        elif isinstance(s, Let) and s.op in _AFTER and values.keys() >= {*s.args}:
+            left, right = (values[name] for name in s.args)
+            for axis in kernel.axes:
+                if points := _changes(left - right - _AFTER[s.op], axis.symbol, facts):
+                    yield axis, *points
+
+
+def _changes(e: Expr, symbol: Sym, facts: ShapeFacts) -> tuple[int, int] | None:
+    """Return the first and the last point from which an index that steps by one along a symbol may
+    have another sign, 0 being positive; None for other indices."""
+    up, down = facts.bounds(e - symbol), facts.bounds(e + symbol)
+    if symbol not in (e - symbol).free_symbols and None not in up:
+        return -up[1], -up[0]
+    if symbol not in (e + symbol).free_symbols and None not in down:
+        return down[0] + 1, down[1] + 1
+    return None
 
 
 def _unrolled(kernel: Kernel, axis: Axis, starts: range, facts: ShapeFacts) -> Kernel:
