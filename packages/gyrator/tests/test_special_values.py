@@ -244,3 +244,19 @@ def test_what_the_manual_promises_where_eager_has_several_answers(
     compiled(session, F.hardshrink)(x).backward(torch.full_like(x, 3))
     slopes = torch.tensor([3.0, 3.0, 3.0, 0.0], dtype=dtype).repeat(9)
     torch.testing.assert_close(x.grad, slopes, rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_running_sums_of_exponentials(session: Session, dtype: torch.dtype) -> None:
+    starts = ([], [-INF, -INF], [-INF, -1e30], [INF, -INF], [NAN], [0.0, -46.0], [-0.001, -7.0])
+    rest = torch.randn(len(starts), 40) * 9
+    rows = [torch.cat([torch.tensor(s), row])[:40] for s, row in zip(starts, rest, strict=True)]
+    x = torch.stack([*rows, *(row.flip(0) for row in rows), torch.full((40,), -INF)]).to(dtype)
+
+    def run(x: torch.Tensor) -> Any:
+        return x.logcumsumexp(1), x.mT.contiguous().logcumsumexp(0), x[0].logcumsumexp(0)
+
+    got = compiled(session, run)(x)
+    wants = run(x if dtype in FLOATS[:2] else x.double())
+    for one, want in zip(got, wants, strict=True):
+        torch.testing.assert_close(one, want.to(dtype), equal_nan=True)

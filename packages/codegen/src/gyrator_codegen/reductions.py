@@ -55,7 +55,8 @@ class Carried:
 
     role: str
     """Its role in the reduction: `acc` and its companion `with`, for each accumulator; `total`, to
-    which chains are added; `run`, `sum` and `count` of two passes; the index `at` of a scan."""
+    which chains are added; `run`, `sum` and `count` of two passes; the index `at` of a scan. Of a
+    scan of `logsumexp`, `acc` is the maximum, `with` the sum of the other exponentials over its."""
     dtype: DType
     start: bool | int | float
     total: bool = False
@@ -79,8 +80,10 @@ def carried(
     if isinstance(s, ScanStep):
         wide = s.kind in _WIDE_SCANS and s.dtype.is_float
         dtype, kind = DType.F64 if wide else s.dtype, REDUCTION_OF[s.kind]
-        index = (Carried("at", DType.I64, 0),) if s.kind in POSITIONS else ()
-        return (Carried("acc", dtype, identity_of(kind, dtype)), *index)
+        acc = Carried("acc", dtype, identity_of(kind, dtype))
+        if s.kind is ScanKind.LOGSUMEXP:
+            return acc, Carried("with", dtype, 0)
+        return (acc, Carried("at", DType.I64, 0)) if s.kind in POSITIONS else (acc,)
     assert how is not None
     welford = s.kind is ReduceKind.WELFORD
     if how.method is Method.TWO_PASS:

@@ -274,7 +274,9 @@ class Scanner(Collective[ScanStep]):
             scope.line(f"gy_reach({acc}, {at}, {x}, {place}, {reaches});")
             texts = [*texts, at][-len(scan.names) :]
         elif kind is ScanKind.LOGSUMEXP:
-            scope.line(f"{acc} = gy_log_add({acc}, {x});")
+            both = f"{acc}, {self.states[1].name}"
+            scope.line(f"gy_log_add({both}, {x});")
+            texts = [cast(f"gy_log_sum({both})", dtype, scan.dtype)]
         else:
             new = merge(REDUCTION_OF[scan.kind], dtype, scope.form, acc, x)
             scope.line(f"{acc} = {new};")

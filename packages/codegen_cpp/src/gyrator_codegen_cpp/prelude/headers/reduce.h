@@ -262,12 +262,16 @@ GY_FN void gy_softmax_block(const P *row, si64 low, si64 high, V top, sf64 &most
   most = higher;
 }
 #endif
-//% gy_log_add
-// log(exp(a) + exp(b)); two equal infinities have no difference.
-template <class T> GY_FN T gy_log_add(T a, T b) {
-  const T more = gy_maximum(a, b), less = gy_minimum(a, b);
-  return gy_select(gy_eq(more, less) & gy_isinf(more), more, more + gy_log1p_f64(gy_exp_f64(less - more)));
+//% gy_log_add gy_log_sum
+// A sum of exponentials, exp(most) * (1 + rest), takes exp(x); equal infinities have a quotient of 1.
+// A step waits for no more than a comparison and a sum of the step before. NaN stays in `rest`.
+template <class T> GY_FN void gy_log_add(T &most, T &rest, T x) {
+  const auto rises = gy_gt(x, most);
+  const T part = gy_exp_f64(gy_select(gy_eq(x, most), T{}, gy_neg(gy_abs(x - most))));
+  rest = part + gy_select(rises, rest * part, rest);
+  most = gy_select(rises, x, most);
 }
+template <class T> GY_FN T gy_log_sum(T most, T rest) { return most + gy_log1p_f64(rest); }
 //% gy_reach
 // A running minimum or maximum moves on to what reaches it, and to each NaN; no number reaches a NaN.
 template <class T, class I, class M> GY_FN void gy_reach(T &best, I &at, T x, I place, M reaches) {
