@@ -1,5 +1,7 @@
 """Images resized by interpolation, and their gradients, against eager."""
 
+from itertools import product
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -145,3 +147,39 @@ def test_gradients_of_windows_into_scaled_sizes(session):
     factors = torch.randn_like(want)
     (got,) = torch.autograd.grad(got, x, factors)
     torch.testing.assert_close(got, torch.autograd.grad(want, x, factors)[0])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("grads", [False, True], ids=["inference", "training"])
+def test_pixels_of_bytes_have_eager_s_bits(session, dynamic, grads):
+    """Eager interpolates between bytes of few channels in fixed point, and rounds along each
+    axis."""
+
+    def run(images):
+        results = [aten.upsample_bilinear2d(images[0], (5, 7), False)]
+        for x, mode in product(images, MODES[4]):
+            results.append(F.interpolate(x, size=(19, 37), mode=mode, align_corners=True))
+            results.append(F.interpolate(x, scale_factor=1.7, mode=mode))
+        return results
+
+    sizes = [(2, 3, 9, 18), (2, 4, 1, 33), (0, 3, 5, 5)]
+    images = [torch.randint(0, 256, size, dtype=torch.uint8) for size in sizes]
+    images += [images[0].mT, images[0].contiguous(memory_format=torch.channels_last)]
+    images.append(images[1][..., ::2])
+    compiled = torch.compile(run, backend=session.backend, dynamic=dynamic)
+    with torch.set_grad_enabled(grads):
+        for one, want in zip(compiled(images), run(images), strict=True):
+            assert torch.equal(one, want), want.shape
+            assert one.stride() == want.stride()
+
+
+def test_bytes_are_resized_between_other_steps(session):
+    def run(x, weight):
+        y = F.interpolate(x.flip(-1), size=(20, 31), mode="bicubic").float() / 255
+        return (F.interpolate(y * weight, scale_factor=2, mode="bicubic") * 2).sum()
+
+    x, weight = torch.randint(0, 256, (2, 3, 9, 18), dtype=torch.uint8), torch.randn(3, 1, 1)
+    weight.requires_grad_()
+    got, want = torch.compile(run, backend=session.backend)(x, weight), run(x, weight)
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(*(torch.autograd.grad(one, weight) for one in (got, want)))

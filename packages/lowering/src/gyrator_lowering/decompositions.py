@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.default import default_table
 from gyrator_lowering.foreach import element_of
-from gyrator_lowering.resizing import nearest, resized, resized_by
+from gyrator_lowering.resizing import cubic, cubic_by, in_fixed_point, nearest, resized, resized_by
 from gyrator_lowering.table import LoweringTable
 
 aten = torch.ops.aten
@@ -87,6 +87,7 @@ _LDEXP = aten.ldexp.Tensor
 _MARGINS = aten.multilabel_margin_loss_forward.default
 _ISIN = aten.isin.Tensor_Tensor
 _NUMBER_ISIN = aten.isin.Scalar_Tensor
+_BICUBIC = aten.upsample_bicubic2d.default
 _FEW = 10.0
 """Eager compares a number with fewer than these, and `n` numbers with fewer than
 `_FEW * n ** 0.145`."""
@@ -101,6 +102,11 @@ def _empty_loss_gradient(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Any:
 def _log_gammas(x: torch.Tensor, p: int) -> Any:
     """`mvlgamma`, whose decomposition takes what eager refuses."""
     return NotImplemented if x.dtype is torch.bool or p < 1 else decomposition_table[_GAMMAS](x, p)
+
+
+def _resized_cubically(x: torch.Tensor, *args: Any) -> Any:
+    """`upsample_bicubic2d` by its formula, but where ATen has a better kernel."""
+    return NotImplemented if in_fixed_point(x) else decomposition_table[_BICUBIC](x, *args)
 
 
 def _shuffled(x: torch.Tensor, groups: int) -> torch.Tensor:
@@ -206,6 +212,7 @@ CORRECTIONS: Mapping[torch._ops.OpOverload, Callable[..., Any]] = MappingProxyTy
         _NUMBER_ISIN: _is_number_in,
         aten.upsample_linear1d.default: resized_by,
         aten.upsample_trilinear3d.default: resized_by,
+        _BICUBIC: _resized_cubically,
     }
 )
 """Decompositions of ops for which torch's own fake kernels or decompositions are wrong. Where they
@@ -254,6 +261,7 @@ def right_formulas() -> AbstractContextManager[None]:
     ours: dict[str, Callable[..., Any]] = dict.fromkeys(_RESIZING, resized)
     ours[str(_MARGINS).removeprefix("aten.")] = _margins
     ours |= {_BILINEAR: resized_by, _NEAREST: nearest}
+    ours |= {"upsample_bicubic2d.vec": cubic, "upsample_bicubic2d.default": cubic_by}
     return _traced_as(ours)
 
 

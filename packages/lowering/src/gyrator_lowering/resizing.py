@@ -1,7 +1,8 @@
-"""Images resized by linear interpolation and to the nearest element, as in eager mode.
+"""Images resized by interpolation and to the nearest element, as in eager mode.
 
 torch's formula of linear interpolation adds a weighted difference of elements, which is NaN beside
-an infinite one, instead of weighing both; and its formulas use scales where CPU kernels do not.
+an infinite one, instead of weighing both; its formulas use scales where CPU kernels do not; and
+none rounds as ATen's fixed-point kernels of bytes do.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,37 @@ _FORMULAS: Any = decompositions
 _COMPUTED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 _FEW_CHANNELS = 16
 """Outside of the host, images of fewer channels have rows that are contiguous."""
+_PIXEL = 4
+"""The most channels of images for which ATen has vectorised fixed-point kernels."""
+
+
+def in_fixed_point(x: Tensor) -> bool:
+    """Return whether ATen interpolates between pixels by a fixed-point kernel, whose bits are its
+    own, in much less time than a formula takes."""
+    bytes_of_host = x.dtype is torch.uint8 and x.device.type == HOST
+    return bytes_of_host and x.dim() == 4 and guard_or_false(x.shape[1] <= _PIXEL)
+
+
+def _whole(op: Any, x: Tensor, *args: Any) -> Tensor:
+    """Trace an op that has a formula as itself."""
+    below: Any = torch._C._AutoDispatchBelowAutograd
+    with below():
+        result: Tensor = op(x, *args)
+        return result
+
+
+def cubic(x: Tensor, size: Any, corners: bool, scales: Any = None) -> Tensor:
+    """`upsample_bicubic2d.vec`."""
+    sizes = _FORMULAS.upsample_compute_output_size(x.size(), size, scales)
+    return cubic_by(x, sizes, corners, *(scales or ()))
+
+
+def cubic_by(x: Tensor, sizes: Sequence[Any], corners: bool, *scales: Any) -> Tensor:
+    """`upsample_bicubic2d`."""
+    if in_fixed_point(x):
+        return _whole(aten.upsample_bicubic2d.default, x, sizes, corners, *scales)
+    result: Tensor = _FORMULAS.upsample_bicubic2d_default(x, sizes, corners, *scales)
+    return result
 
 
 def resized(x: Tensor, size: Any, corners: bool, scales: Any) -> Tensor:
@@ -31,6 +63,8 @@ def resized(x: Tensor, size: Any, corners: bool, scales: Any) -> Tensor:
 
 def resized_by(x: Tensor, sizes: Sequence[Any], corners: bool, *scales: Any) -> Tensor:
     """`upsample_linear1d`, `upsample_bilinear2d` or `upsample_trilinear3d`."""
+    if in_fixed_point(x):
+        return _whole(aten.upsample_bilinear2d.default, x, sizes, corners, *scales)
     all_scales = [*scales, *[None] * (len(sizes) - len(scales))]
     if not x.is_floating_point():
         rounded: Tensor = _FORMULAS._upsample_linear(x, sizes, corners, all_scales)
