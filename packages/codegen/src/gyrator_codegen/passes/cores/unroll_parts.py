@@ -81,11 +81,10 @@ def change_points(kernel: Kernel, facts: ShapeFacts) -> Iterator[tuple[Axis, int
 def _changes(e: Expr, symbol: Sym, facts: ShapeFacts) -> tuple[int, int] | None:
     """Return the first and the last point from which an index that steps by one along a symbol may
     have another sign, 0 being positive; None for other indices."""
-    up, down = facts.bounds(e - symbol), facts.bounds(e + symbol)
-    if symbol not in (e - symbol).free_symbols and None not in up:
-        return -up[1], -up[0]
-    if symbol not in (e + symbol).free_symbols and None not in down:
-        return down[0] + 1, down[1] + 1
+    for rising, rest in ((True, e - symbol), (False, e + symbol)):
+        low, high = facts.bounds(rest)
+        if symbol not in rest.free_symbols and low is not None and high is not None:
+            return (-high, -low) if rising else (low + 1, high + 1)
     return None
 
 
