@@ -34,7 +34,7 @@ LAYOUTS = ("along depth", "along points", "strided")
 PANELS = "panels of "
 PANEL_COLUMNS = (8, 16, 32)
 """Of which some are those of a register tile, or several tiles, or a part of one."""
-PANEL_SIZES = ((5, 64, 30), (37, 96, 387), (290, 32, 19), (3, 32, 1))
+PANEL_SIZES = ((5, 64, 30), (37, 96, 387), (290, 32, 19), (290, 96, 390), (3, 32, 1))
 DOT_SIZES = ((4, 100, 256), (5, 47, 263), (23, 97, 385))
 DOT_TYPES = ("f32", "bf16", "f16")
 TYPES = {"f32": "f32", "bf16": "f32", "f16": "f32", "f64": "f64", "i8": "i32", "u8": "i32"}

@@ -41,11 +41,13 @@ def product(scope: Scope) -> None:
         return
     origin = _address(scope, p, column, depth) if p.direct else "0, 0"
     _finish(scope, done, p, row, column)
+    count = static(row.extent)
+    left_over = count % rows if count is not None else 0
     transposed = (s is depth.symbol for s in p.along)
     flags = ", ".join("true" if x else "false" for x in (*transposed, p.direct))
     scope.line(
-        f"gy_matrix_product<{head}, {flags}>({bounds}, {scope.index(depth.extent)}, "
-        f"{tall}, {deep}, {operands}, {origin}, {done});"
+        f"gy_matrix_product<{head}, {left_over or rows}, {flags}>({bounds}, "
+        f"{scope.index(depth.extent)}, {tall}, {deep}, {operands}, {origin}, {done});"
     )
 
 

@@ -41,6 +41,8 @@ _UNKNOWN = 512  # assumed for a size without a hint
 _PACK = 0.7  # cost of packing an element
 _ROWS = range(14, 3, -1)
 _DOT_ROWS = range(4, 7)
+_BUSY_ROWS = 4
+"""The rows of a tile whose additions keep two units busy: a row is two, each of four cycles."""
 _TILE, _WITHIN = (Sym(name) for name in ("i_tile", "i_within"))
 """A column as the number of its tile and its place within this."""
 
@@ -142,7 +144,7 @@ class MapProducts:
         each row and depth, and packing `_PACK` for each element."""
         columns = tile_columns(self.lanes, dtype)
         heights = (r for r in _ROWS if fits_registers(r, self.lanes))
-        rows = min(heights, key=lambda r: ceil(m / r) * (r + 1))
+        rows = min(heights, key=lambda r: m // r * _cost(r) + (_cost(m % r) if m % r else 0))
         best: tuple[float, int, int] | None = None
         for across, down in pairs(_cuts(n, self.most, cores), _cuts(m, self.most, cores)):
             height, width = ceil(m / rows / down), ceil(n / columns / across)
@@ -272,6 +274,12 @@ def _loops(matrices: _Matrices, around: Sequence[Axis], steps: _Steps) -> tuple[
         plain_loop(column, steps.columns),
         plain_loop(row, steps.rows),
     )
+
+
+def _cost(rows: int) -> int:
+    """Return the steps of a tile at each depth: one for each row, unless additions would wait for
+    those before, and one for the columns."""
+    return max(rows, _BUSY_ROWS) + 1
 
 
 def _cuts(size: int, most: int, cores: int) -> Iterator[int]:

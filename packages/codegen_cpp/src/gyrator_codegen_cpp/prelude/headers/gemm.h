@@ -23,16 +23,16 @@ template <class V, si64 N, class F> GY_FN void gy_each(gy_registers<V, N> &x, gy
 // Columns of a register tile: two vectors of 32-bit elements, or one of 64-bit elements, which is two registers.
 template <class T> GY_FN constexpr si64 gy_tile_columns() { return sizeof(T) == 4 ? 2 * GY_LANES : GY_LANES; }
 //% gy_register_tile
-// c = a b of R rows, or c += a b if `add`: at each depth, a has R elements, and b those of a tile's columns, `stride` apart. While
-// the sums are accumulated, what is needed next is prefetched from `ahead`, `step` elements apart, again and again after `mask` + 1
-// depths: lines of c, which are in L2 or beyond (BLIS does so, all at once: Van Zee and van de Geijn, "BLIS: A Framework for
-// Rapidly Instantiating BLAS Functionality", 2015), or the next panel of b.
-template <class T, si64 R> static __attribute__((noinline)) void gy_register_tile(const T *a, const T *b, si64 stride, T *c, si64 depth, bool add, const T *ahead, si64 step, si64 mask) {
+// c = a b of R rows, or c += a b if `add`: at each depth, a has R of S elements, and b those of a tile's columns, `stride` apart.
+// While the sums are accumulated, what is needed next is prefetched from `ahead`, `step` elements apart, again and again after
+// `mask` + 1 depths: lines of c, which are in L2 or beyond (BLIS does so, all at once: Van Zee and van de Geijn, "BLIS: A
+// Framework for Rapidly Instantiating BLAS Functionality", 2015), or the next panel of b.
+template <class T, si64 R, si64 S = R> static __attribute__((noinline)) void gy_register_tile(const T *a, const T *b, si64 stride, T *c, si64 depth, bool add, const T *ahead, si64 step, si64 mask) {
   typedef decltype(gy_vload(a)) V;
   constexpr si64 W = gy_tile_columns<T>(), N = W / GY_LANES;
   gy_registers<gy_registers<V, N>, R> sums;
   gy_each(sums, [&](auto &row, si64) GY_LAMBDA { gy_each(row, [&](V &s, si64) GY_LAMBDA { s = V{}; }); });
-  for (si64 d = 0; d < depth; d++, a += R, b += stride) {
+  for (si64 d = 0; d < depth; d++, a += S, b += stride) {
     gy_registers<V, N> across;
     __builtin_prefetch(ahead + (d & mask) * step);
     gy_each(across, [&](V &y, si64 n) GY_LAMBDA { y = gy_vload(b + n * GY_LANES); });
@@ -103,43 +103,54 @@ template <si64 W, bool transposed, class T, class V, class S> GY_FN void gy_pane
 //% gy_matrix_product
 // A block of a product of matrices, as in "Anatomy of High-Performance Matrix Multiplication" (Goto and van de Geijn 2008):
 // for `deep` elements of the depth, `tall` rows of the left operand are packed and stay in the L2 cache, while panels of columns
-// of the right one pass through L1, each packed when it is needed for the first time. `done(tile, row, rows, column, columns)` gets each finished tile. Operands are `at(row, depth)`, a vector, and
-// `one(row, depth)`, an element. With `direct`, whole tiles of the right operand are not packed: `address(column, depth)` is
-// that of the first element, and depths are `stride` elements apart. If this is a tile's width, panels are in memory, and the tiles
-// of one panel prefetch the next one together: packing would otherwise have waited for it.
-template <class T, si64 R, bool left_transposed, bool right_transposed, bool direct, class LV, class LS, class RV, class RS, class P, class F>
+// of the right one pass through L1, each packed when it is needed for the first time. A left operand that L2 holds is packed as a
+// whole, and the partial sums of a panel stay in L1. Tiles have R rows, and what is left L. `done(tile, row, rows, column,
+// columns)` gets each finished tile. Operands are `at(row, depth)`, a vector, and `one(row, depth)`, an element. With `direct`,
+// whole tiles of the right operand are not packed: `address(column, depth)` is that of the first element, and depths are `stride`
+// elements apart. If this is a tile's width, panels are in memory, and the tiles of one panel prefetch the next one together:
+// packing would otherwise have waited for it.
+template <class T, si64 R, si64 L, bool left_transposed, bool right_transposed, bool direct, class LV, class LS, class RV, class RS, class P, class F>
 GY_FN void gy_matrix_product(si64 top, si64 bottom, si64 first, si64 last, si64 depth, si64 tall, si64 deep, LV left, LS left_one, RV right, RS right_one, P address, si64 stride, F done) {
-  constexpr si64 W = gy_tile_columns<T>();
+  constexpr si64 W = gy_tile_columns<T>(), large = 1 << 18;
   const si64 packed = direct ? first + (last - first) / W * W : first;
-  const si64 most = gy_least(deep, depth), width = (last - first + W - 1) / W * W;
-  const si64 height = (bottom - top + R - 1) / R * R, spare = GY_LANES * sizeof(T);
-  const bool whole = depth <= deep, once = height <= tall;
-  const gy_scratch left_memory(sizeof(T) * most * gy_least(tall, height) + spare);
+  const si64 most = gy_least(deep, depth), height = (bottom - top + R - 1) / R * R, spare = GY_LANES * sizeof(T);
+  const bool whole = depth <= deep, kept = height * depth * (si64)sizeof(T) <= large;
+  if (kept) tall = height;
+  const bool once = height <= tall;
+  const si64 width = (last - first + W - 1) / W * W, wide = kept ? W : width;
+  const gy_scratch left_memory(sizeof(T) * (kept ? depth : most) * gy_least(tall, height) + spare);
   const gy_scratch right_memory(sizeof(T) * most * gy_least(once ? W : width, first + width - packed) + spare);
-  const gy_scratch sum_memory(whole ? 0 : sizeof(T) * height * width);
+  const gy_scratch sum_memory(whole ? 0 : sizeof(T) * height * wide);
   T *const l = (T *)left_memory.aligned(), *const r = (T *)right_memory.aligned(), *const sums = (T *)sum_memory.aligned();
   alignas(64) T tile[R * W];
-  for (si64 k = 0; k == 0 || k < depth; k += deep) {
-    const si64 count = gy_least(deep, depth - k);
-    for (si64 block = top; block < bottom; block += tall) {
-      const si64 end = gy_least(block + tall, bottom);
-      gy_panels<R, left_transposed>(l, block, end, k, count, left, left_one);
-      for (si64 j = first; j < last; j += W) {
-        const bool in_place = direct && j < packed;
-        T *const panel = r + (once ? 0 : j - packed) * count;
-        if (block == top && !in_place) gy_panels<W, right_transposed>(panel, j, gy_least(j + W, last), k, count, right, right_one);
-        const T *b = panel, *next = nullptr;
-        const si64 tiles = (end - block + R - 1) / R, part = count * W / tiles;
-        if constexpr (direct) {
-          if (in_place) b = address(j, k);
-          if (in_place && stride == W) next = j + W < packed ? address(j + W, k) : k + count < depth ? address(first, k + count) : b;
-        }
-        for (si64 i = block; i < end; i += R) {
-          T *const c = whole ? tile : sums + (i - top) * width + (j - first) * R;
-          const T *const ahead = next ? next + (i - block) / R * part : c;
-          const si64 step = !next ? 64 / (si64)sizeof(T) : tiles < W ? W / tiles : 1, mask = next ? -1 : 31;
-          gy_register_tile<T, R>(l + (i - block) * count, b, in_place ? stride : W, c, count, k > 0, ahead, step, mask);
-          if (k + count == depth) done(c, i, gy_least(i + R, end), j, gy_least(j + W, last));
+  for (si64 from = first; from < last; from += wide) {
+    for (si64 k = 0; k == 0 || k < depth; k += deep) {
+      const si64 count = gy_least(deep, depth - k), to = gy_least(from + wide, last);
+      T *const rows = l + (kept ? k * height : 0);
+      for (si64 block = top; block < bottom; block += tall) {
+        const si64 end = gy_least(block + tall, bottom);
+        if (!kept || from == first) gy_panels<R, left_transposed>(rows, block, end, k, count, left, left_one);
+        for (si64 j = from; j < to; j += W) {
+          const bool in_place = direct && j < packed;
+          T *const panel = r + (once ? 0 : j - packed) * count;
+          if (block == top && !in_place) gy_panels<W, right_transposed>(panel, j, gy_least(j + W, last), k, count, right, right_one);
+          const T *b = panel, *next = nullptr;
+          const si64 tiles = (end - block + R - 1) / R, part = count * W / tiles;
+          if constexpr (direct) {
+            if (in_place) b = address(j, k);
+            if (in_place && stride == W) next = b;
+            if (next && k + count < depth && (kept || j + W >= packed)) next = address(kept ? j : first, k + count);
+            else if (next && j + W < packed) next = address(j + W, kept ? 0 : k);
+          }
+          for (si64 i = block; i < end; i += R) {
+            const T *const a = rows + (i - block) * count;
+            T *const c = whole ? tile : sums + (i - top) * wide + (j - from) * R;
+            const T *const ahead = next ? next + (i - block) / R * part : c;
+            const si64 apart = in_place ? stride : W, step = !next ? 64 / (si64)sizeof(T) : tiles < W ? W / tiles : 1, mask = next ? -1 : 31;
+            if (L == R || i + R <= end) gy_register_tile<T, R>(a, b, apart, c, count, k > 0, ahead, step, mask);
+            else gy_register_tile<T, L, R>(a, b, apart, c, count, k > 0, ahead, step, mask);
+            if (k + count == depth) done(c, i, gy_least(i + R, end), j, gy_least(j + W, last));
+          }
         }
       }
     }
