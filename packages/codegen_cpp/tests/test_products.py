@@ -1,5 +1,6 @@
 """Products of matrices from panels: every layout, type and edge, against the interpreter."""
 
+import ctypes
 from itertools import product as pairs
 
 import numpy as np
@@ -153,6 +154,25 @@ def test_product(library, name):
     assert library(kernel.name, got) == 0
 
     assert_same_writes(kernel, got, want)
+
+
+@pytest.mark.parametrize("size", ["many", "blocks"])
+def test_a_thread_computes_units_of_the_same_rows_together(library, size):
+    name = f"{size}, {LAYOUTS[0]}, {LAYOUTS[1]}"
+    kernel = KERNELS[name]
+    want = arrays_of(kernel, 7)
+    whole, halves = ({n: a.copy() for n, a in want.items()} for _ in range(2))
+
+    run_kernel(kernel, want, {})
+    openmp = ctypes.CDLL("libgomp.so.1")
+    before = openmp.omp_get_max_threads()
+    for threads, arrays in ((1, whole), (2, halves)):
+        openmp.omp_set_num_threads(threads)
+        assert library(kernel.name, arrays) == 0
+    openmp.omp_set_num_threads(before)
+
+    assert_same_writes(kernel, whole, want)
+    np.testing.assert_array_equal(whole["out"], halves["out"])
 
 
 @pytest.mark.parametrize("stored", DOT_TYPES)

@@ -13,6 +13,10 @@ from gyrator_ir.loop.contraction import needed_for
 from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.nodes import Product
 
+_COLUMNS = 1024
+"""The maximum number of columns of units that are computed together: partial sums of all columns
+may be in memory."""
+
 
 def product(scope: Scope) -> None:
     """Emit a unit of a matrix product."""
@@ -21,8 +25,9 @@ def product(scope: Scope) -> None:
     loops, kernel, (p,) = frame.tiled.loops, frame.kernel, c.products
     row, column, depth = (axis_of(kernel, loops[n].axes[0]) for n in (c.rows, c.columns, c.depth))
     deep, tall, _, rows = (settled(x.step) for x in loops[c.depth :])
-    sides = ((row, loops[c.rows]), (column, loops[c.columns]))
-    spans = (_unit(scope, a, settled(x.step)) for a, x in sides)
+    across = _units_across(scope, column, settled(loops[c.columns].step))
+    sides = ((row, loops[c.rows], "1"), (column, loops[c.columns], across or "1"))
+    spans = [_unit(scope, a, settled(x.step), units) for a, x, units in sides]
     bounds = ", ".join(f"{s.low}, {s.high}" for s in spans)
     left, right, done = (
         frame.names.take(f"{name}_{word}")
@@ -38,6 +43,7 @@ def product(scope: Scope) -> None:
         _finish(scope, done, p, row, column)
         extent = scope.index(depth.extent)
         scope.line(f"gy_dot_product<{head}>({bounds}, {extent}, {operands}, {done});")
+        _skip(scope, column, across)
         return
     origin = _address(scope, p, column, depth) if p.direct else "0, 0"
     _finish(scope, done, p, row, column)
@@ -49,14 +55,35 @@ def product(scope: Scope) -> None:
         f"gy_matrix_product<{head}, {left_over or rows}, {flags}>({bounds}, "
         f"{scope.index(depth.extent)}, {tall}, {deep}, {operands}, {origin}, {done});"
     )
+    _skip(scope, column, across)
 
 
-def _unit(scope: Scope, axis: Axis, step: int) -> Span:
-    """Return the rows, or the columns, of a unit."""
+def _units_across(scope: Scope, column: Axis, step: int) -> str:
+    """Emit the number of units that this thread computes together, since they have the same rows,
+    which are then packed once; return its name, or nothing for a single unit."""
+    tile, extent = f"{column.symbol.name}_tile", static(column.extent)
+    most = _COLUMNS // step
+    if most < 2 or tile not in list(scope.frame.digits)[1:] or (extent and extent <= step):
+        return ""
+    name = scope.frame.names.take("units")
+    left = f"{scope.index(scope.frame.digits[tile])} - {tile}"
+    scope.line(f"const si64 {name} = gy_least(gy_least(end - p, {left}), {most});")
+    return name
+
+
+def _skip(scope: Scope, column: Axis, units: str) -> None:
+    """Emit the steps over all but the last one of some units."""
+    if units:
+        tile = f"{column.symbol.name}_tile"
+        scope.line(f"p += {units} - 1;", f"{tile} += {units} - 1;")
+
+
+def _unit(scope: Scope, axis: Axis, step: int, units: str) -> Span:
+    """Return the rows, or the columns, of a unit, or of several."""
     extent, tile = static(axis.extent), f"{axis.symbol.name}_tile"
     if extent is not None and extent <= step:
         tile = "0"
-    return axis_range(scope, axis, tile, f"({tile} + 1)", step)
+    return axis_range(scope, axis, tile, f"({tile} + {units})", step)
 
 
 def _reader(scope: Scope, name: str, value: str, symbols: tuple[Sym, Sym], along: Sym) -> None:
