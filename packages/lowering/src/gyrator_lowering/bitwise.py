@@ -16,8 +16,7 @@ from gyrator_ir.types import DType
 
 _BASIC = frozenset(
     """
-    add sub rsub mul div true_divide reciprocal pow square leaky_relu leaky_relu_backward
-    _prelu_kernel
+    add sub rsub mul div reciprocal pow leaky_relu leaky_relu_backward _prelu_kernel
     """.split()
 )
 """Ops, in every overload, that ATen computes as a single operation on floats."""

@@ -442,11 +442,10 @@ def _register_arithmetic(rule: _Register) -> None:
     rule("sub.Tensor", "sub.Scalar")(sub)
     rule("rsub.Tensor", "rsub.Scalar")(rsub)
     rule("mul.Tensor", "mul.Scalar")(simple(lambda ops, x, y: x * y, 2))
-    rule("div.Tensor", "div.Scalar", "true_divide.Tensor")(simple(lambda ops, x, y: x / y, 2))
+    rule("div.Tensor", "div.Scalar")(simple(lambda ops, x, y: x / y, 2))
     rule("addcmul.default")(addcmul)
     rule("addcdiv.default")(addcdiv)
     rule("pow.Tensor_Scalar")(pow_scalar)
-    rule("square.default")(simple(lambda ops, x: x * x, 1))
     rule("reciprocal.default")(simple(lambda ops, x: one_like(ops, x) / x, 1))
     rule("neg.default")(neg)
     rule("positive.default", "conj_physical.real")(simple(lambda ops, x: x, 1))
@@ -468,7 +467,7 @@ def _register_arithmetic(rule: _Register) -> None:
 
 
 def _register_tensors(rule: _Register) -> None:
-    rule("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")(where)
+    rule("where.self", "where.ScalarSelf", "where.ScalarOther")(where)
     rule("masked_fill.Scalar", "masked_fill.Tensor")(masked_fill)
     rule("scalar_tensor.default")(filling(0))
     rule("full.default", "full_like.default", "fill.Scalar", "fill.Tensor")(filling(1))

@@ -197,21 +197,6 @@ def onednn_linear(
     return linear(b, x, weight, bias)
 
 
-def matmul(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
-    """`torch.matmul`: a vector on the left is a row, one on the right a column."""
-
-    def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
-        column = () if y.ndim == 1 else index[-1:]
-        rest = index if y.ndim == 1 else index[:-1]
-        row = () if x.ndim == 1 else rest[-1:]
-        batch = rest if x.ndim == 1 else rest[:-1]
-        left = (*batch[len(batch) - max(x.ndim - 2, 0) :], *row, *rindex)
-        right = (*batch[len(batch) - max(y.ndim - 2, 0) :], *rindex, *column)
-        return ops.get(x, left), ops.get(y, right)
-
-    return accumulated(b, terms, x.shape[-1:])
-
-
 def _sum_of_batch(b: LoopBuilder, x: TensorValue, y: TensorValue, after: After) -> TensorValue:
     """`sum(x[k] @ y[k])`."""
 
@@ -232,8 +217,6 @@ _LIBRARY: Mapping[str, Rule] = MappingProxyType(
         "dot": times_vector,
         "vdot": times_vector,
         "addmv": _plus_addend(times_vector),
-        "linear": linear,
-        "matmul": matmul,
         "_int_mm": product,
         "addbmm": _plus_addend(_sum_of_batch),
         "_addmm_activation": addmm_activation,

@@ -130,13 +130,13 @@ def comparison(op: str) -> Rule:
     return rule
 
 
-def predicate(on_float: Scalar, otherwise: bool) -> Rule:
-    """Return the rule of a test of one value that is constant for integers."""
+def predicate(on_float: Scalar) -> Rule:
+    """Return the rule of a test of one value that is false for integers."""
 
     def rule(b: LoopBuilder, x: TensorValue) -> TensorValue:
         if x.dtype.is_float:
             return elementwise(b, on_float, (x,), x.dtype)
-        return b.pointwise(lambda ops, _: ops.const(otherwise, DType.BOOL))
+        return b.pointwise(lambda ops, _: ops.const(False, DType.BOOL))
 
     return rule
 
@@ -539,11 +539,6 @@ def logaddexp(ops: Tracer, x: Value, y: Value) -> Value:
     return ops.where(same, x, top + ops.log1p(ops.exp(-ops.abs(x - y))))
 
 
-def is_finite(ops: Tracer, x: Value) -> Value:
-    """Return whether `x` is neither infinite nor NaN."""
-    return ~(ops.isinf(x) | ops.isnan(x))
-
-
 def signed_infinity(positive: bool) -> Scalar:
     """Return the test for one infinity."""
     return lambda ops, x: ops.isinf(x) & (ops.gt(x, 0.0) if positive else ops.lt(x, 0.0))
@@ -585,9 +580,7 @@ def register(table: TableBuilder) -> None:
     for op in COMPARISONS.split():
         table.rule(f"aten.{op}.Tensor", f"aten.{op}.Scalar")(comparison(op))
     for op in FLOAT_BINARY.split():
-        table.rule(f"aten.{op}.default", f"aten.{op}.Tensor", f"aten.{op}.Scalar")(
-            simple(_row(op), 2)
-        )
+        table.rule(f"aten.{op}")(simple(_row(op), 2))
     table.rule("aten.nextafter.default")(nextafter)
     table.rule("aten.ldexp.Tensor")(ldexp)
     for op in ("floor", "ceil", "trunc"):
@@ -604,7 +597,7 @@ def _register_arithmetic(table: TableBuilder) -> None:
     table.rule("aten.rsub.Tensor", "aten.rsub.Scalar")(rsub)
     table.rule("aten.mul.Tensor", "aten.mul.Scalar")(mul)
     modes = [f"aten.div.{kind}{mode}" for kind in ("Tensor", "Scalar") for mode in ("", "_mode")]
-    table.rule(*modes, "aten.true_divide.Tensor", "aten.true_divide.Scalar")(div)
+    table.rule(*modes)(div)
     table.rule("aten.floor_divide.default", "aten.floor_divide.Scalar")(floor_divide)
     kinds = ("Tensor", "Scalar", "Scalar_Tensor")
     table.rule(*(f"aten.remainder.{kind}" for kind in kinds))(modulo("remainder", "mod"))
@@ -615,10 +608,8 @@ def _register_arithmetic(table: TableBuilder) -> None:
     table.rule("aten.lcm.default")(least_common_multiple)
     table.rule("aten.neg.default")(simple(_row("neg"), 1))
     table.rule("aten.reciprocal.default")(simple(lambda ops, x: 1.0 / x, 1))
-    table.rule("aten.square.default")(simple(lambda ops, x: x * x, 1))
     table.rule("aten.frac.default")(simple(lambda ops, x: x - ops.trunc(x), 1))
     table.rule("aten.sign.default", "aten.sgn.default")(simple(sign, 1))
-    table.rule("aten.positive.default")(simple(lambda ops, x: x, 1))
     table.rule("aten.round.default", "aten.round.decimals")(round_)
     table.rule("aten.clamp.default", "aten.clamp.Tensor")(clamp)
     table.rule("aten.clamp_min.default", "aten.clamp_min.Tensor")(clamp)
@@ -634,29 +625,20 @@ def _register_arithmetic(table: TableBuilder) -> None:
 
 def _register_logic(table: TableBuilder) -> None:
     for name, op in (("and", "bit_and"), ("or", "bit_or"), ("xor", "bit_xor")):
-        overloads = [
-            f"aten.{target}.{kind}"
-            for target in (f"bitwise_{name}", f"__{name}__")
-            for kind in ("Tensor", "Scalar", "Scalar_Tensor")
-        ]
-        table.rule(*overloads)(simple(_row(op), 2))
+        kinds = ("Tensor", "Scalar", "Scalar_Tensor")
+        table.rule(*(f"aten.bitwise_{name}.{kind}" for kind in kinds))(simple(_row(op), 2))
         table.rule(f"aten.logical_{name}.default")(truth(_row(op)))
     for name, op in (("left", "shl"), ("right", "shr")):
-        overloads = [
-            f"aten.{target}.{kind}"
-            for target in (f"bitwise_{name}_shift", f"__{name[0]}shift__")
-            for kind in ("Tensor", "Scalar", "Tensor_Scalar", "Scalar_Tensor")
-        ]
+        kinds = ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+        overloads = [f"aten.bitwise_{name}_shift.{kind}" for kind in kinds]
+        overloads += [f"aten.__{name[0]}shift__.{kind}" for kind in ("Tensor", "Scalar")]
         table.rule(*overloads)(simple(_row(op), 2))
     table.rule("aten.bitwise_not.default")(simple(_row("bit_not"), 1))
     table.rule("aten.logical_not.default")(truth(lambda ops, x: ~x))
-    table.rule("aten.isnan.default")(predicate(_row("isnan"), otherwise=False))
-    table.rule("aten.isinf.default")(predicate(_row("isinf"), otherwise=False))
-    table.rule("aten.isfinite.default")(predicate(is_finite, otherwise=True))
-    table.rule("aten.isposinf.default")(predicate(signed_infinity(positive=True), otherwise=False))
-    table.rule("aten.isneginf.default")(predicate(signed_infinity(positive=False), otherwise=False))
+    table.rule("aten.isnan.default")(predicate(_row("isnan")))
+    table.rule("aten.isinf.default")(predicate(_row("isinf")))
+    table.rule("aten.isposinf.default")(predicate(signed_infinity(positive=True)))
+    table.rule("aten.isneginf.default")(predicate(signed_infinity(positive=False)))
     table.rule("aten.signbit.default")(signbit)
-    table.rule(
-        "aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar"
-    )(where)
+    table.rule("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther")(where)
     table.rule("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")(masked_fill)

@@ -138,9 +138,7 @@ def materialized(
 
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
-    table.rule("aten.clone.default", "aten.lift_fresh_copy.default", "aten.contiguous.default")(
-        clone
-    )
+    table.rule("aten.clone.default", "aten.lift_fresh_copy.default")(clone)
     table.rule("aten._unsafe_view.default", "aten.lift.default", "aten.as_strided_.default")(
         same_storage
     )
