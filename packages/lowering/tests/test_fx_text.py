@@ -53,6 +53,13 @@ def test_text_is_the_graph(name, dynamic, check):
     assert [(n.op, n.name, str(n.target)) for n in again.graph.nodes] == kinds
 
 
+def test_empty_tensors_may_begin_anywhere():
+    column = "v0: f32[0] strides [5] on cpu offset 3 = aten.select.int (x, 0, -1)"
+    lines = ("in x: f32[1, 0] strides [1, 5] on cpu offset 3", column, "return v0")
+    text = "\n  ".join(["fx.graph 1 @p", *lines]) + "\n"
+    assert show(parse(text)) == text
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_types_are_optional(data):

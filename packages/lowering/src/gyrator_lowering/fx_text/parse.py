@@ -241,7 +241,8 @@ class _Reader:
             with self.mode:
                 if isinstance(offset, int) and offset == 0:
                     return torch.empty_strided(sizes, steps, dtype=dtype, device=device)
-                span = sum([(n - 1) * k for n, k in zip(sizes, steps, strict=True)], start=1)
+                last = sum((n - 1) * k for n, k in zip(sizes, steps, strict=True))
+                span = 0 if ZERO in shape else last + 1
                 storage = torch.empty((span + offset,), dtype=dtype, device=device)
                 return storage.as_strided(sizes, steps, offset)
         except (RuntimeError, ValueError) as error:
