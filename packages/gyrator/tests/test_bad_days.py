@@ -484,6 +484,8 @@ def test_options_are_checked_and_near_names_suggested() -> None:
         make_options(options={"fussion": True})
     with pytest.raises(OptionError, match=r"GY-OPTION-002(.|\n)*did you mean 'max-autotune'"):
         make_options(mode="max-autotun")
+    with pytest.raises(OptionError, match="GY-OPTION-002: unknown mode 3"):
+        make_options(mode=3)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="GY-OPTION-003"):
         make_options(options={"fusion": 1})
     with pytest.raises(OptionError, match="GY-OPTION-003"):

@@ -84,6 +84,15 @@ EARLY = [
     ["explian"],
     ["opt", "--lst"],
     ["aot", "compile", "model.pt2", "--runtime", "pyton"],
+    *(
+        [*command.split(), "nowhere"]
+        for command in ("aot compile", "aot list", "opt", "verify", "repro", "minify", "bisect")
+    ),
+    ["aot", "check", "nowhere", "nowhere"],
+    ["aot", "bench", "nowhere", "nowhere"],
+    ["opt", "--option", "numerics=fsat"],
+    ["explain", "nowhere.py:make"],
+    ["explain", "nowhere.py"],
     ["options", "--json"],
     ["modes"],
     ["cache"],
@@ -130,6 +139,7 @@ def test_what_resembles_nothing_gets_none(capsys: pytest.CaptureFixture[str]) ->
         "report model.py:make --runs -1",
         "aot check model.gya model.pt2 --runs 0",
         "aot bench model.gya model.pt2 --runs x",
+        "minify fx.gy --seconds nan",
     ],
 )
 def test_numbers_of_runs_are_checked(line: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,6 +151,24 @@ def test_a_report_needs_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[s
     folder = tmp_path / "nowhere"
     output = _refused(capsys, "report", "model.py:make", "-o", str(folder / "report.html"))
     assert f"there is no folder {folder}" in output
+
+
+@pytest.mark.parametrize("command", ["aot compile", "opt", "verify", "repro"])
+def test_a_file_that_is_not_there_is_named(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "there is no file nowhere.gy" in _refused(capsys, *command.split(), "nowhere.gy")
+
+
+def test_a_folder_without_a_graph_gets_a_suggestion(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"{tmp_path} has no graph fx.gy\n" in _refused(capsys, "repro", str(tmp_path))
+    folder = tmp_path / "000_inference"
+    folder.mkdir()
+    (folder / "fx.gy").touch()
+    output = _refused(capsys, "minify", str(tmp_path))
+    assert f"has no graph fx.gy; did you mean {folder}?" in output
 
 
 def test_an_option_needs_a_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -356,7 +356,8 @@ def options_of_text(texts: Iterable[str]) -> dict[str, Any]:
 
 def _mode(mode: str) -> Mapping[str, Any]:
     if mode not in MODES:
-        raise OptionError.of("GY-OPTION-002", f"unknown mode {mode!r}", help=_near(mode, MODES))
+        help = _near(str(mode), MODES)
+        raise OptionError.of("GY-OPTION-002", f"unknown mode {mode!r}", help=help)
     return MODES[mode]
 
 

@@ -21,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.parser.refuse(unknown)
     module, _, function = args.run.partition(":")
     try:
+        args.parser.check(args)
         status: int = getattr(import_module(module), function)(args)
     except GyratorError as error:
         print(error, file=sys.stderr)

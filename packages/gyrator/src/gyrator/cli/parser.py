@@ -13,7 +13,12 @@ from gyrator.cli.usage import (
     add_options,
     add_seed,
     at_least,
+    check,
     complete,
+    existing,
+    graph,
+    named_file,
+    text_file,
 )
 
 KINDS = ("any", "error", "wrong", "slow")
@@ -60,7 +65,10 @@ def _add_reports(commands: Any) -> None:
         "compile and time a function, and write an HTML report",
         "gyrator report model.py:make -o report.html",
     )
-    report.add_argument("-o", "--output", type=Path, default=Path("gyrator-report.html"))
+    report.add_argument(
+        "-o", "--output", type=Path, default=Path("gyrator-report.html"), metavar="FILE",
+        help="output file (gyrator-report.html)",
+    )  # fmt: skip
     report.add_argument("--runs", type=at_least(0), default=10, help="number of timed calls (10)")
     for parser in (explain, report):
         parser.add_argument("subject", metavar="MODULE:FUNCTION", help=about)
@@ -118,9 +126,8 @@ def _add_aot(commands: Any) -> None:
         "gyrator aot compile model.pt2",
         "gyrator aot compile small=model.pt2 large=model.pt2 -o both.gya --option numerics=fast",
     )
-    make.add_argument(
-        "program", nargs="+", help="a .pt2 file written by torch.export.save; NAME=FILE for several"
-    )
+    written = "a .pt2 file written by torch.export.save; NAME=FILE for several"
+    check(make.add_argument("program", nargs="+", help=written), named_file)
     make.add_argument(
         "-o", "--package", type=Path, help="output file (default: the program's name with .gya)"
     )
@@ -136,21 +143,22 @@ def _add_aot(commands: Any) -> None:
         parts, "list", "gyrator.cli.aot:run_list", "show the contents of a package",
         "gyrator aot list model.gya",
     )  # fmt: skip
-    show.add_argument("package", type=Path)
-    check = add_command(
+    check(show.add_argument("package"), existing)
+    compare = add_command(
         parts, "check", "gyrator.cli.aot:run_check",
         "compare a package with eager mode on random inputs",
         "gyrator aot check model.gya model.pt2 --runs 3",
     )  # fmt: skip
-    check.add_argument("--runs", type=at_least(1), default=5, help="number of random inputs (5)")
+    compare.add_argument("--runs", type=at_least(1), default=5, help="number of random inputs (5)")
     measure = add_command(
         parts, "bench", "gyrator.cli.aot:run_bench", "time a package and eager mode",
         "gyrator aot bench model.gya model.pt2",
     )  # fmt: skip
     measure.add_argument("--runs", type=at_least(1), default=50, help="calls of each (50)")
-    for part in (check, measure):
-        part.add_argument("package", type=Path)
-        part.add_argument("program", type=Path, help="the .pt2 file that it was compiled from")
+    for part in (compare, measure):
+        check(part.add_argument("package"), existing)
+        program = part.add_argument("program", help="the .pt2 file that it was compiled from")
+        check(program, existing)
         part.add_argument("--entry", default="", help="entry point, if there are several")
         add_seed(part)
     library = add_command(
@@ -163,7 +171,7 @@ def _add_aot(commands: Any) -> None:
         "--target", default="", help="an instruction set of the machine to build for, such as neon"
     )
     complete(isa, _isas)
-    for part in (make, show, check, measure, library):
+    for part in (make, show, compare, measure, library):
         add_json(part)
 
 
@@ -185,7 +193,10 @@ def _add_opt(commands: Any) -> None:
         "gyrator opt kernel.gy --run",
         "gyrator opt --list",
     )
-    opt.add_argument("file", nargs="?", default="-", help="a .gy file; - reads standard input")
+    file = opt.add_argument(
+        "file", nargs="?", default="-", help="a .gy file; - reads standard input"
+    )
+    check(file, text_file)
     start = opt.add_argument(
         "--from",
         dest="start",
@@ -235,7 +246,7 @@ def _add_verify(commands: Any) -> None:
         "compare the kernels of a program with the interpreter of their IR",
         "gyrator verify kernel.gy",
     )
-    verify.add_argument("file", type=Path, help="a .gy file of any level")
+    check(verify.add_argument("file", help="a .gy file of any level"), existing)
     add_json(verify)
 
 
@@ -256,9 +267,8 @@ def _add_repros(commands: Any) -> None:
         "gyrator minify trace/000_inference -o small",
     )
     small.add_argument("--for", dest="kind", choices=KINDS, default="any", help="kind of failure")
-    small.add_argument(
-        "--seconds", type=float, default=60.0, help="time limit of one compile and run (60)"
-    )
+    limit = "time limit of one compile and run (60)"
+    small.add_argument("--seconds", type=at_least(1), default=60, help=limit)
     bisect = add_command(
         commands,
         "bisect",
@@ -271,7 +281,7 @@ def _add_repros(commands: Any) -> None:
         help = f"output folder of {what}"
         parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", help=help)
     for parser in (repro, small, bisect):
-        parser.add_argument("file", type=Path, help="the text of a graph, or a trace folder")
+        check(parser.add_argument("file", help="the text of a graph, or a trace folder"), graph)
         add_options(parser)
     for parser in (repro, bisect):
         add_json(parser)

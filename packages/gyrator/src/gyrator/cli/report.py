@@ -41,9 +41,9 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def _explained(args: argparse.Namespace, runs: int) -> Any:
-    from gyrator.reports.explain import explain
-
     fn, arguments = _subject(args.subject)
+    from gyrator.reports.explain import explain  # imports torch
+
     return explain(fn, *arguments, options=options_of_text(args.option), runs=runs)
 
 

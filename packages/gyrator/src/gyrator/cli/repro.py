@@ -72,10 +72,9 @@ def run_bisect(args: argparse.Namespace) -> int:
 
 
 def _graph(path: Path) -> str:
-    from gyrator.repro.script import GRAPH
     from gyrator_lowering.fx_text import parse
 
-    text = (path / GRAPH if path.is_dir() else path).read_text("utf-8")
+    text = path.read_text("utf-8")
     parse(text)
     return text
 

@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, NoReturn
 
 _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<known>.*)\)$")
@@ -20,6 +21,18 @@ class Parser(argparse.ArgumentParser):
         if match is not None:
             message += suggestion(match["given"], re.findall(r"[\w.-]+", match["known"]))
         super().error(message)
+
+    def check(self, args: argparse.Namespace) -> None:
+        """Check the values of arguments that have a check, once all words have been parsed."""
+        for action in self._actions:
+            checked, value = vars(action).get("checked"), getattr(args, action.dest, None)
+            if checked is None:
+                continue
+            try:
+                found = [*map(checked, value)] if isinstance(value, list) else checked(value)
+            except argparse.ArgumentTypeError as error:
+                self.error(str(argparse.ArgumentError(action, str(error))))
+            setattr(args, action.dest, found)
 
     def refuse(self, words: Iterable[str]) -> NoReturn:
         """Exit like `error` for unrecognised words."""
@@ -71,6 +84,45 @@ def add_options(parser: Parser) -> None:
         help="an option of torch.compile (`gyrator options` lists them); may be repeated",
     )
     complete(argument, _option_names)
+    check(argument, _option)
+
+
+def _option(text: str) -> str:
+    from gyrator.options import make_options, options_of_text
+
+    make_options(options=options_of_text([text]))
+    return text
+
+
+def existing(text: str) -> Path:
+    """Return the path of a file or folder that exists."""
+    path = Path(text)
+    if not path.exists():
+        raise argparse.ArgumentTypeError(f"there is no file {text}")
+    return path
+
+
+def text_file(text: str) -> str:
+    """Return the path of a text that exists, or `-`."""
+    return text if text == "-" else str(existing(text))
+
+
+def named_file(text: str) -> str:
+    """Return a path, or `NAME=FILE`, whose file exists."""
+    existing(text.rpartition("=")[2])
+    return text
+
+
+def graph(text: str) -> Path:
+    """Return the path of the text of a graph, given that or the folder of its trace."""
+    path = existing(text)
+    if not path.is_dir():
+        return path
+    graphs = [path / "fx.gy", *sorted(path.glob("*/fx.gy"))]
+    if not graphs[0].exists():
+        hint = f"; did you mean {graphs[1].parent}?" if len(graphs) > 1 else ""
+        raise argparse.ArgumentTypeError(f"the folder {text} has no graph fx.gy{hint}")
+    return graphs[0]
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -87,6 +139,14 @@ def at_least(least: int) -> Callable[[str], int]:
 def add_seed(parser: Parser) -> None:
     """Add the option `--seed` to a command."""
     parser.add_argument("--seed", type=int, default=0, help="seed of the random arguments (0)")
+
+
+def check(action: argparse.Action, checked: Callable[[str], Any]) -> None:
+    """Set a function that returns an argument's value or raises, before its command is imported.
+
+    A type would do so before other words are parsed, and while a shell completes the line.
+    """
+    vars(action)["checked"] = checked
 
 
 def complete(action: argparse.Action, words: Any) -> None:
