@@ -112,7 +112,10 @@ def vendor(folder: Path) -> None:
     """Begin a target from the template, compile, search, plant a bug, and run the suite."""
     answers = ("device=toy", "package=gyrator_acme", "start=gyrator_toy.device:start")
     data = [part for answer in answers for part in ("-d", answer)]
-    run(folder, "copier", "copy", "--defaults", *data, str(ROOT / "templates" / "target"), "acme")
+    template = str(ROOT / "templates" / "target")
+    wrong = ("-d", "device=my-dev", template, "wrong")
+    run(folder, "copier", "copy", "--defaults", *wrong, expected=1, prints="is a word, such as")
+    run(folder, "copier", "copy", "--defaults", *data, template, "acme")
     acme = folder / "acme"
     more = ("--no-deps", "--no-build-isolation", "-e", ".")
     run(acme, sys.executable, "-m", "pip", "install", "-q", *more)
