@@ -73,7 +73,9 @@ class ValueRanges:
                 self._set(name, dtype, (value, value) if math.isfinite(value) else None)
             case IndexValue(name, e, dtype):
                 low, high = self.facts.bounds(e)
-                self._set(name, dtype, None if low is None or high is None else (low, high))
+                # An empty axis has a lower bound above the upper one.
+                known = low is not None and high is not None and low <= high
+                self._set(name, dtype, (low, high) if known else None)
             case Let(name, op, args, dtype):
                 self._set(name, dtype, self._result(op, args, dtype))
             case _:
