@@ -6,11 +6,12 @@ from gyrator_codegen.passes.blocks.accesses.place_barriers import PlaceBarriers
 from gyrator_codegen.passes.blocks.accesses.replicate_loads import ReplicateLoads
 from gyrator_codegen.passes.blocks.accesses.reuse_loads import ReuseLoads
 from gyrator_codegen.passes.blocks.accesses.stream_loads import StreamLoads
-from gyrator_codegen.passes.blocks.approximate_quotients import ApproximateQuotients
+from gyrator_codegen.passes.blocks.arithmetic.approximate_quotients import ApproximateQuotients
+from gyrator_codegen.passes.blocks.arithmetic.fuse_multiply_adds import FuseMultiplyAdds
+from gyrator_codegen.passes.blocks.arithmetic.share_reciprocals import ShareReciprocals
 from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
 from gyrator_codegen.passes.blocks.draw_fours import DrawFours
 from gyrator_codegen.passes.blocks.flatten_indices import FlattenIndices
-from gyrator_codegen.passes.blocks.fuse_multiply_adds import FuseMultiplyAdds
 from gyrator_codegen.passes.blocks.group_exponentials import GroupExponentials
 from gyrator_codegen.passes.blocks.index_width import IndexWidth
 from gyrator_codegen.passes.blocks.launches.keep_programs import KeepPrograms
@@ -21,7 +22,6 @@ from gyrator_codegen.passes.blocks.pack_sorts import PackSorts
 from gyrator_codegen.passes.blocks.pipeline_loads import PipelineLoads
 from gyrator_codegen.passes.blocks.rank_configurations import RankConfigurations
 from gyrator_codegen.passes.blocks.rank_templates import RankTemplates
-from gyrator_codegen.passes.blocks.share_reciprocals import ShareReciprocals
 from gyrator_codegen.passes.blocks.tile_rows import TileRows
 from gyrator_codegen.passes.blocks.tile_transposes import TileTransposes
 from gyrator_codegen.passes.cores.unroll_periods import UnrollPeriods

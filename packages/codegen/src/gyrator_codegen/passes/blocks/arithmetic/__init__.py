@@ -1,0 +1,1 @@
+"""Passes that decide how precisely, and by which operations, programs compute."""
