@@ -73,9 +73,10 @@ class ValueRanges:
                 self._set(name, dtype, (value, value) if math.isfinite(value) else None)
             case IndexValue(name, e, dtype):
                 low, high = self.facts.bounds(e)
-                # An empty axis has a lower bound above the upper one.
-                known = low is not None and high is not None and low <= high
-                self._set(name, dtype, (low, high) if known else None)
+                bounds: Range | None = None
+                if low is not None and high is not None and low <= high:  # the axis is not empty
+                    bounds = low, high
+                self._set(name, dtype, bounds)
             case Let(name, op, args, dtype):
                 self._set(name, dtype, self._result(op, args, dtype))
             case _:

@@ -29,10 +29,10 @@ class Parser(argparse.ArgumentParser):
             if checked is None:
                 continue
             try:
-                found = [*map(checked, value)] if isinstance(value, list) else checked(value)
+                new = [*map(checked, value)] if isinstance(value, list) else checked(value)
             except argparse.ArgumentTypeError as error:
                 self.error(str(argparse.ArgumentError(action, str(error))))
-            setattr(args, action.dest, found)
+            setattr(args, action.dest, new)
 
     def refuse(self, words: Iterable[str]) -> NoReturn:
         """Exit like `error` for unrecognised words."""
