@@ -93,10 +93,11 @@ EMITTERS: Mapping[str, Emitter] = _table()
 
 APPROXIMATE: Mapping[str, Emitter] = MappingProxyType({
     "div": form("{0} / {1}"),
+    "exp": form("tl.exp({0})"),
     "rsqrt": form("1.0 / tl.sqrt_rn({0})"),
     "sigmoid": form("gy_sigmoid_approximate({0})"),
 })  # fmt: skip
-"""Emitters of some ops in `f32` if an error of two ulps is acceptable. Square roots stay exact,
+"""Emitters of some ops in `f32` if an error of a few ulps is acceptable. Square roots stay exact,
 because the hardware's approximate ones flush subnormal numbers to 0."""
 
 BY_RECIPROCAL = form("gy_divide_by_reciprocal({0}, {1})")

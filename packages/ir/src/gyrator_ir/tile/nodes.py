@@ -341,7 +341,7 @@ class Choice:
     values: tuple[int, ...] = field(validator=a_tuple)
 
 
-QUOTIENTS = frozenset(("div", "rsqrt", "sigmoid"))
+APPROXIMABLE = frozenset(("div", "exp", "rsqrt", "sigmoid"))
 """Ops that a device may approximate in `f32` if the result is rounded to a narrower float."""
 DRAWN = frozenset(("rand", "randn"))
 """Random-number ops for which one evaluation serves four consecutive counters."""
@@ -397,8 +397,9 @@ class TiledKernel:
     """Values of `bf16` that stores take without rounding: the lower half of each is zero as an
     `f32`, even if it is NaN."""
     approximate: tuple[str, ...] = field(default=(), validator=a_tuple)
-    """Quotients (`QUOTIENTS`) in `f32` that may be off by two units in the last place, because they
-    are only used after rounding to a narrower float."""
+    """Functions (`APPROXIMABLE`) in `f32` that may be off by two units in the last place, an
+    exponential of x by 2^-22 + |x| 2^-23 of itself, because they are only used after rounding to a
+    narrower float."""
     reciprocals: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Quotients in `f32` that are computed from the reciprocal of the divisor, which is the same
     for all inner elements of a point."""

@@ -17,7 +17,7 @@ from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, Numerics, T
 from gyrator_ir.loop.formulas import with_distinct_names
 from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.loop.templates import first_captured, literal
-from gyrator_ir.tile.nodes import QUOTIENTS
+from gyrator_ir.tile.nodes import APPROXIMABLE
 from gyrator_ir.types import HOST, DType
 from gyrator_testing.feeds import size_of
 from gyrator_testing.interp.dtypes import NUMPY, Array, cast
@@ -256,7 +256,7 @@ def _rounds(s: nodes.Let | nodes.Reduce | nodes.ScanStep | nodes.SortStep, host:
     """Return whether backends may differ in the last bits of a statement's result."""
     match s:
         case nodes.Let():
-            approximate = not host and s.op in QUOTIENTS and s.dtype is DType.F32
+            approximate = not host and s.op in APPROXIMABLE and s.dtype is DType.F32
             return approximate or OPS[s.op].numerics not in (Precision.EXACT, Precision.ROUNDED)
         case nodes.Reduce(_, kind):
             return s.dtype.is_float and kind not in _EXTREMES

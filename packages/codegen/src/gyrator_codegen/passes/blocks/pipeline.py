@@ -6,7 +6,7 @@ from gyrator_codegen.passes.blocks.accesses.place_barriers import PlaceBarriers
 from gyrator_codegen.passes.blocks.accesses.replicate_loads import ReplicateLoads
 from gyrator_codegen.passes.blocks.accesses.reuse_loads import ReuseLoads
 from gyrator_codegen.passes.blocks.accesses.stream_loads import StreamLoads
-from gyrator_codegen.passes.blocks.arithmetic.approximate_quotients import ApproximateQuotients
+from gyrator_codegen.passes.blocks.arithmetic.approximate_functions import ApproximateFunctions
 from gyrator_codegen.passes.blocks.arithmetic.fuse_multiply_adds import FuseMultiplyAdds
 from gyrator_codegen.passes.blocks.arithmetic.share_reciprocals import ShareReciprocals
 from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
@@ -58,7 +58,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         PackSorts(),
         ReuseLoads(),
         PlaceBarriers(),
-        ApproximateQuotients(),
+        ApproximateFunctions(),
         ShareReciprocals(),
         FuseMultiplyAdds(),
         RankConfigurations(numbers.cores, numbers.shared_bytes),

@@ -27,7 +27,7 @@ class ShareReciprocals(KernelPass):
     """Divide by the reciprocal where a divisor in `f32` is the same for all inner elements of a
     point and the dividend is not.
 
-    This pass runs after `approximate-quotients`, whose quotients are cheaper still. Kernels whose
+    This pass runs after `approximate-functions`, whose quotients are cheaper still. Kernels whose
     numerics guarantee exact bits are not changed.
     """
 

@@ -1,8 +1,9 @@
-"""`approximate-quotients`: approximate `f32` quotients that are rounded to narrower floats.
+"""`approximate-functions`: approximate `f32` quotients, roots and exponentials that are rounded to
+narrower floats.
 
-A correctly rounded quotient takes a device several times as long as an approximation within two
-units in the last place. In a 16-bit result, such an error is visible only once in thousands of
-values, as one unit in the last place.
+An accurate one takes a device several times as long as an approximation within a few units in the
+last place. In a 16-bit result, such an error is visible only once in thousands of values, as one
+unit in the last place.
 """
 
 import math
@@ -18,7 +19,7 @@ from gyrator_ir.define import frozen
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.modes import EXACT_NUMERICS
-from gyrator_ir.tile.nodes import QUOTIENTS, TiledKernel
+from gyrator_ir.tile.nodes import APPROXIMABLE, TiledKernel
 from gyrator_ir.types import DType
 
 _RELATIVE = frozenset(("mul", "div", "neg", "abs", "sqrt", "rsqrt"))
@@ -29,14 +30,15 @@ _LARGEST_F8E4M3 = 448.0  # of the finite values; it has no infinity
 
 
 @frozen
-class ApproximateQuotients(KernelPass):
-    """Approximate quotients that are cast to a narrower float, possibly after products, quotients
+class ApproximateFunctions(KernelPass):
+    """Approximate functions that are cast to a narrower float, possibly after products, quotients
     and the like, or summed over rows by a kernel that stores only narrower floats and integers.
 
+    Exponentials stay accurate beside a sum of the same exponentials, with which they are computed.
     Kernels whose numerics guarantee exact bits are not changed.
     """
 
-    name: ClassVar[str] = "approximate-quotients"
+    name: ClassVar[str] = "approximate-functions"
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
@@ -44,15 +46,17 @@ class ApproximateQuotients(KernelPass):
             return tiled
         body = kernel.statements
         precise = _precise(kernel)
-        quotients = (
+        summed = any(isinstance(s, Reduce) and s.kind is ReduceKind.ONLINE_SOFTMAX for s in body)
+        allowed = APPROXIMABLE - {"exp"} if summed else APPROXIMABLE
+        functions = (
             s.name
             for s in body
             if isinstance(s, Let)
-            and s.op in QUOTIENTS
+            and s.op in allowed
             and s.dtype is DType.F32
             and s.name not in precise
         )
-        return evolve(tiled, approximate=tuple(dict.fromkeys(quotients)))
+        return evolve(tiled, approximate=tuple(dict.fromkeys(functions)))
 
 
 def _precise(kernel: Kernel) -> set[str]:
