@@ -314,6 +314,20 @@ def test_mutation_of_an_input(session: Session) -> None:
     torch.testing.assert_close(actual, expected)
 
 
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint8, torch.bool], ids=str)
+def test_parts_of_real_elements(session: Session, kind: torch.dtype) -> None:
+    """The imaginary part of integers that become elements is 0."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        replaced = x.select_scatter(y[0], 0, -1), x.slice_scatter(y, 0, 1, 4)
+        sums = (y.sum(dtype=x.dtype), y.sum(1, dtype=x.dtype), y.mean(0, dtype=x.dtype))
+        return *replaced, x[:3].diagonal_scatter(y[:, 0]), *sums, y.cumsum(1, dtype=x.dtype)
+
+    x, y = torch.randn(5, 3, dtype=torch.complex64), torch.randint(0, 9, (3, 3)).to(kind)
+    compiled = torch.compile(program, backend=session.backend)
+    torch.testing.assert_close(compiled(x, y), program(x, y))
+
+
 def test_bitwise_numerics_keep_arithmetic_in_aten(config, records: list[GraphRecord]) -> None:
     def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return (x * y).sqrt() / y, torch.cat([x, y]).flip(0), (x + y).exp().real

@@ -83,6 +83,9 @@ def real_valued(fn: Callable[..., Value], arity: int) -> Rule:
 _VALUES = frozenset({"value", "fill_value"})
 """Number arguments that become elements of the result."""
 
+_INDICES = frozenset({"index", "indices"})
+"""Tensor arguments that say where elements are; both parts have the same ones."""
+
 
 def by_part(rule: Rule) -> Rule:
     """Return the complex rule of an op that treats real and imaginary parts separately and
@@ -119,13 +122,10 @@ def _part(value: Any, which: int, name: str) -> Any:
     if isinstance(value, TensorValue):
         if value.dtype.is_complex:
             return value.part(which)
-        if value.dtype.is_float:
+        if name not in _INDICES:
             raise FallbackToAten
     elif isinstance(value, list):
-        parts = [_part(item, which, name) for item in value]
-        if name == "tensors" and any(t is part for t, part in zip(value, parts, strict=True)):
-            raise FallbackToAten
-        return parts
+        return [_part(item, which, name) for item in value]
     elif isinstance(value, torch.dtype):
         return TO_TORCH[FROM_TORCH[value].part]
     elif isinstance(value, (int, float, complex)) and name in _VALUES:
