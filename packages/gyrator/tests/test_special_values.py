@@ -61,6 +61,27 @@ def test_ops_at_special_values(session: Session, dtype: torch.dtype) -> None:
             assert_same(got, f(inputs), name, rtol if name == "roots" else 0.0)
 
 
+@pytest.mark.parametrize("dtype", FLOATS[2:], ids=str)
+@pytest.mark.parametrize("scalar", [257.0, 2049.0, -0.3001], ids=str)
+def test_scalars_that_narrow_floats_do_not_hold(
+    session: Session, dtype: torch.dtype, scalar: float
+) -> None:
+    """Eager rounds scalars to the dtype, except factors and divisors on the right."""
+
+    def program(x: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        binary = torch.mul, torch.div, torch.hypot, torch.atan2
+        both = [f(a, b) for f in binary for a, b in ((x, s), (s, x))]
+        whole = torch.div(x, s, rounding_mode="trunc"), torch.div(s, x, rounding_mode="trunc")
+        fused = torch.addcmul(x, x, s), torch.addcmul(s, x, x), torch.addcdiv(x, s, x)
+        return *both, *whole, *fused, torch.lerp(x, x.flip(0), scalar)
+
+    x = torch.tensor((1.0, 2.0, 3.0, 5.0, 7.0, 13.0, -3.0, 256.0, 2048.0, 0.5, 33.0) * 4).to(dtype)
+    for kind in (torch.float32, torch.float64):
+        s = torch.tensor(scalar, dtype=kind)
+        for got, want in zip(compiled(session, program)(x, s), program(x, s), strict=True):
+            torch.testing.assert_close(got, want, rtol=torch.finfo(dtype).eps / 4, atol=0.0)
+
+
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
 def test_gradients_at_special_values(session: Session, dtype: torch.dtype) -> None:
     functions = (

@@ -32,18 +32,30 @@ FLOAT_BINARY = "atan2 hypot copysign"
 
 
 def elementwise(
-    b: LoopBuilder, fn: Scalar, args: tuple[Arg, ...], dtype: DType | None = None
+    b: LoopBuilder,
+    fn: Scalar,
+    args: tuple[Arg, ...],
+    dtype: DType | None = None,
+    *,
+    exact: int | None = None,
 ) -> TensorValue:
-    """Apply `fn` to arguments as `dtype` (by default the compute dtype of the result)."""
-    out = b.out
-    kind = out.dtype if dtype is None else dtype
+    """Apply `fn` to arguments as `dtype` (by default the dtype of the result), computed in its
+    compute dtype.
+
+    Numbers, scalars and wide integers are rounded to `dtype` first, except the scalar at the
+    position `exact`: eager reads the second factor and most divisors in the compute dtype.
+    """
+    kind = b.out.dtype if dtype is None else dtype
 
     def body(ops: Tracer, index: tuple[Any, ...]) -> Value:
-        types = [kind if _is_wide_integer(a) else kind.compute for a in args]
-        values = [operand(ops, a, index, t) for a, t in zip(args, types, strict=True)]
+        values = []
+        for place, a in enumerate(args):
+            narrow = _is_wide_integer(a) or (place != exact and _is_scalar(a))
+            a = a if place == exact else _rounded(a, kind)
+            values.append(operand(ops, a, index, kind if narrow else kind.compute))
         return fn(ops, *[ops.wide(v) for v in values])
 
-    return b.pointwise(body, out)
+    return b.pointwise(body)
 
 
 def _is_wide_integer(arg: Arg) -> bool:
@@ -57,26 +69,13 @@ def _is_wide_integer(arg: Arg) -> bool:
     )
 
 
-def in_type(b: LoopBuilder, fn: Scalar, args: tuple[Arg, ...], kind: DType) -> TensorValue:
-    """Like `elementwise`, for ops for which eager rounds scalars to the dtype `kind` first.
-
-    It does so for sums, differences, remainders, powers and comparisons, but not for products and
-    quotients.
-    """
-
-    def body(ops: Tracer, index: tuple[Any, ...]) -> Value:
-        rounds = [_is_scalar(a) or _is_wide_integer(a) for a in args]
-        values = [
-            operand(ops, _rounded(a, kind), index, kind if narrow else kind.compute)
-            for a, narrow in zip(args, rounds, strict=True)
-        ]
-        return fn(ops, *[ops.wide(v) for v in values])
-
-    return b.pointwise(body)
-
-
 def _is_scalar(arg: Arg) -> bool:
     return not isinstance(arg, (bool, int, float)) and not getattr(arg, "shape", ())
+
+
+def _is_number(arg: Arg) -> bool:
+    """Return whether the argument is one number for all elements."""
+    return isinstance(arg, (bool, int, float)) or _is_scalar(arg)
 
 
 def _rounded(arg: Arg, dtype: DType) -> Arg:
@@ -125,7 +124,7 @@ def comparison(op: str) -> Rule:
     """Return the rule of a comparison, computed in the promoted dtype of its arguments."""
 
     def rule(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
-        return in_type(b, _row(op), (x, y), promoted_dtype((x, y)))
+        return elementwise(b, _row(op), (x, y), promoted_dtype((x, y)))
 
     return rule
 
@@ -196,14 +195,14 @@ def add(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorVal
     dtype = b.out.dtype
     if dtype is DType.BOOL:
         return elementwise(b, _row("bit_or") if alpha else lambda ops, p, _: p, (x, y))
-    return in_type(b, lambda ops, p, q: _plus(ops, p, q, alpha, dtype), (x, y), dtype)
+    return elementwise(b, lambda ops, p, q: _plus(ops, p, q, alpha, dtype), (x, y))
 
 
 def sub(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorValue:
     """`x - alpha * y`."""
     alpha = more[0] if more else alpha
     dtype = b.out.dtype
-    return in_type(b, lambda ops, p, q: _minus(ops, p, q, alpha, dtype), (x, y), dtype)
+    return elementwise(b, lambda ops, p, q: _minus(ops, p, q, alpha, dtype), (x, y))
 
 
 def rsub(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorValue:
@@ -214,7 +213,7 @@ def rsub(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorVa
 def mul(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
     """`x * y`; logical and for booleans."""
     op = "bit_and" if b.out.dtype is DType.BOOL else "mul"
-    return elementwise(b, _row(op), (x, y))
+    return elementwise(b, _row(op), (x, y), exact=1)
 
 
 def floor_quotient(ops: Tracer, x: Value, y: Value) -> Value:
@@ -286,13 +285,15 @@ def div(b: LoopBuilder, x: Arg, y: Arg, *, rounding_mode: str | None = None) -> 
     if rounding_mode is None:
         factor = _reciprocal(b, y)
         if factor is not None:
-            return elementwise(b, _row("mul"), (x, factor))
-        return elementwise(b, _row("div"), (x, y))
+            return elementwise(b, _row("mul"), (x, factor), exact=1)
+        return elementwise(b, _row("div"), (x, y), exact=1)
     if b.out.dtype.is_float:
         if rounding_mode == "floor":
-            return elementwise(b, floor_quotient, (x, y))
-        kind = b.out.dtype  # eager rounds the quotient first
-        return elementwise(b, lambda ops, p, q: ops.trunc(ops.wide(ops.cast(p / q, kind))), (x, y))
+            return elementwise(b, floor_quotient, (x, y), exact=1)
+        kind = b.out.dtype.compute if _is_number(y) else b.out.dtype  # to which eager rounds first
+        return elementwise(
+            b, lambda ops, p, q: ops.trunc(ops.wide(ops.cast(p / q, kind))), (x, y), exact=1
+        )
     if _integer_divisor(y, b.out.dtype) == -1:
         return elementwise(b, _row("neg"), (x,))
     return _quotient(b, "floordiv" if rounding_mode == "floor" else "truncdiv", x, y)
@@ -328,7 +329,7 @@ def modulo(float_op: str, integer_op: str) -> Rule:
 
     def rule(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
         if b.out.dtype.is_float:
-            return in_type(b, _row(float_op), (x, y), b.out.dtype)
+            return elementwise(b, _row(float_op), (x, y))
         if _integer_divisor(y, b.out.dtype) == -1:
             return elementwise(b, lambda ops, p: ops.const(0, p.dtype), (x,))
         return _quotient(b, integer_op, x, y)
@@ -385,7 +386,7 @@ def pow_tensor(b: LoopBuilder, x: Arg, exponent: Arg) -> TensorValue:
     """`x**exponent` by C's pow; integer powers of integers stay in ATen."""
     if not b.out.dtype.is_float:
         raise FallbackToAten
-    return in_type(b, _row("pow"), (x, exponent), b.out.dtype)
+    return elementwise(b, _row("pow"), (x, exponent))
 
 
 def absolute(b: LoopBuilder, x: TensorValue) -> TensorValue:
@@ -480,7 +481,8 @@ def lerp(b: LoopBuilder, x: Arg, end: Arg, weight: Arg) -> TensorValue:
         near = ops.lt(ops.abs(w), 0.5)
         return ops.where(near, p + w * (q - p), q - (q - p) * (1.0 - w))
 
-    return elementwise(b, body, (x, end, weight))
+    exact = None if isinstance(weight, TensorValue) else 2
+    return elementwise(b, body, (x, end, weight), exact=exact)
 
 
 def addcmul(b: LoopBuilder, x: Arg, p: Arg, q: Arg, *, value: Arg = 1) -> TensorValue:
