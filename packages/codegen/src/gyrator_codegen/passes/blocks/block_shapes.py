@@ -178,7 +178,7 @@ def _few_shapes(
         return _sorting(power_of_two(length), count, cores, packed=bool(tiled.packed))
     if not at_once and values["RBLOCK"] == (1,):
         return _steps(kernel, count, width, cores)
-    again = read_again(kernel)
+    again = [] if kernel.locals else read_again(kernel)
     if at_once and not space.along_inner and again and length > _SHORT_ACROSS:
         return _held(power_of_two(length), count, max(again), len(again), cores)
     return None
