@@ -182,7 +182,9 @@ def test_results_cross_processes():
 def test_the_command_line_refuses_what_makes_no_sense(capsys):
     assert main(["--target", "abacus"]) == 2
     assert main(["-k", "("]) == 2
-    assert main(["-k", "nothing-like-this"]) == 2
+    for listed in ([], ["--list"]):
+        assert main(["-k", "nothing-like-this", *listed]) == 2
+        assert "no cell matches" in capsys.readouterr().out
     assert main(["--list", "-k", "bert and static and training and float32"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "cpu/python/bert/static/training/float32"
     for option, name in (("--dtypes", "int3"), ("--wrapper", "rust")):

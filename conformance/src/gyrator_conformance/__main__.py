@@ -58,12 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, UnknownTargetError, GyratorError) as error:
         console.print(f"[red]{error}[/red]")
         return USAGE
+    if not cells:
+        console.print("[red]no cell matches[/red]; --list without other options names all")
+        return USAGE
     if args.list:
         _list(cells)
         return 0
-    if not cells:
-        console.print("[red]no cell matches[/red]; --list shows all")
-        return USAGE
     try:
         known = _earlier(args.resume, cells, console)
         _prepare(args)
