@@ -178,8 +178,9 @@ def _few_shapes(
         return _sorting(power_of_two(length), count, cores, packed=bool(tiled.packed))
     if not at_once and values["RBLOCK"] == (1,):
         return _steps(kernel, count, width, cores)
-    again = [] if kernel.locals else read_again(kernel)
-    if at_once and not space.along_inner and again and length > _SHORT_ACROSS:
+    long_across = at_once and not space.along_inner and length > _SHORT_ACROSS
+    if long_across and space.reread and not kernel.locals:
+        again = read_again(kernel)
         return _held(power_of_two(length), count, max(again), len(again), cores)
     return None
 

@@ -60,11 +60,12 @@ class CutSections(KernelPass):
         ends = [x for axis, *x in change_points(kernel, inside) if axis is loops.axis]
         turns = _turns_of_loads(tiled, loops, row, inside)
         compared = {t for x in ends for t in x}
-        # Between the two ends of a change, vectors have masks anyway: these may as well be whole.
-        n = loops.lanes
-        vectors = {t for first, last in ends for t in (first // n * n, -(-last // n) * n)}
-        outward = vectors if any(first < last for first, last in ends) else compared
-        choices: list[tuple[set[int], list[str]]] = [(compared, []), (outward, [])]
+        choices: list[tuple[set[int], list[str]]] = [(compared, [])]
+        if any(first < last for first, last in ends):
+            # Between the two ends, vectors have masks anyway: these may as well be whole.
+            n = loops.lanes
+            vectors = {t for first, last in ends for t in (first // n * n, -(-last // n) * n)}
+            choices.append((vectors, []))
         if turns:
             choices.append((compared.union(*turns.values()), [*turns]))
         cuts = [
