@@ -243,6 +243,22 @@ def test_different_rows_lie_as_eager_mode_lays_them(
             assert records[-1].fallback == ""
 
 
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_elements_that_differ_from_those_before_need_no_counts(
+    session: Session, records: list[GraphRecord], length: int
+) -> None:
+    x = torch.randint(0, 2, (length,)).double()
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values, places = torch.unique_consecutive(x, return_inverse=True, dim=0)
+        return torch.unique_consecutive(x, dim=-1) * 2, values, places
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        got = torch.compile(f, backend=session.backend)(x)
+    torch.testing.assert_close(got, f(x), rtol=0, atol=0)
+    assert records[-1].fallback == ""
+
+
 def test_different_rows_in_a_recomputed_region(session: Session) -> None:
     x = torch.randint(0, 2, (4, 5, 3))
     x[:, :, 1] = x[:, :, 0]

@@ -196,9 +196,14 @@ def new_sizes(b: LoopBuilder, shape: Iterable[Any]) -> set[Sym]:
     }
 
 
-def _binds(b: LoopBuilder, shape: Iterable[Any]) -> bool:
-    """Return whether a result determines sizes."""
-    return bool(new_sizes(b, shape)) or assumed_size(b, shape) is not None
+def _binds(b: LoopBuilder, shape: Sequence[Any]) -> bool:
+    """Return whether a result determines sizes that no other result has.
+
+    Of those that nothing uses, an op may return empty tensors instead of what its fake kernel says,
+    such as the counts of `unique_consecutive` if they are not asked for.
+    """
+    value = assumed_size(b, shape)
+    return bool(new_sizes(b, shape)) or (value is not None and value not in b.bound_symbols)
 
 
 def _result(b: LoopBuilder, fake: Any, required: list[tuple[Sym, Expr]]) -> tuple[Any, Any]:
