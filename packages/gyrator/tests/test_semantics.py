@@ -512,6 +512,21 @@ def test_empty_and_single_axes(compiled: Compile) -> None:
         same(f(x), compiled(f, dynamic=False)(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float16])
+def test_softmax_of_no_elements_has_any_dtype(compiled: Compile, dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.softmax(0), x.log_softmax(-1), F.softmin(x, 1) + 1
+
+    for shape in ((0, 3), (3, 0)):
+        x = torch.ones(shape, dtype=dtype)
+        same(f(x), compiled(f, dynamic=False)(x))
+    x = torch.ones(2, 3, dtype=dtype)
+    if not dtype.is_floating_point:
+        for g in (f, compiled(f, dynamic=False)):
+            with pytest.raises(NotImplementedError, match="not implemented for"):
+                g(x)
+
+
 def test_bad_indices_raise(compiled: Compile) -> None:
     x = torch.randn(3, 4)
     with pytest.raises(IndexError):

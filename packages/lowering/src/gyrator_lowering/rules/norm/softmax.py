@@ -11,7 +11,7 @@ from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.pointwise import Scalar
 from gyrator_lowering.rules.reduction import reduce_at, reduce_into, split, unsqueezed
-from gyrator_lowering.table import Rule, TableBuilder
+from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 NEGATIVE_INFINITY = float("-inf")
 
@@ -60,6 +60,8 @@ def forward(fn: Scalar) -> Rule:
 
     def rule(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) -> TensorValue:
         out = b.out
+        if not out.dtype.is_float:  # ATen takes integers if there are none
+            raise FallbackToAten
         dtype = out.dtype.compute
         statistics = _statistics(b, x, _dims(x, dim), dtype)
 
