@@ -60,7 +60,7 @@ def forward(fn: Scalar) -> Rule:
 
     def rule(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) -> TensorValue:
         out = b.out
-        if not out.dtype.is_float:  # ATen takes integers if there are none
+        if not out.dtype.is_float:  # ATen takes no integers but empty tensors of them
             raise FallbackToAten
         dtype = out.dtype.compute
         statistics = _statistics(b, x, _dims(x, dim), dtype)
